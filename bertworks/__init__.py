@@ -1,0 +1,31 @@
+"""BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.
+
+The public names are imported when they are first used, so that `import bertworks` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertworks.errors import UserError
+    from bertworks.text.sentences import split_sentences
+    from bertworks.text.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+__all__ = ["Tokenizer", "UserError", "__version__", "split_sentences"]
+
+_HOMES = {
+    "Tokenizer": "bertworks.text.tokenizer",
+    "UserError": "bertworks.errors",
+    "split_sentences": "bertworks.text.sentences",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertworks' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,301 @@
+"""Recipes: every setting of a run, read from TOML, checked before anything is loaded or allocated.
+
+A recipe is a file of sections, shipped with the package under a name or lying anywhere under a path that ends in
+`.toml`; `section.key=value` on the command line goes over it. Settings are strict (a text "8" is no number, nor is
+true) and frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are told at once, a
+line each; the values in them are shortened, for they come from outside.
+
+An override's value is read as TOML, and as plain text where it is no TOML, so `vocab.algorithm=bpe` needs no quotes. Of
+two overrides of one key the last one wins: a script may append the user's to its own.
+"""
+
+import json
+import re
+import reprlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
+
+from bertworks.errors import ConfigError, UserError, did_you_mean
+
+_NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
+_MAX_VOCAB_SIZE = 10_000_000
+# A recipe has some 2 kB. tomllib takes quadratic time over dotted keys (16 s for one of 32,000 parts), hence the lines.
+_MAX_RECIPE_BYTES = 1 << 16
+_MAX_LINE_LENGTH = 1_000
+_POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
+
+# What a person is told for each kind of pydantic error; other kinds keep pydantic's own words.
+_RULES = {
+    "int_type": "{given} is not a whole number",
+    "float_type": "{given} is not a number",
+    "finite_number": "{given} is not a finite number",
+    "bool_type": "{given} is neither true nor false",
+    "string_type": "{given} is not text",
+    "literal_error": "{given} is not allowed; choose {expected}",
+    "greater_than_equal": "{given} is too small; at least {ge}",
+    "greater_than": "{given} is too small; more than {gt}",
+    "less_than_equal": "{given} is too large; at most {le}",
+    "less_than": "{given} is too large; less than {lt}",
+    "model_type": "{given} is not a section; set its keys one by one",
+    "missing": "not set; it has no default",
+    "value_error": "{error}",
+}
+
+
+class Settings(BaseModel):
+    """A group of settings that cannot be changed once made and takes no key that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TokenizerSettings(Settings):
+    """How text is cleaned before it is cut into pieces; stripping accents follows lower-casing unless it is set."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = None
+    split_cjk: bool = True
+
+
+class VocabSettings(Settings):
+    """How a vocabulary is learnt: its size with all reserved pieces, and which characters and words are counted in."""
+
+    size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE)
+    algorithm: Literal["wordpiece", "bpe"] = "wordpiece"
+    unused: int = Field(default=0, ge=0)
+    coverage: float = Field(default=0.9999, gt=0, le=1)
+    min_count: int = Field(default=20, ge=1)
+
+    # On the field and not on the whole section: so it is told together with whatever else is wrong there.
+    @field_validator("unused")
+    @classmethod
+    def _leave_room_for_pieces(cls, unused: int, info: ValidationInfo) -> int:
+        size = info.data.get("size", _MAX_VOCAB_SIZE)
+        most = size - _NUM_SPECIAL_TOKENS - 1
+        if unused > most:
+            raise ValueError(f"{_shorten(unused)} is too large; at most {most}, for size {size} has to hold pieces too")
+        return unused
+
+
+class Recipe(Settings):
+    """All the settings of a run, by section."""
+
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    vocab: VocabSettings = VocabSettings()
+
+
+SomeSettings = TypeVar("SomeSettings", bound=Settings)
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    where, raw = _read_recipe(name_or_path)
+    values = _parse_recipe(raw, where)
+    problems = _apply_overrides(values, overrides)
+    return _build(Recipe, values, where, problems)
+
+
+def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: str) -> SomeSettings:
+    """Build settings from plain values, or raise a ConfigError that names `where` and every problem."""
+    return _build(model_class, values, where, problems=[])
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the shipped recipes in alphabetical order."""
+    folder = resources.files("bertworks") / "recipes"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def recipe_summary(name: str) -> str:
+    """Return what a shipped recipe says of itself: the first line of its header."""
+    return _read_shipped(name).decode().partition("\n")[0].lstrip("# ").rstrip()
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Write a recipe with every default filled in, as text that loads to an equal recipe."""
+    sections = []
+    for name, section in recipe:
+        # TOML has no null: a setting that is None is left out, and None is what it defaults to.
+        lines = [f"{key} = {_toml_value(value)}" for key, value in section if value is not None]
+        sections.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(sections)
+
+
+def _toml_value(value: bool | int | float | str) -> str:
+    # JSON writes these four as TOML does, but for the delete character, which TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def _read_recipe(name_or_path: str) -> tuple[str, bytes]:
+    """Return how errors shall call the recipe, and its bytes."""
+    if name_or_path.endswith(".toml"):
+        return name_or_path, _read_file(Path(name_or_path))
+    return f"recipe {name_or_path}", _read_shipped(name_or_path)
+
+
+def _read_shipped(name: str) -> bytes:
+    names = recipe_names()
+    if name not in names:
+        raise UserError(
+            f"no recipe {_shorten(name)}{did_you_mean(name, names)}; give a shipped recipe's name or a path to a .toml"
+        )
+    return (resources.files("bertworks") / "recipes" / f"{name}.toml").read_bytes()
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"cannot read {path}: it is not a regular file")
+        with open(path, "rb") as stream:
+            raw = stream.read(_MAX_RECIPE_BYTES + 1)
+    except FileNotFoundError:
+        known = {name: name for name in recipe_names()} | {f.stem: str(f) for f in sorted(path.parent.glob("*.toml"))}
+        raise UserError(f"no recipe file {path}{_nearest(path.stem, known)}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read {_shorten(str(path))}: {reason}") from error
+    if len(raw) > _MAX_RECIPE_BYTES:
+        raise UserError(f"{path} is too large for a recipe; at most {_MAX_RECIPE_BYTES:,} bytes")
+    return raw
+
+
+def _parse_recipe(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{where}, line {line}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    for number, line_text in enumerate(text.split("\n"), start=1):
+        if len(line_text) > _MAX_LINE_LENGTH:
+            length = f"{len(line_text):,} characters"
+            raise UserError(f"{where}, line {number}: {length} in one line; at most {_MAX_LINE_LENGTH:,}")
+    try:
+        return tomllib.loads(text + "\n")  # Without the line break an error in the last line has no line number.
+    except (ValueError, RecursionError) as error:
+        position, reason = _explain_toml(error)
+        raise UserError(f"{where}{position}: {reason}") from error
+
+
+def _explain_toml(error: ValueError | RecursionError) -> tuple[str, str]:
+    """Return (", line 3, column 5", reason) for what tomllib raises; only its own errors know a position."""
+    if isinstance(error, RecursionError):
+        return "", "the values are nested too deeply"
+    message = str(error)
+    found = _POSITION.search(message)
+    return (f", {found['where']}", message[: found.start()][:200]) if found else ("", message[:200])
+
+
+def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Put each `section.key=value` into values and return what is wrong with those that cannot be put there."""
+    known = _dotted_keys(Recipe)
+    problems = []
+    for override in overrides:
+        key, equals, text = (part.strip() for part in override.partition("="))
+        if not key or not equals:
+            problems.append(f"{_shorten(override)} is not a setting; write section.key=value")
+        elif key not in known:
+            problems.append(_unknown_key(key.split("."), known))
+        elif not known[key]:
+            example = next(other for other in known if other.startswith(f"{key}."))
+            problems.append(f"{key}: a section; set one of its keys, as in {example}=...")
+        else:
+            try:
+                _put(values, key.split("."), _parse_override(text))
+            except ValueError as error:
+                problems.append(f"{key}: {_shorten(text)} {error}")
+    return problems
+
+
+def _parse_override(text: str) -> Any:
+    if not text:
+        raise ValueError("is no value")
+    if len(text) > _MAX_LINE_LENGTH:
+        raise ValueError(f"is too long; at most {_MAX_LINE_LENGTH:,} characters")
+    # A line break would begin further keys; a lone surrogate is how Python passes on an argument that is not UTF-8.
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text):
+        raise ValueError("has control characters or is not UTF-8")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError) as error:
+        if text[0] in "\"'[{":
+            raise ValueError(f"is not TOML: {_explain_toml(error)[1]}") from error
+        return text
+
+
+def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            return  # The recipe has a plain value for a section, and is told so.
+    values[path[-1]] = value
+
+
+def _build(model_class: type[SomeSettings], values: Mapping[str, Any], where: str, problems: list[str]) -> SomeSettings:
+    try:
+        settings = model_class.model_validate(dict(values))
+    except ValidationError as error:
+        known = _dotted_keys(model_class)
+        raise ConfigError(where, problems + [_explain(e, known) for e in error.errors(include_url=False)]) from error
+    if problems:
+        raise ConfigError(where, problems)
+    return settings
+
+
+def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(error["loc"], known)
+    given = _shorten(error["input"])
+    rule = _RULES.get(error["type"])
+    said = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
+    return f"{_show_key(error['loc'])}: {said}"
+
+
+def _unknown_key(path: Sequence[str | int], known: Mapping[str, bool]) -> str:
+    """Name the nearest key of the same section, else of any; compared without the section, which would drown a typo."""
+    beside = [key for key in known if key.split(".")[:-1] == list(path[:-1])]
+    for candidates in (beside, list(known)):
+        by_name = {key.rpartition(".")[2]: key for key in candidates}
+        if hint := _nearest(str(path[-1]), by_name):
+            return f"{_show_key(path)}: unknown key{hint}"
+    sections = [key for key in known if "." not in key]
+    return f"{_show_key(path)}: unknown key (known: {', '.join(beside or sections)})"
+
+
+def _nearest(given: str, by_name: Mapping[str, str]) -> str:
+    nearest = get_close_matches(given.lower(), by_name, n=1)
+    return f" (did you mean {by_name[nearest[0]]!r}?)" if nearest else ""
+
+
+def _dotted_keys(model_class: type[Settings], prefix: str = "") -> dict[str, bool]:
+    """Return every key that the settings have, as written in an override; True for a value, False for a section."""
+    keys = {}
+    for name, field in model_class.model_fields.items():
+        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+        keys[prefix + name] = not is_section
+        if is_section:
+            keys |= _dotted_keys(cast(type[Settings], field.annotation), f"{prefix}{name}.")
+    return keys
+
+
+def _show_key(path: Sequence[str | int]) -> str:
+    """Join the parts of a key; one that is not plain is quoted and shortened, for it may hold a line break or worse."""
+    return ".".join(p if re.fullmatch(r"[\w-]{1,60}", p := str(part)) else _shorten(p) for part in path[:6])
+
+
+def _shorten(value: Any) -> str:
+    """Show a value from outside in some 60 characters, as TOML would spell it where that is no trouble."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 60
+    brief.maxlevel, brief.maxlong, brief.maxdict = 3, 30, 2
+    try:
+        return brief.repr(value)
+    except ValueError:  # Python spells out no integer of more than 4,300 digits; a caller of `validate` may have one.
+        return "a number of thousands of digits"

@@ -1,0 +1,208 @@
+"""Files that are either whole or not there.
+
+`atomic_write` and `atomic_folder` write under a temporary name, sync to disk and rename, so a kill, a full disk or a
+pulled plug leaves the old state. A manifest lists the size and sha256 of every file of a folder and is written last:
+a folder with a manifest that verifies is complete. `safe_join` is the one way a name from a user becomes a path.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from bertworks.errors import CorruptFile, UserError
+
+MANIFEST_NAME = "manifest.json"
+TEMPORARY_PREFIX = ".tmp-"
+_HASH_CHUNK_BYTES = 1 << 20
+_MAX_NAME_BYTES = 200
+_NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
+    """Open a file that takes its name only when the block ends without an error."""
+    target = _resolve_target(path)
+    if target.exists() and not target.is_file():
+        raise UserError(f"cannot write {path}: it is not a regular file; choose another name")
+    temporary = _temporary_beside(target)
+    text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
+    try:
+        with _refusals_named(path, temporary):
+            with open(temporary, mode, **text) as stream:  # type: ignore[call-overload]
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, target)
+            sync_folder(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary folder to fill; when the block ends it gets a manifest and its real name."""
+    target = _resolve_target(path)
+    if target.exists():
+        raise UserError(f"{path} exists already; choose another name or remove it")
+    temporary = _temporary_beside(target)
+    try:
+        with _refusals_named(path, temporary):
+            temporary.mkdir(parents=True)
+            yield temporary
+            write_manifest(temporary)
+            _sync_tree(temporary)
+            os.rename(temporary, target)
+            sync_folder(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _resolve_target(path: str | os.PathLike[str]) -> Path:
+    """Follow links, so that a linked file is written where it lies and the link stays; refuse what no file can have."""
+    try:
+        target = Path(os.path.realpath(path))
+        target.exists()
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot write {os.fspath(path)[:60]!r}: {reason}") from error
+    return target
+
+
+def _temporary_beside(target: Path) -> Path:
+    # 40 characters at most of the name: a name of the full 255 bytes plus ours would be too long for the file system.
+    return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:40]}-{uuid.uuid4().hex}")
+
+
+@contextlib.contextmanager
+def _refusals_named(path: str | os.PathLike[str], temporary: Path) -> Iterator[None]:
+    """Turn the system's refusals to write into a UserError; an error about some other file is not ours to name."""
+    try:
+        yield
+    except OSError as error:
+        about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else temporary
+        if about != temporary and temporary not in about.parents and about not in temporary.parents:
+            raise
+        raise UserError(f"cannot write {path}: {_reason(error, temporary.parent)}") from error
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    if error.errno == errno.ENOENT and not folder.is_dir():
+        return f"the folder {folder} does not exist"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{error.strerror} ({shutil.disk_usage(folder).free:,} bytes are free); free some or choose another disk"
+    return error.strerror or str(error)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network and shared file systems cannot sync a folder; the file itself has been synced.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+        elif path.is_file():
+            with open(path, "rb") as stream:
+                os.fsync(stream.fileno())
+    sync_folder(folder)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return a file's sha256 in hex, reading it in pieces."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """List every file of a folder with its size and sha256, in the order of their names."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    # safe_join here too: a manifest that lists a name it would later refuse could never be verified.
+    files = {name: safe_join(folder, name) for name in names if name != MANIFEST_NAME}
+    entries = {name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for name, path in files.items()}
+    with atomic_write(folder / MANIFEST_NAME) as stream:
+        json.dump({"files": entries}, stream, indent=1)
+
+
+def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return a folder's manifest entries after checking each file, or raise CorruptFile with the file and reason."""
+    entries = _read_manifest(folder / MANIFEST_NAME)
+    for name, entry in entries.items():
+        try:
+            _verify_file(safe_join(folder, name), entry["bytes"], entry["sha256"])
+        except OSError as error:
+            raise UserError(f"cannot read {folder / name}: {error.strerror}") from error
+    return entries
+
+
+def _read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
+    try:
+        entries = json.loads(manifest.read_bytes(), object_pairs_hook=_refuse_duplicates)["files"]
+        for name, entry in entries.items():
+            if type(entry["bytes"]) is not int or type(entry["sha256"]) is not str:
+                raise ValueError(f"{name[:60]!r} needs a size and a sha256")
+            safe_join(manifest.parent, name)
+    except FileNotFoundError:
+        raise CorruptFile(f"{manifest.parent} has no {MANIFEST_NAME}: it was not written to its end") from None
+    except OSError as error:
+        raise UserError(f"cannot read {manifest}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
+        raise CorruptFile(f"{manifest} is not a manifest: {error}") from error
+    return dict(entries)
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{key[:60]!r} is listed {count} times")
+    return dict(pairs)
+
+
+def _verify_file(path: Path, size: int, digest: str) -> None:
+    if not path.is_file():
+        raise CorruptFile(f"{path} is missing, but {MANIFEST_NAME} lists it")
+    if path.stat().st_size != size:
+        raise CorruptFile(f"{path} has {path.stat().st_size} bytes where {MANIFEST_NAME} says {size}")
+    if sha256_of(path) != digest:
+        raise CorruptFile(f"{path} was altered: its sha256 is not the one in {MANIFEST_NAME}")
+
+
+def safe_join(folder: str | os.PathLike[str], name: str) -> Path:
+    """Return folder/name for a relative name that stays inside the folder, or raise UserError.
+
+    Each part of the name starts with a letter, digit or underscore and has no separators, control characters,
+    percent signs or look-alike dots; links that lead out of the folder are refused.
+    """
+    parts = name.split("/")
+    # Only then encode: the pattern has no room for the lone surrogates that UTF-8 refuses.
+    if not all(_NAME.fullmatch(part) for part in parts) or len(name.encode()) > _MAX_NAME_BYTES:
+        raise UserError(
+            f"{name[:60]!r} is not a usable name: relative, at most {_MAX_NAME_BYTES} bytes, "
+            "each part starting with a letter or digit, without '..', ':', '%' or control characters"
+        )
+    root = Path(os.path.realpath(folder))
+    path = root.joinpath(*parts)
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        raise UserError(f"{name!r} leads out of {folder}")
+    return path

@@ -1,0 +1,44 @@
+"""What a person sees while something long runs: one bar with a name, a share done and the time left.
+
+Work is told to a `Progress`; the bar is drawn on a terminal, goes away when it is finished, and is silent elsewhere.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Is told how far the work is."""
+
+    def __call__(self, stage: str, done: float, total: float | None) -> None:
+        """Say that `done` of `total` (None: unknown) units of a stage are finished."""
+
+
+def silent(stage: str, done: float, total: float | None) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
+    """Give a Progress that draws a bar on the terminal's error stream, or nothing if quiet or not a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description:<18}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(stage: str, done: float, total: float | None) -> None:
+            if stage not in tasks:
+                for task in tasks.values():
+                    bars.update(task, visible=False)
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield show

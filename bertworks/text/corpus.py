@@ -1,0 +1,129 @@
+"""Every corpus in one form: a paragraph per line, and an empty line after each document.
+
+`Corpus` reads plain text, JSON lines, Parquet and Wikipedia dumps, packed or not, from files, folders, patterns or
+standard input, and turns them into the form in which BERT's scripts took their text. It streams: memory does not grow
+with the corpus. Plain text is handled a megabyte at a time and costs Python nothing per line but the line itself.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from bertworks.errors import UserError
+from bertworks.text.compressed import PackedFile, open_packed
+from bertworks.text.records import json_documents, parquet_documents
+from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
+from bertworks.text.utf8 import Utf8Decoder, text_lines
+from bertworks.text.wikipedia import articles
+
+_BLOCK_CHARACTERS = 1 << 20
+_LEADING_BLANK_LINES = re.compile(r"\s*\n")
+_BLANK_LINES = re.compile(r"\n\s*\n")
+
+
+class Corpus:
+    """The documents of some files, as lines.
+
+    Args:
+        sources: files, folders, patterns, or `-` for standard input.
+        strict: stop at bytes that are not UTF-8 instead of replacing them.
+        text_field: the field of JSON lines and the column of Parquet files that holds the text.
+
+    Attributes:
+        files: what is read, in this order; every path is absolute and there once.
+        total_bytes: the size of the files on the disk, or None with standard input.
+        num_documents: documents met so far in the current pass.
+    """
+
+    def __init__(
+        self, sources: Sequence[str | os.PathLike[str]], *, strict: bool = False, text_field: str = "text"
+    ) -> None:
+        self.files = find_files(sources)
+        self.total_bytes = None if STANDARD_INPUT in self.files else sum(path.stat().st_size for path in self.files)
+        self.num_documents = 0
+        self._strict = strict
+        self._text_field = text_field
+        self._decoder = Utf8Decoder(strict=strict)
+        self._file: PackedFile | None = None
+        self._finished_bytes = 0
+        self._stdin_was_read = False
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes taken from the disk so far in the current pass, before any unpacking."""
+        return self._finished_bytes + (self._file.bytes_read if self._file else 0)
+
+    @property
+    def num_replaced(self) -> int:
+        """Lines, or records, of the current pass in which something was not UTF-8 and was replaced."""
+        return self._decoder.num_replaced
+
+    def lines(self) -> Iterator[str]:
+        """Yield each paragraph without its newline, and "" after each document; every call is a new pass."""
+        for block in self.blocks():
+            lines = block.split("\n")
+            lines.pop()
+            yield from lines
+
+    def blocks(self) -> Iterator[str]:
+        r"""Yield the same lines in blocks of about a million characters, every line ended by "\n"."""
+        self._start_pass()
+        for path in self.files:
+            kind, compression = form_of(path)
+            with open_packed(path, compression) as file:
+                self._finished_bytes, self._file = self.bytes_read, file
+                yield from self._blocks_of(file, kind)
+
+    def _start_pass(self) -> None:
+        if STANDARD_INPUT in self.files and self._stdin_was_read:
+            raise UserError("standard input can be read only once; save it to a file to read it again")
+        self._stdin_was_read = True
+        self._decoder = Utf8Decoder(strict=self._strict)
+        self._finished_bytes, self._file = 0, None
+        self.num_documents = 0
+
+    def _blocks_of(self, file: PackedFile, kind: str) -> Iterator[str]:
+        if kind == ".txt":
+            return self._tidied(text_lines(file.pieces(), file.path, self._decoder))
+        if kind == ".jsonl":
+            return self._written(json_documents(file, self._text_field, self._decoder))
+        if kind == ".parquet":
+            return self._written(parquet_documents(file, self._text_field, self._decoder))
+        return self._written(articles(file.pieces(), file.path))
+
+    def _tidied(self, blocks: Iterator[str]) -> Iterator[str]:
+        """Leave one empty line where there are blank ones, one at the end of the file, and none at its start."""
+        in_document = False
+        for block in blocks:
+            if leading := _LEADING_BLANK_LINES.match(block):
+                block = "\n" * in_document + block[leading.end() :]
+                self.num_documents += in_document
+                in_document = False
+            blank_lines = _BLANK_LINES.findall(block)
+            self.num_documents += len(blank_lines)
+            # Nearly always the lines between documents are single and empty, and nothing has to be copied.
+            if any(found != "\n\n" for found in blank_lines):
+                block = _BLANK_LINES.sub("\n\n", block)
+            if block:
+                in_document = block != "\n" and not block.endswith("\n\n")
+                yield block
+        if in_document:
+            self.num_documents += 1
+            yield "\n"
+
+    def _written(self, documents: Iterator[list[str]]) -> Iterator[str]:
+        """Write documents, given as lists of paragraphs, into blocks; empty documents leave nothing."""
+        lines: list[str] = []
+        size = 0
+        for document in documents:
+            for line in document:
+                lines.append(line)
+                size += len(line) + 1
+                if size >= _BLOCK_CHARACTERS:
+                    yield "\n".join(lines) + "\n"
+                    lines, size = [], 0
+            if document:
+                self.num_documents += 1
+                lines.append("")
+        if lines:
+            yield "\n".join(lines) + "\n"

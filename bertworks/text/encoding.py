@@ -1,0 +1,107 @@
+"""What a text becomes: ids with the tokens, offsets, segments and word numbers behind them.
+
+An `Encoding` is a window on columns that a whole chunk of texts shares; lists are made when they are read. A million
+encodings of which only the ids are used cost their ids and nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from bertworks.errors import UserError
+
+Truncation = Literal["longest_first", "only_second"] | None
+TRUNCATIONS = ("longest_first", "only_second", None)
+NO_WORD = -1  # the word number of [CLS] and [SEP]
+
+
+class Columns(NamedTuple):
+    """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
+
+    ids: Any
+    segment_ids: Any
+    starts: Any
+    ends: Any
+    word_ids: Any
+
+
+class Encoding:
+    """One encoded text, or pair of texts."""
+
+    __slots__ = ("_columns", "_first", "_last", "_pieces")
+
+    def __init__(self, columns: Columns, first: int, last: int, pieces: Sequence[str]) -> None:
+        self._columns, self._first, self._last, self._pieces = columns, first, last, pieces
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def __repr__(self) -> str:
+        return f"Encoding(tokens={self.tokens!r})"
+
+    @property
+    def ids(self) -> list[int]:
+        """The number of each token in the vocabulary."""
+        return self._read(self._columns.ids)
+
+    @property
+    def segment_ids(self) -> list[int]:
+        """0 for the first text, 1 for the second."""
+        return self._read(self._columns.segment_ids)
+
+    @property
+    def tokens(self) -> list[str]:
+        """The pieces as text, `##` marking those that continue a word."""
+        return [self._pieces[id] for id in self.ids]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token stands: `text[start:end]` of the text it comes from; (0, 0) for [CLS] and [SEP]."""
+        return list(zip(self._read(self._columns.starts), self._read(self._columns.ends), strict=True))
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        """The number of the word each token is part of, counted from 0 in each text; None for [CLS] and [SEP]."""
+        return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
+
+    def _read(self, column: Any) -> list[int]:
+        rows = column[self._first : self._last]
+        return rows if isinstance(rows, list) else rows.tolist()
+
+
+def kept_lengths(
+    first: int, second: int | None, max_length: int | None, truncation: Truncation
+) -> tuple[int, int | None]:
+    """Return how many tokens of each text stay, so that with [CLS] and [SEP] there are at most `max_length`.
+
+    `longest_first` takes from the end of the longer text, of the second where they are equal, as the original does.
+    """
+    if max_length is None:
+        return first, second
+    num_special = 2 if second is None else 3
+    room = max_length - num_special
+    if first + (second or 0) <= room:
+        return first, second
+    if truncation is None:
+        total = first + (second or 0) + num_special
+        raise UserError(
+            f"{total} tokens with [CLS] and [SEP], but max_length is {max_length}; "
+            'shorten the text or pass truncation="longest_first"'
+        )
+    if truncation == "longest_first":
+        if second is None:
+            return room, None
+        half = room // 2
+        return min(first, max(room - half, room - second)), min(second, max(half, room - first))
+    if second is None or first > room:
+        what = "there is no second text" if second is None else f"the first text alone has {first} tokens"
+        raise UserError(f"truncation='only_second' cannot reach max_length {max_length}: {what}")
+    return first, room - first
+
+
+def check_truncation(max_length: int | None, truncation: Truncation, *, has_pair: bool) -> None:
+    """Refuse settings under which no text could be encoded."""
+    if truncation not in TRUNCATIONS:
+        raise UserError(f"truncation={truncation!r} is not known; use 'longest_first', 'only_second' or None")
+    smallest = 3 if has_pair else 2
+    if max_length is not None and max_length < smallest:
+        raise UserError(f"max_length={max_length} is too small: [CLS] and [SEP] alone take {smallest}")

@@ -1,0 +1,176 @@
+"""From a corpus to a vocabulary: count words, choose the alphabet, merge, keep what is used, put it in order.
+
+Merging leaves stepping stones behind: "##ationa" is of no use once "##ational" is there. So a fifth more pieces than
+asked for are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer tokens.
+The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by use.
+"""
+
+import os
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from bertworks.errors import UserError
+from bertworks.progress import Progress, silent
+from bertworks.text.corpus import Corpus
+from bertworks.text.normalize import Rules, is_cjk, is_punctuation
+from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS
+from bertworks.text.word_counts import count_words, read_counts
+from bertworks.text.wordpiece import MAX_WORD_LENGTH
+
+if TYPE_CHECKING:
+    from bertworks.text.merges import Words
+
+Algorithm = Literal["wordpiece", "bpe"]
+
+_OVERSHOOT = 1.2
+_MAX_LETTERS_IN_MEMORY = 32_000_000  # of distinct words; a larger corpus is learned from its more frequent ones
+_UNUSED_BEFORE_UNK = 99
+
+
+class Learned(NamedTuple):
+    """A vocabulary and what it was made from."""
+
+    pieces: list[str]
+    num_words: int  # distinct
+    num_word_tokens: int
+    num_letters: int  # size of the alphabet
+    rarest_word: int  # words that occur less often were not used for merging
+
+
+class _Survey(NamedTuple):
+    """One look at all words: how often letters occur, and how many letters the words of each frequency have."""
+
+    letter_counts: Counter[str]
+    letters_by_count: Counter[int]
+    num_words: int
+    num_word_tokens: int
+
+
+def learn_vocabulary(
+    corpus: Corpus,
+    *,
+    size: int = 30_522,
+    algorithm: Algorithm = "wordpiece",
+    rules: Rules | None = None,
+    unused: int = 0,
+    coverage: float = 0.99995,
+    min_count: int = 20,
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> Learned:
+    """Learn a vocabulary from a corpus; the same for any number of workers.
+
+    Args:
+        corpus: the text.
+        size: how many pieces to have, special and unused ones among them.
+        algorithm: `wordpiece` merges by gain in likelihood, `bpe` by count.
+        rules: how text is normalised; the uncased models' if not given.
+        unused: how many [unusedN] pieces to reserve (the original uncased vocabulary has 994).
+        coverage: the share of the text's letters that the alphabet must cover.
+        min_count: letters and pairs that occur less often are not used.
+        workers: how many processes count; as many as there are cores if not given.
+        progress: is told how far it is.
+    """
+    rules = rules or Rules()
+    with tempfile.TemporaryDirectory(prefix="bertworks-vocab-") as folder:
+        counts = count_words(corpus, rules, Path(folder), workers=workers, progress=progress)
+        survey = _survey(counts)
+        if not survey.num_words:
+            raise UserError(f"no words in {_names(corpus)}; nothing to learn a vocabulary from")
+        alphabet = choose_alphabet(survey.letter_counts, coverage, min_count)
+        letters = letter_pieces(alphabet, rules)
+        room = size - len(SPECIAL_TOKENS) - unused
+        if len(letters) > room:
+            raise UserError(
+                f"--size {size} is too small: the alphabet takes {len(letters)} pieces, special and unused ones "
+                f"{size - room}; raise --size to at least {len(letters) + size - room}, or lower --coverage"
+            )
+        rarest = _rarest_kept(survey.letters_by_count)
+        words = _load_words(counts, {letter: symbol for symbol, letter in enumerate(letters)}, rarest)
+    from bertworks.text.merges import learn_pieces
+
+    wanted = len(letters) + round(_OVERSHOOT * (room - len(letters)))
+    by_gain = algorithm == "wordpiece"
+    used = learn_pieces(words, letters, wanted, min_count=min_count, by_gain=by_gain, progress=progress)
+    pieces = [*special_pieces(unused), *in_order(letters, used, room)]
+    return Learned(pieces, survey.num_words, survey.num_word_tokens, len(alphabet), rarest)
+
+
+def choose_alphabet(counts: Mapping[str, int], coverage: float, min_count: int) -> list[str]:
+    """Return the most frequent letters that together cover a share of the text, sorted."""
+    wanted = coverage * sum(counts.values())
+    alphabet: list[str] = []
+    for letter, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if wanted <= 0 or (count < min_count and alphabet):
+            break
+        alphabet.append(letter)
+        wanted -= count
+    return sorted(alphabet)
+
+
+def letter_pieces(alphabet: Iterable[str], rules: Rules) -> list[str]:
+    """Return the pieces of single letters: at the start of a word, and inside it for letters that can stand there."""
+    firsts = list(alphabet)
+    inside = [c for c in firsts if not is_punctuation(c) and not (rules.split_cjk and is_cjk(c))]
+    return firsts + [CONTINUATION + letter for letter in inside]
+
+
+def in_order(letters: list[str], used: Mapping[str, int], room: int) -> list[str]:
+    """Keep all letters and the most used of the other pieces; letters first, the others by use."""
+    kept = set(letters)
+    longer = sorted((piece for piece in used if piece not in kept), key=lambda piece: (-used[piece], piece))
+    return letters + longer[: room - len(letters)]
+
+
+def special_pieces(unused: int) -> list[str]:
+    """Return the special and unused pieces in the order of the original vocabularies."""
+    reserved = [f"[unused{number}]" for number in range(unused)]
+    return [PAD, *reserved[:_UNUSED_BEFORE_UNK], *SPECIAL_TOKENS[1:], *reserved[_UNUSED_BEFORE_UNK:]]
+
+
+def _survey(counts: Path) -> _Survey:
+    letter_counts: Counter[str] = Counter()
+    letters_by_count: Counter[int] = Counter()
+    num_words = num_word_tokens = 0
+    for word, count in read_counts(counts):
+        num_words += 1
+        num_word_tokens += count
+        letters_by_count[count] += len(word)
+        for letter in word:
+            letter_counts[letter] += count
+    return _Survey(letter_counts, letters_by_count, num_words, num_word_tokens)
+
+
+def _rarest_kept(letters_by_count: Mapping[int, int]) -> int:
+    """Return the lowest word frequency at which all words that occur so often fit in memory."""
+    num_letters = 0
+    for count in sorted(letters_by_count, reverse=True):
+        num_letters += letters_by_count[count]
+        if num_letters > _MAX_LETTERS_IN_MEMORY:
+            return count + 1
+    return 1
+
+
+def _load_words(counts: Path, symbols: Mapping[str, int], rarest: int) -> "Words":
+    import numpy as np
+
+    from bertworks.text.merges import OUTSIDE, Words
+
+    flat, starts, word_counts = array("i"), array("q", [0]), array("q")
+    for word, count in read_counts(counts):
+        if count < rarest or len(word) > MAX_WORD_LENGTH:
+            continue
+        flat.append(symbols.get(word[0], OUTSIDE))
+        flat.extend(symbols.get(CONTINUATION + letter, OUTSIDE) for letter in word[1:])
+        starts.append(len(flat))
+        word_counts.append(count)
+    return Words(np.array(flat, np.int32), np.array(starts, np.int64), np.array(word_counts, np.int64))
+
+
+def _names(corpus: Corpus) -> str:
+    names = [os.fspath(path) for path in corpus.files[:3]]
+    return ", ".join(names) + (f" and {len(corpus.files) - 3} more" if len(corpus.files) > 3 else "")

@@ -1,0 +1,280 @@
+"""Learning pieces by merging: start from single letters, join the best pair of neighbours, again and again.
+
+Two measures of "best". `bpe` takes the most frequent pair. `wordpiece` takes the pair whose merge most raises the
+likelihood of the text under a unigram model of its pieces: with f(x) = x log x, counts ca and cb of the two pieces, m
+of the pair and n of all pieces, the gain is f(ca-m) + f(cb-m) + f(m) - f(ca) - f(cb) - f(n-m) + f(n).
+
+Both are exact. Words are rewritten in place, and a pair knows the words it was seen in. The value of every pair stands
+in a tree whose root is the greatest; a value that has become too high is put right when its pair comes to the root.
+None is ever too low: counts of pairs and n only fall, which lowers values, and where a piece becomes rarer, which
+raises the gain of its other pairs, these are worked out anew. 30,522 pieces from 550,000 words take seconds.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.typed import Dict
+from numpy.typing import NDArray
+
+from bertworks.progress import Progress, silent
+from bertworks.text.kernel import compiled, inlined
+from bertworks.text.vocabulary import CONTINUATION
+
+OUTSIDE = -1  # a letter that is not in the alphabet: part of no pair
+_NONE = -1
+
+# The columns of a pair. Pairs that count are on two lists: of the pairs with the same left, and the same right symbol.
+_LEFT, _RIGHT, _COUNT, _SEEN, _TOUCHED, _LISTED, _NEXT_BY_LEFT, _NEXT_BY_RIGHT = range(8)
+_WORD, _EARLIER = range(2)  # the columns of a place where a pair was seen
+_NUM_PAIRS, _NUM_SEEN, _NUM_TOUCHED, _TOTAL, _TURN = range(5)  # the single numbers
+
+
+class Words(NamedTuple):
+    """Words as symbols laid end to end: word i is `symbols[starts[i]:starts[i + 1]]` and occurs `counts[i]` times."""
+
+    symbols: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+class _State(NamedTuple):
+    """Everything that changes while merging."""
+
+    symbols: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    word_counts: NDArray[np.int64]
+    index: Any  # left symbol << 32 | right symbol -> number of the pair
+    pairs: NDArray[np.int64]
+    seen: NDArray[np.int32]
+    touched: NDArray[np.int32]  # pairs that gained in this turn
+    numbers: NDArray[np.int64]
+    symbol_counts: NDArray[np.int64]
+    lists: NDArray[np.int64]  # [symbol, 2]: the first pair with this left, and this right symbol
+    tree: NDArray[np.float64]  # the values of the pairs are the leaves, in the second half
+
+
+def learn_pieces(
+    words: Words,
+    letters: list[str],
+    num_pieces: int,
+    *,
+    min_count: int,
+    by_gain: bool,
+    progress: Progress = silent,
+) -> dict[str, int]:
+    """Merge until there are `num_pieces` or no pair occurs `min_count` times; returns each piece's count in the end.
+
+    Args:
+        words: the text; symbol i stands for `letters[i]`. The symbols are overwritten.
+        letters: the pieces to start from, letters inside a word marked with `##`.
+        num_pieces: how many pieces to have in the end, the letters among them.
+        min_count: pairs that occur less often are not merged.
+        by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
+        progress: is told how many pieces there are.
+    """
+    state = _new_state(words, max(num_pieces, len(letters)))
+    _count_pairs(state)
+    symbols = {piece: symbol for symbol, piece in enumerate(letters)}
+    pieces = list(letters)
+    while len(pieces) < num_pieces:
+        state = _with_room(state)
+        pair = _best_pair(state, min_count, by_gain)
+        if pair == _NONE:
+            break
+        left, right = state.pairs[pair, :2].tolist()
+        text = pieces[left] + pieces[right].removeprefix(CONTINUATION)
+        symbol = symbols.setdefault(text, len(pieces))  # "ab" + "c" and "a" + "bc" are one piece
+        if symbol == len(pieces):
+            pieces.append(text)
+        _merge_pair(state, pair, symbol, min_count, by_gain)
+        if len(pieces) % 64 == 0:
+            progress("learning pieces", len(pieces), num_pieces)
+    return dict(zip(pieces, state.symbol_counts.tolist(), strict=False))
+
+
+def _new_state(words: Words, num_symbols: int) -> _State:
+    num_letters = len(words.symbols)
+    state = _State(
+        symbols=words.symbols,
+        starts=words.starts,
+        lengths=np.diff(words.starts),
+        word_counts=words.counts,
+        index=Dict.empty(types.int64, types.int64),
+        pairs=np.empty((0, 8), np.int64),
+        # A merge takes a symbol from a word and makes two pairs there: there cannot be more places than three times
+        # the letters. Memory is taken only for those that are written.
+        seen=np.empty((3 * num_letters, 2), np.int32),
+        touched=np.empty(0, np.int32),
+        numbers=np.zeros(5, np.int64),
+        symbol_counts=np.zeros(num_symbols, np.int64),
+        lists=np.full((num_symbols, 2), _NONE),
+        tree=np.zeros(2),
+    )
+    return _grown(state, min(num_letters, num_symbols**2))
+
+
+def _with_room(state: _State) -> _State:
+    """Make room for the pairs of one turn: those of one new symbol with every other, on either side."""
+    needed = int(state.numbers[_NUM_PAIRS]) + 2 * len(state.symbol_counts)
+    return state if needed <= len(state.pairs) else _grown(state, 2 * needed)
+
+
+def _grown(state: _State, num_pairs: int) -> _State:
+    pairs = np.empty((num_pairs, 8), np.int64)
+    pairs[: len(state.pairs)] = state.pairs
+    touched = np.empty(num_pairs, np.int32)
+    touched[: len(state.touched)] = state.touched
+    leaves = np.zeros(1 << num_pairs.bit_length())
+    leaves[: len(state.tree) // 2] = state.tree[len(state.tree) // 2 :]
+    levels = [leaves]
+    while len(levels[-1]) > 1:
+        levels.append(np.maximum(levels[-1][0::2], levels[-1][1::2]))
+    return state._replace(pairs=pairs, touched=touched, tree=np.concatenate([np.zeros(1), *reversed(levels)]))
+
+
+@inlined
+def _f(x: int) -> float:
+    return x * np.log(x) if x > 0 else 0.0
+
+
+@inlined
+def _set_value(pair: int, pairs: Any, counts: Any, total: int, tree: Any, min_count: int, by_gain: bool) -> None:
+    """Work out what merging a pair is worth and carry it up the tree; 0 for pairs that do not count."""
+    m = pairs[pair, _COUNT]
+    value = float(m) if m >= min_count else 0.0
+    if by_gain and m >= min_count:
+        left, right = counts[pairs[pair, _LEFT]], counts[pairs[pair, _RIGHT]]
+        value = _f(m) - _f(left) - _f(total - m) + _f(total)
+        if pairs[pair, _LEFT] == pairs[pair, _RIGHT]:
+            value += _f(left - 2 * m)
+        else:
+            value += _f(left - m) + _f(right - m) - _f(right)
+    node = len(tree) // 2 + pair
+    tree[node] = value
+    while node > 1:
+        node //= 2
+        greatest = max(tree[2 * node], tree[2 * node + 1])
+        if tree[node] == greatest:
+            break
+        tree[node] = greatest
+
+
+@inlined
+def _change(left: int, right: int, weight: int, word: int, index: Any, pairs: Any, seen: Any, touched: Any,
+            numbers: Any) -> None:  # fmt: skip
+    """Add `weight` to the count of a pair; where it gains, the word and the pair are noted."""
+    key = left << 32 | right
+    if key in index:
+        pair = index[key]
+    else:
+        pair = numbers[_NUM_PAIRS]
+        numbers[_NUM_PAIRS] += 1
+        index[key] = pair
+        pairs[pair, _LEFT], pairs[pair, _RIGHT], pairs[pair, _COUNT] = left, right, 0
+        pairs[pair, _SEEN], pairs[pair, _TOUCHED], pairs[pair, _LISTED] = _NONE, _NONE, 0
+    pairs[pair, _COUNT] += weight
+    if weight < 0:
+        return
+    if pairs[pair, _SEEN] == _NONE or seen[pairs[pair, _SEEN], _WORD] != word:
+        place = numbers[_NUM_SEEN]
+        numbers[_NUM_SEEN] += 1
+        seen[place, _WORD], seen[place, _EARLIER] = word, pairs[pair, _SEEN]
+        pairs[pair, _SEEN] = place
+    if pairs[pair, _TOUCHED] != numbers[_TURN]:
+        pairs[pair, _TOUCHED] = numbers[_TURN]
+        touched[numbers[_NUM_TOUCHED]] = pair
+        numbers[_NUM_TOUCHED] += 1
+
+
+@compiled
+def _count_pairs(state: Any) -> None:
+    """Count symbols and pairs of the words as they are given."""
+    symbols, starts, _, word_counts, index, pairs, seen, touched, numbers, symbol_counts, _, _ = state
+    for word in range(len(word_counts)):
+        left = np.int64(OUTSIDE)
+        for place in range(starts[word], starts[word + 1]):
+            right = np.int64(symbols[place])
+            if right != OUTSIDE:
+                symbol_counts[right] += word_counts[word]
+                numbers[_TOTAL] += word_counts[word]
+                if left != OUTSIDE:
+                    _change(left, right, word_counts[word], word, index, pairs, seen, touched, numbers)
+            left = right
+
+
+@compiled
+def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
+    """Give the pairs that gained their values, and return the pair with the greatest, or -1."""
+    _, _, _, _, _, pairs, _, touched, numbers, counts, lists, tree = state
+    for number in range(numbers[_NUM_TOUCHED]):
+        pair = touched[number]
+        if pairs[pair, _COUNT] < min_count:
+            continue
+        if not pairs[pair, _LISTED]:
+            pairs[pair, _LISTED] = 1
+            pairs[pair, _NEXT_BY_LEFT] = lists[pairs[pair, _LEFT], 0]
+            pairs[pair, _NEXT_BY_RIGHT] = lists[pairs[pair, _RIGHT], 1]
+            lists[pairs[pair, _LEFT], 0] = lists[pairs[pair, _RIGHT], 1] = pair
+        _set_value(pair, pairs, counts, numbers[_TOTAL], tree, min_count, by_gain)
+    numbers[_NUM_TOUCHED] = 0
+    numbers[_TURN] += 1
+    while tree[1] > 0:
+        node = 1
+        while node < len(tree) // 2:
+            node = 2 * node if tree[2 * node] == tree[node] else 2 * node + 1
+        value = tree[node]
+        pair = node - len(tree) // 2
+        _set_value(pair, pairs, counts, numbers[_TOTAL], tree, min_count, by_gain)
+        if tree[node] == value:
+            return pair
+    return _NONE
+
+
+@compiled
+def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) -> None:
+    """Replace a pair by a symbol wherever it stands."""
+    symbols, starts, lengths, word_counts, index, pairs, seen, touched, numbers, counts, lists, tree = state
+    left, right = pairs[pair, _LEFT], pairs[pair, _RIGHT]
+    place = pairs[pair, _SEEN]
+    while place != _NONE:
+        word = seen[place, _WORD]
+        place = seen[place, _EARLIER]
+        weight, first, length = word_counts[word], starts[word], lengths[word]
+        read, write = 0, 0
+        while read < length:
+            symbol = symbols[first + read]
+            if symbol != left or read + 1 == length or symbols[first + read + 1] != right:
+                symbols[first + write] = symbol
+                read, write = read + 1, write + 1
+                continue
+            before = np.int64(symbols[first + write - 1]) if write > 0 else np.int64(OUTSIDE)
+            after = np.int64(symbols[first + read + 2]) if read + 2 < length else np.int64(OUTSIDE)
+            # The pair goes, and the pairs of its neighbours with its halves become pairs with the whole.
+            changes = ((left, right, -1), (before, left, -1), (before, new, 1), (right, after, -1), (new, after, 1))
+            for x, y, sign in changes:
+                if x != OUTSIDE and y != OUTSIDE:
+                    _change(x, y, sign * weight, word, index, pairs, seen, touched, numbers)
+            symbols[first + write] = new
+            read, write = read + 2, write + 1
+            counts[left] -= weight
+            counts[right] -= weight
+            counts[new] += weight
+            numbers[_TOTAL] -= weight
+        lengths[word] = write
+    pairs[pair, _SEEN] = _NONE
+    if by_gain:
+        for symbol in (left, right):
+            for side in range(2):
+                _renew_list(symbol, side, pairs, counts, numbers[_TOTAL], lists, tree, min_count)
+
+
+@compiled
+def _renew_list(symbol: int, side: int, pairs: Any, counts: Any, total: int, lists: Any, tree: Any,
+                min_count: int) -> None:  # fmt: skip
+    """Work out anew what the pairs with a symbol on one side are worth."""
+    pair = lists[symbol, side]
+    while pair != _NONE:
+        _set_value(pair, pairs, counts, total, tree, min_count, True)
+        pair = pairs[pair, _NEXT_BY_LEFT if side == 0 else _NEXT_BY_RIGHT]

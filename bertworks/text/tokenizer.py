@@ -1,0 +1,218 @@
+"""`Tokenizer`: text to ids and back, equal to google-research/bert on every string.
+
+There are two ways through, with the same result. Sentences go through plain Python (`normalize.py`, `wordpiece.py`),
+which needs no compiler and starts at once; large batches go through compiled code (`bulk.py`), thirty times faster.
+Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertworks.errors import UserError
+from bertworks.text.detokenize import join_tokens
+from bertworks.text.encoding import NO_WORD, Columns, Encoding, Truncation, check_truncation, kept_lengths
+from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.tokenizer_files import read_settings, write_tokenizer_files
+from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
+from bertworks.text.wordpiece import WordPiece
+
+if TYPE_CHECKING:
+    from bertworks.text.bulk import BulkTokenizer
+
+# Loading the compiled code takes as long as splitting about a million characters in Python; once it is loaded, a call
+# of it costs as much as a few thousand.
+_BULK_FROM_CHARS = 1_000_000
+_BULK_FROM_CHARS_ONCE_LOADED = 4_000
+_CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is asked for again and again
+
+
+class Tokenizer:
+    """Splits text into the pieces of a vocabulary."""
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+    ) -> None:
+        """Make a tokenizer from pieces in the order of their ids.
+
+        Args:
+            pieces: the vocabulary; [UNK] must be in it.
+            lowercase: lower-case the text, as the uncased models do.
+            strip_accents: take accents off (and split Hangul syllables into their letters); None follows `lowercase`.
+            split_cjk: make every Chinese character a word.
+        """
+        self.pieces = list(pieces)
+        check_pieces(self.pieces, "the vocabulary")
+        self.rules = Rules(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
+        self._ids = {piece: id for id, piece in enumerate(self.pieces)}
+        self._alphabet = Alphabet(self.rules)
+        self._wordpiece = WordPiece(self.pieces)
+        self._bulk: BulkTokenizer | None = None
+
+    @classmethod
+    def from_vocab(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+    ) -> "Tokenizer":
+        """Read a vocabulary file, one piece a line; the settings are those of the class."""
+        return cls(read_vocabulary(path), lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
+        """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
+        return cls.from_vocab(Path(folder) / "vocab.txt", **read_settings(Path(folder)))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write vocab.txt, tokenizer.json and tokenizer_config.json, which transformers and tokenizers open."""
+        write_tokenizer_files(Path(folder), self.pieces, self.rules)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def id_of(self, piece: str) -> int:
+        """Return the id of a piece that must be in the vocabulary, such as "[MASK]"."""
+        if piece not in self._ids:
+            raise UserError(f"the vocabulary has no {piece!r}")
+        return self._ids[piece]
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the pieces of a text as strings, without [CLS] and [SEP]."""
+        _check_texts([text], None)
+        if self._is_bulk(len(text)):
+            ids = self._load_bulk().tokenize([text]).rows[:, 0].tolist()
+        else:
+            ids = self._plain_columns(text, segment_id=0).ids
+        return [self.pieces[id] for id in ids]
+
+    def encode(
+        self,
+        text: str,
+        pair: str | None = None,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+    ) -> Encoding:
+        """Encode a text, or two texts, as [CLS] text [SEP] pair [SEP].
+
+        Args:
+            text: the first text.
+            pair: the second text, whose tokens have segment id 1.
+            max_length: the most tokens to give, [CLS] and [SEP] included.
+            truncation: what to shorten: the longer text, only the second, or (None) nothing: too long is an error.
+        """
+        return self.encode_batch([text], None if pair is None else [pair], max_length, truncation)[0]
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+    ) -> list[Encoding]:
+        """Encode many texts, or as many pairs of texts; the arguments are those of `encode`."""
+        _check_texts(texts, pairs)
+        check_truncation(max_length, truncation, has_pair=pairs is not None)
+        num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
+        if not self._is_bulk(num_chars):
+            both = zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True)
+            return [self._encode_plain(text, pair, max_length, truncation) for text, pair in both]
+        encodings: list[Encoding] = []
+        for rows in _chunks(texts, pairs):
+            encodings += self._encode_bulk(texts[rows], pairs and pairs[rows], max_length, truncation)
+        return encodings
+
+    def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
+        """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.
+
+        [CLS], [SEP] and [PAD] are left out unless `keep_special`; [UNK] and [MASK] stand for text and stay.
+        """
+        tokens = [self._piece(id) for id in ids]
+        return join_tokens(token for token in tokens if keep_special or token not in (CLS, SEP, PAD))
+
+    def _piece(self, id: int) -> str:
+        if not 0 <= id < len(self.pieces):
+            raise UserError(f"id {id} is not in the vocabulary of {len(self.pieces)} pieces")
+        return self.pieces[id]
+
+    def _is_bulk(self, num_chars: int) -> bool:
+        return num_chars >= (_BULK_FROM_CHARS if self._bulk is None else _BULK_FROM_CHARS_ONCE_LOADED)
+
+    def _load_bulk(self) -> "BulkTokenizer":
+        if self._bulk is None:
+            from bertworks.text.bulk import BulkTokenizer
+
+            self._bulk = BulkTokenizer(self.pieces, self.rules)
+        return self._bulk
+
+    def _encode_bulk(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int | None, truncation: Truncation
+    ) -> list[Encoding]:
+        from bertworks.text.assemble import assemble
+
+        bulk = self._load_bulk()
+        parts = [bulk.tokenize(texts)] + ([bulk.tokenize(pairs)] if pairs is not None else [])
+        columns, ends = assemble(parts, max_length, truncation, self.id_of(CLS), self.id_of(SEP))
+        columns = columns._replace(ids=bulk.shared_ints[columns.ids].tolist())
+        bounds = [0, *ends.tolist()]
+        return [Encoding(columns, *both, self.pieces) for both in itertools.pairwise(bounds)]
+
+    def _encode_plain(self, text: str, pair: str | None, max_length: int | None, truncation: Truncation) -> Encoding:
+        first = self._plain_columns(text, segment_id=0)
+        second = None if pair is None else self._plain_columns(pair, segment_id=1)
+        kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
+        columns = Columns([], [], [], [], [])
+        _add_special(columns, self.id_of(CLS), 0)
+        for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
+            if part is not None:
+                for column, added in zip(columns, part, strict=True):
+                    column.extend(added[:length])
+                _add_special(columns, self.id_of(SEP), segment_id)
+        return Encoding(columns, 0, len(columns.ids), self.pieces)
+
+    def _plain_columns(self, text: str, segment_id: int) -> Columns:
+        columns = Columns([], [], [], [], [])
+        for number, word in enumerate(split_words(text, self._alphabet)):
+            for id, start, end in self._wordpiece.split(word.text):
+                columns.ids.append(id)
+                columns.starts.append(word.starts[start])
+                columns.ends.append(word.ends[end - 1])
+                columns.word_ids.append(number)
+        columns.segment_ids.extend([segment_id] * len(columns.ids))
+        return columns
+
+
+def _add_special(columns: Columns, id: int, segment_id: int) -> None:
+    for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
+        column.append(value)
+
+
+def _check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise UserError("encode_batch takes a list of texts; for one text use encode")
+    for text in (*texts, *(pairs or ())):
+        if not isinstance(text, str):
+            raise UserError(f"a text must be a str, not {type(text).__name__}: {str(text)[:40]!r}")
+    if pairs is not None and len(pairs) != len(texts):
+        raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
+
+
+def _chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[slice]:
+    """Cut a batch into runs of whole texts of about `_CHUNK_CHARS` characters."""
+    first = num_chars = 0
+    for index, text in enumerate(texts):
+        num_chars += len(text) + (len(pairs[index]) if pairs else 0)
+        if num_chars >= _CHUNK_CHARS:
+            yield slice(first, index + 1)
+            first, num_chars = index + 1, 0
+    if first < len(texts):
+        yield slice(first, len(texts))

@@ -1,0 +1,67 @@
+"""A vocabulary file: one piece a line, its id the number of the line, read as google-research/bert reads it.
+
+White space around a piece is stripped, so CRLF files work; a byte-order mark is removed. A blank line keeps its id and
+matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are not counted. What
+would give wrong ids without a word is refused with its line number: a piece that stands twice, a missing [UNK], bytes
+that are not UTF-8, and lines so long that the file is no vocabulary.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+CONTINUATION = "##"
+
+_MAX_PIECE_LENGTH = 1_000
+_MAX_FILE_BYTES = 1 << 28
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """Return the pieces of a vocabulary file in the order of their ids, or raise UserError with the faulty line."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise UserError(f"{path} has {path.stat().st_size:,} bytes: too large for a vocabulary")
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except OSError as error:
+        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    pieces = [_decode_piece(path, number, line) for number, line in enumerate(lines, start=1)]
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    check_pieces(pieces, str(path))
+    return pieces
+
+
+def _decode_piece(path: Path, number: int, line: bytes) -> str:
+    try:
+        piece = line.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); a vocabulary is plain text") from error
+    if len(piece) > _MAX_PIECE_LENGTH or "\0" in piece:
+        what = f"{len(piece):,} characters" if "\0" not in piece else "a NUL character"
+        raise UserError(f"{path}:{number}: a line with {what}; a vocabulary has one short piece a line")
+    return piece
+
+
+def check_pieces(pieces: list[str], where: str) -> None:
+    """Raise UserError unless every piece stands once and [UNK] is among them."""
+    if len(set(pieces)) < len(pieces):
+        first_line: dict[str, int] = {}
+        for number, piece in enumerate(pieces, start=1):
+            if piece and first_line.setdefault(piece, number) != number:
+                raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
+    if not pieces:
+        raise UserError(f"{where} is empty; a vocabulary has one piece a line")
+    if UNK not in pieces:
+        raise UserError(f"{where} has no {UNK} line; words with unknown characters need it")
+
+
+def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
+    """Write pieces one a line; the file appears whole or not at all."""
+    with atomic_write(path) as stream:
+        stream.writelines(piece + "\n" for piece in pieces)

@@ -1,0 +1,73 @@
+"""A word to pieces: the longest piece of the vocabulary that fits, again and again, as in google-research/bert.
+
+A word of more than 200 characters, or one with a part that no piece fits, becomes a single [UNK]. The search for the
+longest fit starts at the longest piece that begins with the same two characters, not at the end of the word, which
+gives the same pieces in time that grows with the word instead of its square.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bertworks.text.vocabulary import CONTINUATION, UNK
+
+MAX_WORD_LENGTH = 200
+
+
+class Match(NamedTuple):
+    """A piece's id and the characters of the word it covers."""
+
+    id: int
+    start: int
+    end: int
+
+
+class WordPiece:
+    """Splits words into pieces of one vocabulary, and remembers the words it split last."""
+
+    _MAX_REMEMBERED = 50_000
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        ids = {piece: id for id, piece in enumerate(pieces) if piece}
+        self.unk_id = ids[UNK]
+        self._first = ids
+        self._rest = {piece[2:]: id for piece, id in ids.items() if piece.startswith(CONTINUATION)}
+        self._first_reach = _reach(self._first)
+        self._rest_reach = _reach(self._rest)
+        self._remembered: dict[str, list[Match]] = {}
+
+    def split(self, word: str) -> list[Match]:
+        """Return the pieces of one normalised word."""
+        matches = self._remembered.get(word)
+        if matches is None:
+            matches = self._match(word)
+            if len(self._remembered) >= self._MAX_REMEMBERED:
+                self._remembered.clear()
+            if len(word) <= MAX_WORD_LENGTH:
+                self._remembered[word] = matches
+        return matches
+
+    def _match(self, word: str) -> list[Match]:
+        unknown = [Match(self.unk_id, 0, len(word))]
+        if len(word) > MAX_WORD_LENGTH:
+            return unknown
+        matches: list[Match] = []
+        start = 0
+        ids, reach = self._first, self._first_reach
+        while start < len(word):
+            end = min(start + reach.get(word[start : start + 2], 1), len(word))
+            while end > start and word[start:end] not in ids:
+                end -= 1
+            if end == start:
+                return unknown
+            matches.append(Match(ids[word[start:end]], start, end))
+            start, ids, reach = end, self._rest, self._rest_reach
+        return matches
+
+
+def _reach(pieces: dict[str, int]) -> dict[str, int]:
+    """Map two characters to the length of the longest piece that begins with them."""
+    reach: dict[str, int] = {}
+    for piece in pieces:
+        if len(piece) > reach.get(piece[:2], 0):
+            reach[piece[:2]] = len(piece)
+    return reach

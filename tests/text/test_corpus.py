@@ -1,0 +1,468 @@
+"""Every form of corpus gives the same lines, the lines are those of a slow reference, and mistakes are named."""
+
+import bz2
+import gzip
+import importlib.util
+import io
+import json
+import lzma
+import os
+import sys
+import tempfile
+import tracemalloc
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.errors import CorruptFile, UserError
+from bertworks.text import compressed, corpus, utf8
+from bertworks.text.corpus import Corpus
+
+PACKERS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+DOCUMENTS = [["첫 문단.", "A second paragraph, with \u2028 and \x85 inside."], ["Ünïcode 😀"], ["x" * 300, "y"]]
+LINES = [line for document in DOCUMENTS for line in (*document, "")]
+
+
+def as_text(documents=DOCUMENTS):
+    return "\n\n".join("\n".join(document) for document in documents).encode()
+
+
+def as_json_lines(documents=DOCUMENTS):
+    return "\n".join(json.dumps({"id": 1, "text": "\n".join(document)}) for document in documents).encode()
+
+
+def as_wikipedia_dump(documents=DOCUMENTS):
+    texts = ("\n\n".join(document) for document in documents)
+    pages = "".join(f"<page><ns>0</ns><revision><text>{text}</text></revision></page>" for text in texts)
+    return f'<mediawiki xml:lang="en">{pages}</mediawiki>'.encode()
+
+
+WRITERS = {".txt": as_text, ".jsonl": as_json_lines, ".xml": as_wikipedia_dump}
+
+
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def write_parquet(path, texts, name="text", **options):
+    pq.write_table(pa.table({name: texts, "id": list(range(len(texts)))}), path, **options)
+    return path
+
+
+def lines_of(*sources, **options):
+    return list(Corpus(sources, **options).lines())
+
+
+def error_of(*sources, kind=UserError, **options):
+    with pytest.raises(kind) as caught:
+        lines_of(*sources, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- forms ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_form_in_every_compression_gives_the_same_lines(tmp_path, kind, compression):
+    path = write(tmp_path / f"corpus{kind}{compression}", PACKERS[compression](WRITERS[kind]()))
+    # Wiki text collapses white space, of which U+2028 and U+0085 are two.
+    expected = [" ".join(line.split()) for line in LINES] if kind == ".xml" else LINES
+    reader = Corpus([path])
+    assert list(reader.lines()) == expected
+    assert reader.num_documents == len(DOCUMENTS)
+    assert reader.bytes_read == reader.total_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_parquet_gives_the_same_lines(tmp_path, kind, compression):
+    texts = pa.array(["\n".join(document) for document in DOCUMENTS], pa.string()).cast(kind)
+    reader = Corpus([write_parquet(tmp_path / "c.parquet", texts, compression=compression, row_group_size=2)])
+    assert list(reader.lines()) == LINES
+    assert reader.num_documents == len(DOCUMENTS)
+    assert reader.bytes_read == reader.total_bytes
+
+
+@pytest.mark.parametrize("compression", [c for c in PACKERS if c])
+def test_streams_in_a_row_are_one_text(tmp_path, compression):
+    pack = PACKERS[compression]
+    data = pack(b"one\ntw") + pack(b"") + pack("o\n\n한".encode()[:-1]) + pack("한".encode()[-1:])
+    assert lines_of(write(tmp_path / f"c.txt{compression}", data)) == ["one", "two", "", "한", ""]
+
+
+def test_zero_padding_after_a_stream_is_skipped(tmp_path):
+    data = gzip.compress(b"one\n") + b"\0" * 200_000 + gzip.compress(b"two\n") + b"\0" * 512
+    assert lines_of(write(tmp_path / "c.txt.gz", data)) == ["one", "two", ""]
+
+
+def test_files_are_documents_of_their_own_even_without_a_last_newline(tmp_path):
+    first, second = write(tmp_path / "a.txt", "one"), write(tmp_path / "b.txt", "two\n\n\n")
+    assert lines_of(first, second) == ["one", "", "two", ""]
+
+
+@pytest.mark.parametrize("empty", ["", "\n", " \n\t\n", "\ufeff", "\ufeff\r\n"])
+def test_a_file_without_text_gives_no_lines(tmp_path, empty):
+    reader = Corpus([write(tmp_path / "c.txt", empty)])
+    assert list(reader.lines()) == []
+    assert reader.num_documents == 0
+
+
+def test_records_with_no_text_leave_no_document(tmp_path):
+    path = write(tmp_path / "c.jsonl", '{"text": "a\\n \\r\\nb\\r\\n"}\n\n{"text": " \\n"}\n  \n{"text": "c"}')
+    assert lines_of(path) == ["a", "b", "", "c", ""]
+    assert lines_of(write_parquet(tmp_path / "c.parquet", ["a\n\nb", None, "", "c"])) == ["a", "b", "", "c", ""]
+
+
+def test_the_text_field_can_be_named(tmp_path):
+    records = write(tmp_path / "c.jsonl", '\ufeff{"body": "a", "text": "b"}')
+    table = write_parquet(tmp_path / "c.parquet", ["a"], name="body")
+    assert lines_of(records, table, text_field="body") == ["a", "", "a", ""]
+
+
+# --- lines ---------------------------------------------------------------------------------------------------------
+
+
+def slow_cut(line, limit):
+    """Cut as the law says: the last white space after some word within the limit, or else the limit."""
+    parts = []
+    while len(line) > limit:
+        breaks = [i for i in range(limit) if line[i].isspace() and line[:i].strip() and line[i:limit].strip()]
+        if breaks:
+            parts.append(line[: breaks[-1]].rstrip())
+            line = line[breaks[-1] :].lstrip()
+        elif line[0].isspace():
+            line = line[:limit].lstrip() + line[limit:]
+        else:
+            parts.append(line[:limit])
+            line = line[limit:]
+    return [*parts, line] if line.strip() else parts
+
+
+def slow_lines(data, limit=1 << 20):
+    """The law of plain text, written for the reader and not for the clock."""
+    lines = []
+    for line in data.decode(errors="replace").removeprefix("\ufeff").split("\n"):
+        if parts := slow_cut(line.removesuffix("\r"), limit):
+            lines += parts
+        elif lines and lines[-1] != "":
+            lines.append("")
+    return [*lines, ""] if lines and lines[-1] != "" else lines
+
+
+LETTERS = st.sampled_from("\n\n\n\r  \tab.\u2028\x85\x0b\x1c\u3000가😀é\ufeff")
+TEXTS = st.one_of(
+    st.text(LETTERS, max_size=60).map(str.encode),
+    st.lists(
+        st.sampled_from([b"\n", b"\r\n", b" ", b"ab", b"\xed\x95", b"\x80\x80", b"\xf0\x9f", b"\xff"]), max_size=15
+    ).map(b"".join),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=TEXTS, block_bytes=st.integers(1, 9), limit=st.integers(2, 9), compression=st.sampled_from(["", ".gz"]))
+def test_lines_equal_the_slow_reference_wherever_blocks_and_cuts_fall(data, block_bytes, limit, compression):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(compressed, "PIECE_BYTES", block_bytes),
+        mock.patch.object(utf8, "MAX_LINE_LENGTH", limit),
+    ):
+        reader = Corpus([write(Path(folder, f"c.txt{compression}"), PACKERS[compression](data))])
+        blocks = list(reader.blocks())
+        assert list(reader.lines()) == slow_lines(data, limit)
+    assert all(block.endswith("\n") for block in blocks)
+    assert "".join(f"{line}\n" for line in slow_lines(data, limit)) == "".join(blocks)
+    assert reader.num_documents == slow_lines(data, limit).count("")
+
+
+@settings(max_examples=100, deadline=None)
+@given(documents=st.lists(st.text(LETTERS, max_size=30), max_size=6), block=st.integers(1, 20), limit=st.integers(2, 9))
+def test_records_equal_the_slow_reference(documents, block, limit):
+    expected = []
+    for text in documents:
+        lines = [part for line in text.split("\n") for part in slow_cut(line.removesuffix("\r"), limit)]
+        expected += [*lines, ""] if lines else []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(compressed, "PIECE_BYTES", block),
+        mock.patch.object(corpus, "_BLOCK_CHARACTERS", block),
+        mock.patch.object(utf8, "MAX_LINE_LENGTH", limit),
+    ):
+        reader = Corpus([write(Path(folder, "c.jsonl"), "\n".join(json.dumps({"text": t}) for t in documents))])
+        assert list(reader.lines()) == expected
+        assert reader.num_documents == expected.count("")
+
+
+def test_only_newlines_end_lines(tmp_path):
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
+    assert lines_of(write(tmp_path / "c.txt", f"\ufeff{text}\r\nnext")) == [text, "next", ""]
+
+
+def test_a_long_line_is_cut_between_words_within_bounded_memory(tmp_path):
+    path = write(tmp_path / "c.txt", ("한국어 " * 5_000_000).encode())
+    tracemalloc.start()
+    try:
+        lengths, num_words = [], 0
+        for line in Corpus([path]).lines():
+            lengths.append(len(line))
+            num_words += line.count("한국어")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert num_words == 5_000_000
+    assert max(lengths) <= 1 << 20
+    assert peak < 24 << 20, "the file has 50 MB and one line"
+
+
+def test_a_run_without_white_space_is_cut_at_the_limit(tmp_path):
+    path = write(tmp_path / "c.txt", "x" * ((1 << 20) + 5) + "\n\nend")
+    assert [len(line) for line in Corpus([path]).lines()] == [1 << 20, 5, 0, 3, 0]
+
+
+def test_blocks_hold_about_a_million_characters(tmp_path):
+    path = write(tmp_path / "c.txt", "a line of text\n" * 300_000)
+    sizes = [len(block) for block in Corpus([path]).blocks()]
+    assert max(sizes) <= 1.1 * (1 << 20)
+    assert sum(sizes) == 300_000 * 15 + 1
+    path = write(tmp_path / "c.jsonl", json.dumps({"text": "a line of text\n" * 300_000}))
+    sizes = [len(block) for block in Corpus([path]).blocks()]
+    assert max(sizes) <= 1.1 * (1 << 20)
+
+
+def test_progress_goes_up_to_the_size_of_all_files_and_starts_anew_with_each_pass(tmp_path):
+    for name in ("a.txt.gz", "b.txt.gz"):
+        write(tmp_path / name, gzip.compress(os.urandom(400_000).hex().encode()))
+    reader = Corpus([tmp_path])
+    for _ in range(2):
+        seen = [reader.bytes_read for _ in reader.blocks()]
+        assert seen == sorted(seen)
+        assert 0 < seen[0] < reader.total_bytes == reader.bytes_read
+        assert reader.num_documents == 2
+
+
+# --- what is not UTF-8 -----------------------------------------------------------------------------------------------
+
+
+def test_invalid_bytes_are_replaced_and_their_lines_counted(tmp_path):
+    reader = Corpus([write(tmp_path / "c.txt", b"good\nb\xffd \xfe\n\nfine \xed\x95\x9c\ncut \xed\x95")])
+    assert list(reader.lines()) == ["good", "b\ufffdd \ufffd", "", "fine 한", "cut \ufffd", ""]
+    assert reader.num_replaced == 2
+
+
+def test_strict_reading_names_the_line_of_an_invalid_byte(tmp_path):
+    path = write(tmp_path / "c.txt", b"fine\n" * 500_000 + b"\nb\xffd\n")
+    assert f"{path}:500002: byte 0xff is not UTF-8" in error_of(path, strict=True)
+    path = write(tmp_path / "c.jsonl", b'\n{"text": "a\xff"}')
+    assert f"{path}:2: byte 0xff" in error_of(path, strict=True)
+
+
+def test_invalid_bytes_in_records_are_replaced_and_counted(tmp_path):
+    reader = Corpus([write(tmp_path / "c.jsonl", b'{"text": "a\xff"}\n{"text": "b"}')])
+    assert list(reader.lines()) == ["a\ufffd", "", "b", ""]
+    assert reader.num_replaced == 1
+    bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
+    reader = Corpus([write_parquet(tmp_path / "c.parquet", bad)])
+    assert list(reader.lines()) == ["a\ufffd", ""]
+    assert reader.num_replaced == 1
+
+
+def test_lone_surrogates_in_json_are_replaced_and_pairs_are_kept(tmp_path):
+    reader = Corpus([write(tmp_path / "c.jsonl", r'{"text": "a\ud800b \ud83d\ude00 \uDC00"}')])
+    (line, _) = reader.lines()
+    assert line == "a\ufffdb 😀 \ufffd"
+    assert reader.num_replaced == 1
+
+
+def test_binary_files_are_refused(tmp_path):
+    assert "NUL" in error_of(write(tmp_path / "a.txt", b"\x7fELF\0\0\0"))
+    assert "UTF-16" in error_of(write(tmp_path / "b.txt", "text".encode("utf-16")))
+    assert "not UTF-8 text" in error_of(write(tmp_path / "c.txt", "한국어 문장이다. ".encode("euc-kr") * 50))
+    assert "NUL" in error_of(write(tmp_path / "d.jsonl", b"{}\0"))
+
+
+def test_a_foreign_letter_here_and_there_does_not_make_a_file_binary(tmp_path):
+    reader = Corpus([write(tmp_path / "c.txt", "Grüße aus München\n".encode("latin-1") * 100)])
+    assert set(reader.lines()) - {""} == {"Gr\ufffd\ufffde aus M\ufffdnchen"}
+    assert reader.num_replaced == 100
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def names(*sources):
+    return [path.name for path in Corpus(sources).files]
+
+
+def test_a_folder_gives_known_files_at_any_depth_sorted_and_without_hidden_ones(tmp_path):
+    for name in ("b.txt", "a/z.jsonl.zst", "a/y.XML.bz2", "c.txt.gz", "d.txt.xz"):
+        write(tmp_path / name, "x")
+    for name in (".h.txt", ".git/x.txt", "README", "x.py", "x.zip", "x.tar.gz", "x.gz", "x.parquet.gz"):
+        write(tmp_path / name, "x")
+    assert names(tmp_path) == ["y.XML.bz2", "z.jsonl.zst", "b.txt", "c.txt.gz", "d.txt.xz"]
+
+
+def test_patterns_match_as_the_shell_does(tmp_path, monkeypatch):
+    for name in ("a.txt", "b.en", "sub/c.txt", "sub/.d.txt", "sub/deep/e.txt", "sub/deep/f[1].txt", ".hidden/g.txt"):
+        write(tmp_path / name, "x")
+    monkeypatch.chdir(tmp_path)
+    assert names("*.txt") == ["a.txt"]
+    assert names("?.en", "*.txt") == ["a.txt", "b.en"]
+    assert names(str(tmp_path / "sub" / "*")) == ["c.txt"]
+    assert names("sub/**") == names("sub/**/*.txt") == ["c.txt", "e.txt", "f[1].txt"]
+    assert names("**/*.txt") == ["a.txt", "c.txt", "e.txt", "f[1].txt"]
+    assert names("sub/deep/f[1].txt") == ["f[1].txt"]
+    assert names(".hidden/*") == names(".hid*/*") == ["g.txt"]
+
+
+def test_a_file_named_twice_is_read_once_and_the_order_does_not_depend_on_the_caller(tmp_path):
+    first, second = write(tmp_path / "a.txt", "1"), write(tmp_path / "b.txt", "2")
+    (tmp_path / "link.txt").symlink_to(first)
+    assert Corpus([second, first]).files == Corpus([tmp_path, str(first), tmp_path / "*.txt"]).files == [first, second]
+
+
+def test_a_named_file_of_unknown_ending_is_plain_text(tmp_path):
+    readme = write(tmp_path / "README", "read me")
+    packed = write(tmp_path / "corpus.en.gz", gzip.compress(b"packed"))
+    assert lines_of(readme, packed) == ["read me", "", "packed", ""]
+
+
+def test_a_link_is_read_by_its_own_ending(tmp_path):
+    blob = write(tmp_path / "blobs" / "0a1b", gzip.compress(b"text"))
+    (tmp_path / "c.txt.gz").symlink_to(blob)
+    assert lines_of(tmp_path / "c.txt.gz") == ["text", ""]
+
+
+def test_links_out_of_a_folder_are_not_followed_and_cycles_end(tmp_path):
+    folder = tmp_path / "folder"
+    write(tmp_path / "secret.txt", "x")
+    inside = write(folder / "z.txt", "x")
+    (folder / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "in.txt").symlink_to(inside)
+    (folder / "self.txt").symlink_to(folder / "self.txt")
+    for name in ("up", "again"):
+        (folder / name).symlink_to(folder)
+    assert names(folder) == ["in.txt"]
+    assert names(folder / "**" / "z.txt") == ["z.txt"]
+
+
+def standard_input(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_standard_input_is_plain_text_of_unknown_size_and_comes_last(tmp_path, monkeypatch):
+    standard_input(monkeypatch, "표준 입력\r\n\nx".encode())
+    reader = Corpus(["-", write(tmp_path / "a.txt", "file"), "-"])
+    assert reader.total_bytes is None
+    assert list(reader.lines()) == ["file", "", "표준 입력", "", "x", ""]
+    assert reader.files[-1] == Path("-")
+
+
+def test_standard_input_is_not_read_twice(monkeypatch):
+    standard_input(monkeypatch, b"x")
+    reader = Corpus(["-"])
+    assert list(reader.lines()) == ["x", ""]
+    with pytest.raises(UserError, match="only once"):
+        list(reader.lines())
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_no_sources_is_an_error():
+    assert "no corpus was given" in error_of()
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "a\0b", "x" * 5000, "missing/*.txt", "a**.txt", "sub/*"])
+def test_a_name_that_leads_to_nothing_is_an_error_with_the_name(tmp_path, name):
+    (tmp_path / "sub" / "folder.txt").mkdir(parents=True)
+    assert str(tmp_path / name) in error_of(str(tmp_path / name))
+
+
+def test_a_folder_without_corpus_files_is_an_error(tmp_path):
+    write(tmp_path / "notes.md", "x")
+    assert f"{tmp_path} holds no corpus files (.txt, .jsonl, .parquet, .xml" in error_of(tmp_path)
+
+
+def test_something_that_is_not_a_regular_file_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in error_of(tmp_path / "pipe")
+
+
+def test_files_that_may_not_be_read_are_named_before_anything_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.txt", "x")
+    reader = Corpus([path])
+    with (
+        mock.patch.object(Path, "open", side_effect=PermissionError(13, "Permission denied")),
+        pytest.raises(UserError, match=f"cannot read {path}: Permission denied"),
+    ):
+        next(reader.lines())
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UserError, match=f"cannot read {path}: permission denied"):
+        Corpus([path])
+
+
+def test_folders_that_may_not_be_entered_are_an_error(tmp_path, monkeypatch):
+    write(tmp_path / "sub" / "a.txt", "x")
+    monkeypatch.setattr(os, "scandir", mock.Mock(side_effect=PermissionError(13, "Permission denied", str(tmp_path))))
+    assert f"cannot read {tmp_path}: Permission denied" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "module"), [("c.txt.zst", "zstandard"), ("c.parquet", "pyarrow")])
+def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatch, name, module):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None if wanted == module else object())
+    with pytest.raises(UserError, match=rf"needs {module}: pip install 'bertworks\[data\]'"):
+        Corpus([write(tmp_path / name, "x")])
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ('{"text": "a"', "not a JSON record"),
+        ('{"text": "a"} {}', "not a JSON record"),
+        ("[" * 100_000, "not a JSON record"),
+        ('{"text": ' + "1" * 5000 + "}", "not a JSON record"),
+        ('["text"]', "a JSON list where a record"),
+        ('{"body": "a", "id\\ud800": 1}', "no field 'text' to take the text from; there are: 'body', 'id\\ud800'"),
+        ("{}", "there are: none"),
+        (json.dumps({f"k{i}": i for i in range(99)}), "'k11', ..."),
+        ('{"text": null}', "field 'text' is a NoneType, not a string"),
+        ('{"text": ["a"]}', "field 'text' is a list, not a string"),
+    ],
+)
+def test_a_bad_record_is_an_error_with_file_and_line(tmp_path, record, reason):
+    path = write(tmp_path / "c.jsonl", f'{{"text": "fine"}}\n\n{record}\n')
+    message = error_of(path)
+    assert message.startswith(f"{path}:3: ")
+    assert reason in message
+    assert len(message) < 500
+
+
+def test_a_record_beyond_the_limit_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertworks.text.records._MAX_RECORD_BYTES", 3 << 20)
+    path = write(tmp_path / "c.jsonl", json.dumps({"text": "x" * (4 << 20)}))
+    assert f"{path}:1: a record of more than 3 MiB" in error_of(path)
+
+
+def test_parquet_mistakes_are_named(tmp_path):
+    path = write_parquet(tmp_path / "c.parquet", ["a"], name="body")
+    assert f"{path}: no field 'text' to take the text from; there are: 'body', 'id'" in error_of(path)
+    assert "column 'id' is of type int64, not string" in error_of(path, text_field="id")
+    assert "not an intact Parquet file" in error_of(write(tmp_path / "d.parquet", b"PAR1junk"), kind=CorruptFile)
+    whole = write_parquet(tmp_path / "e.parquet", ["text " * 1000] * 100, compression="none").read_bytes()
+    damaged = write(tmp_path / "f.parquet", whole[:4] + b"\xff" * 40 + whole[44:])
+    assert str(damaged) in error_of(damaged, kind=CorruptFile)
