@@ -69,7 +69,7 @@ class VocabSettings(Settings):
     size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE)
     algorithm: Literal["wordpiece", "bpe"] = "wordpiece"
     unused: int = Field(default=0, ge=0)
-    coverage: float = Field(default=0.9999, gt=0, le=1)
+    coverage: float = Field(default=0.99995, gt=0, le=1)
     min_count: int = Field(default=20, ge=1)
 
     # On the field and not on the whole section: so it is told together with whatever else is wrong there.

@@ -5,7 +5,6 @@ it without a traceback and exits with 2; a Python caller catches `UserError`.
 """
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 _MAX_PROBLEMS_SHOWN = 40
 _MAX_NAMES_SHOWN = 20
@@ -38,6 +37,8 @@ class ConfigError(UserError):
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
     """Return " (did you mean 'x'?)" for the nearest known name, or the known names; "" where nothing is known."""
+    from difflib import get_close_matches  # 5 ms that only a mistake should cost
+
     by_lower_case = {name.lower(): name for name in known}
     nearest = get_close_matches(given.lower(), by_lower_case, n=1, cutoff=0.6)
     if nearest:

@@ -7,12 +7,10 @@ a folder with a manifest that verifies is complete. `safe_join` is the one way a
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +28,7 @@ _NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
     """Open a file that takes its name only when the block ends without an error."""
-    target = _resolve_target(path)
-    if target.exists() and not target.is_file():
-        raise UserError(f"cannot write {path}: it is not a regular file; choose another name")
+    target = _file_target(path)
     temporary = _temporary_beside(target)
     text = {} if mode == "wb" else {"encoding": "utf-8", "newline": "\n"}
     try:
@@ -46,6 +42,14 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def check_can_write(path: str | os.PathLike[str]) -> None:
+    """Raise now what `atomic_write` would raise after minutes of work: no such folder, no permission, not a file."""
+    temporary = _temporary_beside(_file_target(path))
+    with _refusals_named(path, temporary):
+        temporary.touch()
+        temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -78,9 +82,16 @@ def _resolve_target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _file_target(path: str | os.PathLike[str]) -> Path:
+    target = _resolve_target(path)
+    if target.exists() and not target.is_file():
+        raise UserError(f"cannot write {path}: it is not a regular file; choose another name")
+    return target
+
+
 def _temporary_beside(target: Path) -> Path:
     # 40 characters at most of the name: a name of the full 255 bytes plus ours would be too long for the file system.
-    return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:40]}-{uuid.uuid4().hex}")
+    return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:40]}-{os.urandom(16).hex()}")
 
 
 @contextlib.contextmanager
@@ -128,6 +139,8 @@ def _sync_tree(folder: Path) -> None:
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return a file's sha256 in hex, reading it in pieces."""
+    import hashlib
+
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while chunk := stream.read(_HASH_CHUNK_BYTES):

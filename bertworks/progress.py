@@ -27,18 +27,17 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
         yield silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description:<18}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with RichProgress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
 
         def show(stage: str, done: float, total: float | None) -> None:
-            if stage not in tasks:
-                for task in tasks.values():
-                    bars.update(task, visible=False)
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
+            if stage not in [task.description for task in bars.tasks]:
+                for finished in bars.task_ids:
+                    bars.remove_task(finished)
+                bars.add_task(stage, total=total)
+            bars.update(bars.task_ids[0], completed=done, total=total)
 
         yield show

@@ -441,5 +441,5 @@ def test_a_setting_that_may_be_none_is_none_by_default_since_toml_cannot_say_it(
 def test_a_written_recipe_says_every_setting_that_has_a_value():
     assert to_toml(load_recipe("demo")) == (
         "[tokenizer]\nlowercase = true\nsplit_cjk = true\n\n"
-        '[vocab]\nsize = 2000\nalgorithm = "wordpiece"\nunused = 0\ncoverage = 0.9999\nmin_count = 2\n'
+        '[vocab]\nsize = 2000\nalgorithm = "wordpiece"\nunused = 0\ncoverage = 0.99995\nmin_count = 2\n'
     )

@@ -9,7 +9,6 @@ Cost: a few nanoseconds a character; compiling takes some seconds once per machi
 """
 
 import threading
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,8 +21,9 @@ from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.trie import build_trie
 from bertworks.text.vocabulary import CONTINUATION, UNK
 
-_PAGE_LOCK = threading.Lock()
-_NUM_PAGES = 0x110000 >> 8
+_PAGES_LOCK = threading.Lock()  # pages are filled by one thread at a time, while others may read them
+_NUM_POINTS = 0x110000
+_MAX_SEQUENCES = 1 << 16  # all Hangul syllables take 33,516, all other characters a few hundred
 _MAX_LETTERS = 3  # one character of input becomes at most three (a Hangul syllable)
 
 
@@ -46,12 +46,12 @@ class BulkTokenizer:
         self._codes = {letter: code for code, (letter, _) in enumerate(letters.most_common(), start=1)}
         # One Python int per id: a list of ids then costs a pointer each, which is faster to fill than to make new ints.
         self.shared_ints = np.array(range(len(pieces)), dtype=object)
-        self._sequences = array("i")
+        self._pages: set[int] = set()  # that are filled
+        self._num_sequences = 0
         self._tables = kernel.Tables(
-            is_built=np.zeros(_NUM_PAGES, np.bool_),
-            entries=np.zeros(_NUM_PAGES << 8, np.int32),  # memory is taken only for pages that are written
-            neighbours=np.zeros(_NUM_PAGES << 8, np.uint8),
-            sequences=np.zeros((0, 2), np.int32),
+            entries=np.full(_NUM_POINTS, kernel.UNKNOWN << kernel.KIND_SHIFT, np.int32),
+            neighbours=np.zeros(_NUM_POINTS, np.uint8),
+            sequences=np.zeros((_MAX_SEQUENCES, 2), np.int32),
             sigma=np.array([self._codes.get("σ", 0), self._codes.get("ς", 0)], np.int32),
             trie=self._build_trie(),
             unk_id=self._unk_id,
@@ -59,17 +59,17 @@ class BulkTokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of every text."""
-        points = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le", "surrogatepass"), np.int32)
+        points = np.frombuffer(("\n".join(texts) + "\n").encode("utf-32-le", "surrogatepass"), np.int32)
         text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)  # a line end closes each
         rows = np.empty((_MAX_LETTERS * len(points), 4), np.int32)
         counts = np.zeros(len(texts), np.int64)
         num_texts = num_tokens = 0
         while num_texts < len(texts):
-            num_texts, num_tokens, missing_page = kernel.tokenize(
+            num_texts, num_tokens = kernel.tokenize(
                 points, text_ends, num_texts, num_tokens, self._tables, rows, counts
             )
-            if missing_page >= 0:
-                self._build_page(missing_page)
+            if num_texts < len(texts):
+                self._fill_pages(np.unique(points >> 8).tolist())
         return Tokens(rows[:num_tokens].copy(), counts)
 
     def _build_trie(self) -> NDArray[np.int32]:
@@ -80,19 +80,15 @@ class BulkTokenizer:
         ids = np.array([id for _, id in firsts + rests], np.int64)
         return build_trie(letters, lengths, ids, len(firsts), len(self._codes) + 1)  # type: ignore[no-any-return]
 
-    def _build_page(self, page: int) -> None:
-        with _PAGE_LOCK:
-            if not self._tables.is_built[page]:
-                self._fill_page(page)
-
-    def _fill_page(self, page: int) -> None:
-        points = slice(page << 8, (page + 1) << 8)
-        chars = [chr(point) for point in range(points.start, points.stop)]
-        self._tables.entries[points] = [self._entry(char) for char in chars]
-        self._tables.neighbours[points] = [self._neighbour(char) for char in chars]
-        sequences = np.array(self._sequences, np.int32).reshape(-1, 2)
-        self._tables = self._tables._replace(sequences=sequences)
-        self._tables.is_built[page] = True
+    def _fill_pages(self, pages: Sequence[int]) -> None:
+        with _PAGES_LOCK:
+            for page in pages:
+                if page not in self._pages:
+                    points = slice(page << 8, (page + 1) << 8)
+                    chars = [chr(point) for point in range(points.start, points.stop)]
+                    self._tables.neighbours[points] = [self._neighbour(char) for char in chars]
+                    self._tables.entries[points] = [self._entry(char) for char in chars]
+                    self._pages.add(page)
 
     def _entry(self, char: str) -> int:
         kind, letters, stops_reordering = self._alphabet.classify(char)
@@ -114,13 +110,14 @@ class BulkTokenizer:
 
     def _add_sequence(self, letters: Sequence[normalize.Letter]) -> int:
         """Store the letters of one character; their place and number share the entry's value."""
-        first = len(self._sequences) // 2
+        first = self._num_sequences
         for letter in letters:
             if letter.is_punctuation:
                 entry = kernel.ALONE << kernel.KIND_SHIFT | self._ids.get(letter.text, self._unk_id)
             else:
                 entry = kernel.LETTER << kernel.KIND_SHIFT | self._codes.get(letter.text, 0)
-            self._sequences.extend((entry, letter.order))
+            self._tables.sequences[self._num_sequences] = entry, letter.order
+            self._num_sequences += 1
         return first << 2 | len(letters)
 
     def _neighbour(self, char: str) -> int:

@@ -1,11 +1,13 @@
 """What a text becomes: ids with the tokens, offsets, segments and word numbers behind them.
 
-An `Encoding` is a window on columns that a whole chunk of texts shares; lists are made when they are read. A million
-encodings of which only the ids are used cost their ids and nothing else.
+An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows when they are asked for:
+a million texts of which only the ids are read cost their ids, not a million objects for the garbage collector to visit.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, overload
 
 from bertworks.errors import UserError
 
@@ -17,7 +19,7 @@ NO_WORD = -1  # the word number of [CLS] and [SEP]
 class Columns(NamedTuple):
     """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
 
-    ids: Any
+    ids: list[int]
     segment_ids: Any
     starts: Any
     ends: Any
@@ -41,7 +43,7 @@ class Encoding:
     @property
     def ids(self) -> list[int]:
         """The number of each token in the vocabulary."""
-        return self._read(self._columns.ids)
+        return self._columns.ids[self._first : self._last]
 
     @property
     def segment_ids(self) -> list[int]:
@@ -66,6 +68,41 @@ class Encoding:
     def _read(self, column: Any) -> list[int]:
         rows = column[self._first : self._last]
         return rows if isinstance(rows, list) else rows.tolist()
+
+
+class Encodings(Sequence[Encoding]):
+    """The encodings of many texts, in their order; reads like a list."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._pieces = pieces
+        self._chunks: list[tuple[Columns, list[int]]] = []  # with the rows at which texts begin and end
+        self._first_texts = [0]  # of each chunk, and the number of all texts
+
+    def add(self, columns: Columns, bounds: list[int]) -> None:
+        """Append the texts of which each takes the rows from one bound to the next."""
+        self._chunks.append((columns, bounds))
+        self._first_texts.append(len(self) + len(bounds) - 1)
+
+    def __len__(self) -> int:
+        return self._first_texts[-1]
+
+    def __iter__(self) -> Iterator[Encoding]:
+        for columns, bounds in self._chunks:
+            for first, last in itertools.pairwise(bounds):
+                yield Encoding(columns, first, last, self._pieces)
+
+    @overload
+    def __getitem__(self, index: int) -> Encoding: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Encoding]: ...
+    def __getitem__(self, index: int | slice) -> Encoding | list[Encoding]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        chunk = bisect_right(self._first_texts, number) - 1
+        columns, bounds = self._chunks[chunk]
+        place = number - self._first_texts[chunk]
+        return Encoding(columns, bounds[place], bounds[place + 1], self._pieces)
 
 
 def kept_lengths(

@@ -15,7 +15,7 @@ from bertworks.text.wordpiece import MAX_WORD_LENGTH
 
 # An entry says what the rules make of a code point: a kind, and below it a value of 28 bits. Plain letters are kind 0,
 # so that their entry is just the number of the letter in the vocabulary's alphabet.
-LETTER, SPACE, DROP, MARK, ALONE, SEQUENCE, SIGMA = range(7)
+LETTER, SPACE, DROP, MARK, ALONE, SEQUENCE, SIGMA, UNKNOWN = range(8)
 KIND_SHIFT = 28
 _VALUE = (1 << KIND_SHIFT) - 1
 
@@ -30,8 +30,7 @@ ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 class Tables(NamedTuple):
     """What the compiled loop looks things up in."""
 
-    is_built: NDArray[np.bool_]  # by page
-    entries: NDArray[np.int32]  # by code point: what the rules make of it
+    entries: NDArray[np.int32]  # by code point: what the rules make of it, UNKNOWN until somebody asks
     neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it
     sequences: NDArray[np.int32]  # (entry, combining class) of characters that become several
     sigma: NDArray[np.int32]  # the letters σ and ς
@@ -121,21 +120,19 @@ def _finish_word(letters: Any, starts: Any, marks: Any, length: int, end: int, n
 @compiled
 def tokenize(
     points: Any, text_ends: Any, first_text: int, count: int, tables: Any, rows: Any, counts: Any
-) -> tuple[int, int, int]:
-    """Tokenize texts until all are done or a page is missing: (texts done, tokens so far, missing page or -1).
+) -> tuple[int, int]:
+    """Tokenize texts until all are done or one has a code point whose page is not filled; returns how far it came.
 
-    Each text in `points` ends with a line end, which also ends its last word.
+    That is the texts done and their tokens; the text at fault is begun again in the next call. Each text in `points`
+    ends with a line end, which also ends its last word.
     """
-    is_built, entries, neighbours, sequences, sigma, trie, unk_id = tables
+    entries, neighbours, sequences, sigma, trie, unk_id = tables
     letters = np.zeros(MAX_WORD_LENGTH, np.int32)
     orders = np.zeros(MAX_WORD_LENGTH, np.int32)  # combining classes; written only for letters that have one
     starts = np.zeros(MAX_WORD_LENGTH, np.int32)
     marks = np.zeros(MAX_WORD_LENGTH, np.int32)  # how many accents behind a letter were taken off
     for text in range(first_text, len(text_ends)):
         first = text_ends[text - 1] if text else 0
-        for index in range(first, text_ends[text]):
-            if not is_built[points[index] >> 8]:
-                return text, count, points[index] >> 8
         count_before, number = count, 0
         length, end, run_start, has_marks = 0, 0, 0, False  # of the word under way
         for index in range(first, text_ends[text]):
@@ -152,6 +149,8 @@ def tokenize(
             kind, value = entry >> KIND_SHIFT, entry & _VALUE
             if kind == DROP:
                 continue
+            if kind == UNKNOWN:
+                return text, count_before
             if kind == MARK:
                 if value:
                     run_start = length
@@ -196,4 +195,4 @@ def tokenize(
                     count += 1
                     number += 1
         counts[text] = count - count_before
-    return len(text_ends), count, -1
+    return len(text_ends), count

@@ -9,11 +9,12 @@ import os
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from bertworks.errors import UserError
+from bertworks.errors import ConfigError, UserError, did_you_mean
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules, is_cjk, is_punctuation
@@ -75,9 +76,10 @@ def learn_vocabulary(
         workers: how many processes count; as many as there are cores if not given.
         progress: is told how far it is.
     """
+    _check_settings(algorithm, unused, coverage, min_count, workers)
     rules = rules or Rules()
-    with tempfile.TemporaryDirectory(prefix="bertworks-vocab-") as folder:
-        counts = count_words(corpus, rules, Path(folder), workers=workers, progress=progress)
+    with _scratch_folder() as folder:
+        counts = count_words(corpus, rules, folder, workers=workers, progress=progress)
         survey = _survey(counts)
         if not survey.num_words:
             raise UserError(f"no words in {_names(corpus)}; nothing to learn a vocabulary from")
@@ -130,6 +132,34 @@ def special_pieces(unused: int) -> list[str]:
     """Return the special and unused pieces in the order of the original vocabularies."""
     reserved = [f"[unused{number}]" for number in range(unused)]
     return [PAD, *reserved[:_UNUSED_BEFORE_UNK], *SPECIAL_TOKENS[1:], *reserved[_UNUSED_BEFORE_UNK:]]
+
+
+def _check_settings(algorithm: str, unused: int, coverage: float, min_count: int, workers: int | None) -> None:
+    problems = []
+    if algorithm not in get_args(Algorithm):
+        problems.append(f"algorithm: {algorithm!r}{did_you_mean(algorithm, get_args(Algorithm))}")
+    if unused < 0:
+        problems.append(f"unused: {unused} is below 0")
+    if not 0 < coverage <= 1:
+        problems.append(f"coverage: {coverage} is not a share above 0 and up to 1")
+    if min_count < 1:
+        problems.append(f"min_count: {min_count} is below 1")
+    if workers is not None and workers < 1:
+        problems.append(f"workers: {workers} is below 1")
+    if problems:
+        raise ConfigError("learning a vocabulary", problems)
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="bertworks-vocab-")
+    except OSError as error:
+        raise UserError(
+            f"cannot make a temporary folder: {error.strerror}; set TMPDIR to a folder that can be written"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def _survey(counts: Path) -> _Survey:

@@ -13,8 +13,6 @@ raises the gain of its other pairs, these are worked out anew. 30,522 pieces fro
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.typed import Dict
 from numpy.typing import NDArray
 
 from bertworks.progress import Progress, silent
@@ -23,6 +21,7 @@ from bertworks.text.vocabulary import CONTINUATION
 
 OUTSIDE = -1  # a letter that is not in the alphabet: part of no pair
 _NONE = -1
+_SCATTER = 0x1E3779B97F4A7C15  # odd, with bits in no order: what it multiplies is spread over all bits
 
 # The columns of a pair. Pairs that count are on two lists: of the pairs with the same left, and the same right symbol.
 _LEFT, _RIGHT, _COUNT, _SEEN, _TOUCHED, _LISTED, _NEXT_BY_LEFT, _NEXT_BY_RIGHT = range(8)
@@ -45,7 +44,7 @@ class _State(NamedTuple):
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     word_counts: NDArray[np.int64]
-    index: Any  # left symbol << 32 | right symbol -> number of the pair
+    slots: NDArray[np.int32]  # a hash table of the pairs' numbers, see _slot_of
     pairs: NDArray[np.int64]
     seen: NDArray[np.int32]
     touched: NDArray[np.int32]  # pairs that gained in this turn
@@ -74,7 +73,7 @@ def learn_pieces(
         by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
         progress: is told how many pieces there are.
     """
-    state = _new_state(words, max(num_pieces, len(letters)))
+    state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
     symbols = {piece: symbol for symbol, piece in enumerate(letters)}
     pieces = list(letters)
@@ -94,25 +93,24 @@ def learn_pieces(
     return dict(zip(pieces, state.symbol_counts.tolist(), strict=False))
 
 
-def _new_state(words: Words, num_symbols: int) -> _State:
-    num_letters = len(words.symbols)
+def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:
     state = _State(
         symbols=words.symbols,
         starts=words.starts,
         lengths=np.diff(words.starts),
         word_counts=words.counts,
-        index=Dict.empty(types.int64, types.int64),
+        slots=np.empty(0, np.int32),
         pairs=np.empty((0, 8), np.int64),
         # A merge takes a symbol from a word and makes two pairs there: there cannot be more places than three times
-        # the letters. Memory is taken only for those that are written.
-        seen=np.empty((3 * num_letters, 2), np.int32),
+        # the symbols. Memory is taken only for those that are written.
+        seen=np.empty((3 * len(words.symbols), 2), np.int32),
         touched=np.empty(0, np.int32),
         numbers=np.zeros(5, np.int64),
         symbol_counts=np.zeros(num_symbols, np.int64),
         lists=np.full((num_symbols, 2), _NONE),
         tree=np.zeros(2),
     )
-    return _grown(state, min(num_letters, num_symbols**2))
+    return _grown(state, min(len(words.symbols), num_letters**2))
 
 
 def _with_room(state: _State) -> _State:
@@ -131,7 +129,27 @@ def _grown(state: _State, num_pairs: int) -> _State:
     levels = [leaves]
     while len(levels[-1]) > 1:
         levels.append(np.maximum(levels[-1][0::2], levels[-1][1::2]))
-    return state._replace(pairs=pairs, touched=touched, tree=np.concatenate([np.zeros(1), *reversed(levels)]))
+    tree = np.concatenate([np.zeros(1), *reversed(levels)])
+    slots = np.full(len(tree), _NONE, np.int32)  # at most half full
+    _fill_slots(slots, pairs, int(state.numbers[_NUM_PAIRS]))
+    return state._replace(slots=slots, pairs=pairs, touched=touched, tree=tree)
+
+
+@inlined
+def _slot_of(left: int, right: int, slots: Any, pairs: Any) -> int:
+    """Return where the number of a pair stands in the hash table, or the empty slot where it would."""
+    # Not numba's Dict: handing one to a compiled function takes 0.2 ms, and that twice a turn was most of the time.
+    scattered = (left << 32 | right) * _SCATTER
+    slot = (scattered ^ scattered >> 32) & len(slots) - 1
+    while slots[slot] != _NONE and (pairs[slots[slot], _LEFT] != left or pairs[slots[slot], _RIGHT] != right):
+        slot = (slot + 1) & len(slots) - 1
+    return slot
+
+
+@compiled
+def _fill_slots(slots: Any, pairs: Any, num_pairs: int) -> None:
+    for pair in range(num_pairs):
+        slots[_slot_of(pairs[pair, _LEFT], pairs[pair, _RIGHT], slots, pairs)] = pair
 
 
 @inlined
@@ -162,16 +180,15 @@ def _set_value(pair: int, pairs: Any, counts: Any, total: int, tree: Any, min_co
 
 
 @inlined
-def _change(left: int, right: int, weight: int, word: int, index: Any, pairs: Any, seen: Any, touched: Any,
+def _change(left: int, right: int, weight: int, word: int, slots: Any, pairs: Any, seen: Any, touched: Any,
             numbers: Any) -> None:  # fmt: skip
     """Add `weight` to the count of a pair; where it gains, the word and the pair are noted."""
-    key = left << 32 | right
-    if key in index:
-        pair = index[key]
-    else:
+    slot = _slot_of(left, right, slots, pairs)
+    pair = np.int64(slots[slot])
+    if pair == _NONE:
         pair = numbers[_NUM_PAIRS]
         numbers[_NUM_PAIRS] += 1
-        index[key] = pair
+        slots[slot] = pair
         pairs[pair, _LEFT], pairs[pair, _RIGHT], pairs[pair, _COUNT] = left, right, 0
         pairs[pair, _SEEN], pairs[pair, _TOUCHED], pairs[pair, _LISTED] = _NONE, _NONE, 0
     pairs[pair, _COUNT] += weight
@@ -191,7 +208,7 @@ def _change(left: int, right: int, weight: int, word: int, index: Any, pairs: An
 @compiled
 def _count_pairs(state: Any) -> None:
     """Count symbols and pairs of the words as they are given."""
-    symbols, starts, _, word_counts, index, pairs, seen, touched, numbers, symbol_counts, _, _ = state
+    symbols, starts, _, word_counts, slots, pairs, seen, touched, numbers, symbol_counts, _, _ = state
     for word in range(len(word_counts)):
         left = np.int64(OUTSIDE)
         for place in range(starts[word], starts[word + 1]):
@@ -200,7 +217,7 @@ def _count_pairs(state: Any) -> None:
                 symbol_counts[right] += word_counts[word]
                 numbers[_TOTAL] += word_counts[word]
                 if left != OUTSIDE:
-                    _change(left, right, word_counts[word], word, index, pairs, seen, touched, numbers)
+                    _change(left, right, word_counts[word], word, slots, pairs, seen, touched, numbers)
             left = right
 
 
@@ -235,7 +252,7 @@ def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
 @compiled
 def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) -> None:
     """Replace a pair by a symbol wherever it stands."""
-    symbols, starts, lengths, word_counts, index, pairs, seen, touched, numbers, counts, lists, tree = state
+    symbols, starts, lengths, word_counts, slots, pairs, seen, touched, numbers, counts, lists, tree = state
     left, right = pairs[pair, _LEFT], pairs[pair, _RIGHT]
     place = pairs[pair, _SEEN]
     while place != _NONE:
@@ -255,7 +272,7 @@ def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) 
             changes = ((left, right, -1), (before, left, -1), (before, new, 1), (right, after, -1), (new, after, 1))
             for x, y, sign in changes:
                 if x != OUTSIDE and y != OUTSIDE:
-                    _change(x, y, sign * weight, word, index, pairs, seen, touched, numbers)
+                    _change(x, y, sign * weight, word, slots, pairs, seen, touched, numbers)
             symbols[first + write] = new
             read, write = read + 2, write + 1
             counts[left] -= weight

@@ -11,7 +11,6 @@ combining marks. The compiled way in `bulk.py` uses the same `Alphabet`, so both
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from typing import NamedTuple
 
 SIGMA = "Σ"
@@ -29,8 +28,7 @@ _CJK_BLOCKS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What normalisation does; the three settings are independent of each other."""
 
     lowercase: bool = True

@@ -4,11 +4,11 @@ One compiled pattern finds the candidates: a run of stops with the quotes, brack
 followed by a blank; full-width stops and line breaks, which always end a sentence; and a stop that touches the next
 word. What the characters alone can tell is decided inside the pattern, in C. Only then does Python look at the word
 before and the word behind, never further than `_REACH` characters, so time is linear whatever the text. One core reads
-about 50 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.15 and 0.5.
+40 to 65 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.2 and 0.6.
 
 What may surprise: a stop inside a quotation ends a sentence too, or speeches would become one sentence; unless the
 quotation is Korean and carried on by a particle ("...했다. ...했다"고 말했다). Before a small letter only a plain word
-with a full stop ends a sentence, except in a text that has no capitals at all.
+with a full stop, or a run such as "!!", ends a sentence, except in a text that has no capitals at all.
 """
 
 import re
@@ -63,9 +63,9 @@ _STARTERS = _words(
     "Therefore Hence Yet Since Because Until Under Over To Of Some Many Most Both All Each Every Several Another Other "
     "Others One Two Three Four Five What Who Whose Why How Which Do Does Did Is Are Was Were Has Have Had Can Could "
     "Would Should Not No Yes Now Today Yesterday Later Also Instead Meanwhile Once Only Even Such Among Despite "
-    "Following Further According Additionally Moreover Furthermore Perhaps Maybe Finally Eventually Subsequently Nevertheless "
+    "Following According Additionally Moreover Furthermore Perhaps Maybe Finally Eventually Subsequently Nevertheless "
     "Nobody Nothing Everyone Everything A An Never Still Soon Let Please Between Through Throughout Within Unlike "
-    "Usually Often Sometimes Originally Currently Recently Initially Again Against Into Any Anyone"
+    "Usually Often Sometimes Originally Currently Recently Initially Again Against Into Any Anyone Further"
 )
 _STARTERS_ANY_CASE = _STARTERS | {word.lower() for word in _STARTERS}
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from bertworks.errors import UserError
 from bertworks.text.detokenize import join_tokens
-from bertworks.text.encoding import NO_WORD, Columns, Encoding, Truncation, check_truncation, kept_lengths
+from bertworks.text.encoding import NO_WORD, Columns, Encoding, Encodings, Truncation, check_truncation, kept_lengths
 from bertworks.text.normalize import Alphabet, Rules, split_words
-from bertworks.text.tokenizer_files import read_settings, write_tokenizer_files
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import WordPiece
 
@@ -51,9 +50,9 @@ class Tokenizer:
         self.pieces = list(pieces)
         check_pieces(self.pieces, "the vocabulary")
         self.rules = Rules(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
-        self._ids = {piece: id for id, piece in enumerate(self.pieces)}
+        self._ids = {piece: id for id, piece in enumerate(self.pieces) if piece}
         self._alphabet = Alphabet(self.rules)
-        self._wordpiece = WordPiece(self.pieces)
+        self._wordpiece = WordPiece(self._ids)
         self._bulk: BulkTokenizer | None = None
 
     @classmethod
@@ -71,10 +70,14 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
-        return cls.from_vocab(Path(folder) / "vocab.txt", **read_settings(Path(folder)))
+        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_settings
+
+        return cls.from_vocab(Path(folder) / VOCABULARY_FILE, **read_settings(Path(folder)))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which transformers and tokenizers open."""
+        from bertworks.text.tokenizer_files import write_tokenizer_files
+
         write_tokenizer_files(Path(folder), self.pieces, self.rules)
 
     def __len__(self) -> int:
@@ -118,17 +121,15 @@ class Tokenizer:
         pairs: Sequence[str] | None = None,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
-    ) -> list[Encoding]:
+    ) -> Encodings:
         """Encode many texts, or as many pairs of texts; the arguments are those of `encode`."""
         _check_texts(texts, pairs)
         check_truncation(max_length, truncation, has_pair=pairs is not None)
         num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
-        if not self._is_bulk(num_chars):
-            both = zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True)
-            return [self._encode_plain(text, pair, max_length, truncation) for text, pair in both]
-        encodings: list[Encoding] = []
+        add_chunk = self._encode_bulk if self._is_bulk(num_chars) else self._encode_plain
+        encodings = Encodings(self.pieces)
         for rows in _chunks(texts, pairs):
-            encodings += self._encode_bulk(texts[rows], pairs and pairs[rows], max_length, truncation)
+            add_chunk(encodings, texts[rows], pairs and pairs[rows], max_length, truncation)
         return encodings
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
@@ -155,29 +156,41 @@ class Tokenizer:
         return self._bulk
 
     def _encode_bulk(
-        self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int | None, truncation: Truncation
-    ) -> list[Encoding]:
+        self,
+        encodings: Encodings,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        max_length: int | None,
+        truncation: Truncation,
+    ) -> None:
         from bertworks.text.assemble import assemble
 
         bulk = self._load_bulk()
         parts = [bulk.tokenize(texts)] + ([bulk.tokenize(pairs)] if pairs is not None else [])
         columns, ends = assemble(parts, max_length, truncation, self.id_of(CLS), self.id_of(SEP))
-        columns = columns._replace(ids=bulk.shared_ints[columns.ids].tolist())
-        bounds = [0, *ends.tolist()]
-        return [Encoding(columns, *both, self.pieces) for both in itertools.pairwise(bounds)]
+        encodings.add(columns._replace(ids=bulk.shared_ints[columns.ids].tolist()), [0, *ends.tolist()])
 
-    def _encode_plain(self, text: str, pair: str | None, max_length: int | None, truncation: Truncation) -> Encoding:
-        first = self._plain_columns(text, segment_id=0)
-        second = None if pair is None else self._plain_columns(pair, segment_id=1)
-        kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
-        columns = Columns([], [], [], [], [])
-        _add_special(columns, self.id_of(CLS), 0)
-        for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
-            if part is not None:
-                for column, added in zip(columns, part, strict=True):
-                    column.extend(added[:length])
-                _add_special(columns, self.id_of(SEP), segment_id)
-        return Encoding(columns, 0, len(columns.ids), self.pieces)
+    def _encode_plain(
+        self,
+        encodings: Encodings,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        max_length: int | None,
+        truncation: Truncation,
+    ) -> None:
+        columns, bounds = Columns([], [], [], [], []), [0]
+        for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
+            first = self._plain_columns(text, segment_id=0)
+            second = None if pair is None else self._plain_columns(pair, segment_id=1)
+            kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
+            _add_special(columns, self.id_of(CLS), 0)
+            for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
+                if part is not None:
+                    for column, added in zip(columns, part, strict=True):
+                        column.extend(added[:length])
+                    _add_special(columns, self.id_of(SEP), segment_id)
+            bounds.append(len(columns.ids))
+        encodings.add(columns, bounds)
 
     def _plain_columns(self, text: str, segment_id: int) -> Columns:
         columns = Columns([], [], [], [], [])

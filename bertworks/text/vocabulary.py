@@ -7,11 +7,10 @@ that are not UTF-8, and lines so long that the file is no vocabulary.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.files import atomic_write
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
@@ -27,41 +26,49 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes: too large for a vocabulary")
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
-    pieces = [_decode_piece(path, number, line) for number, line in enumerate(lines, start=1)]
+    try:
+        pieces = [line.strip() for line in content.decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); a vocabulary is plain text") from error
     while pieces and not pieces[-1]:
         pieces.pop()
     check_pieces(pieces, str(path))
     return pieces
 
 
-def _decode_piece(path: Path, number: int, line: bytes) -> str:
-    try:
-        piece = line.decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); a vocabulary is plain text") from error
-    if len(piece) > _MAX_PIECE_LENGTH or "\0" in piece:
-        what = f"{len(piece):,} characters" if "\0" not in piece else "a NUL character"
-        raise UserError(f"{path}:{number}: a line with {what}; a vocabulary has one short piece a line")
-    return piece
-
-
-def check_pieces(pieces: list[str], where: str) -> None:
-    """Raise UserError unless every piece stands once and [UNK] is among them."""
-    if len(set(pieces)) < len(pieces):
-        first_line: dict[str, int] = {}
-        for number, piece in enumerate(pieces, start=1):
-            if piece and first_line.setdefault(piece, number) != number:
-                raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
+def check_pieces(pieces: Sequence[str], where: str) -> None:
+    """Raise UserError unless every piece is a short text that stands once, and [UNK] is among them."""
     if not pieces:
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
+    if max(map(len, pieces)) > _MAX_PIECE_LENGTH or any("\0" in piece for piece in pieces):
+        _refuse_odd_line(pieces, where)
+    if len(set(pieces)) < len(pieces):
+        _refuse_duplicate(pieces, where)
     if UNK not in pieces:
         raise UserError(f"{where} has no {UNK} line; words with unknown characters need it")
 
 
+def _refuse_odd_line(pieces: Sequence[str], where: str) -> None:
+    for number, piece in enumerate(pieces, start=1):
+        if len(piece) > _MAX_PIECE_LENGTH or "\0" in piece:
+            what = "a NUL character" if "\0" in piece else f"{len(piece):,} characters"
+            raise UserError(f"{where}:{number}: a line with {what}; a vocabulary has one short piece a line")
+
+
+def _refuse_duplicate(pieces: Sequence[str], where: str) -> None:
+    first_line: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        if piece and first_line.setdefault(piece, number) != number:
+            raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
+
+
 def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
     """Write pieces one a line; the file appears whole or not at all."""
+    from bertworks.files import atomic_write
+
     with atomic_write(path) as stream:
         stream.writelines(piece + "\n" for piece in pieces)

@@ -14,9 +14,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from operator import itemgetter
 from pathlib import Path
 
+from bertworks.errors import UserError
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Alphabet, Rules, split_words
@@ -32,27 +34,14 @@ def count_words(
 ) -> Path:
     """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
     workers = workers or os.cpu_count() or 1
-    runs: list[Path] = []
-    with ProcessPoolExecutor(workers, mp_context=_process_context()) as pool:
-        pending: set[Future[None]] = set()
-        for chunk in _chunks(corpus.blocks()):
-            runs.append(folder / f"run-{len(runs):06d}")
-            pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
-            # Chunks that wait take memory: one more than can be worked on keeps every process busy.
-            pending = _wait_for(pending, workers)
-            progress("counting words", corpus.bytes_read, corpus.total_bytes)
-        _wait_for(pending, 0)
-        level = 0
-        while len(runs) > 1:
-            progress("merging counts", level, None)
-            level += 1
-            groups = [runs[first : first + _RUNS_MERGED_AT_ONCE] for first in range(0, len(runs), _RUNS_MERGED_AT_ONCE)]
-            runs = [folder / f"merged-{level}-{number:06d}" for number in range(len(groups))]
-            list(pool.map(_merge_runs, groups, runs))
-    if not runs:
-        runs.append(folder / "run-empty")
-        runs[0].touch()
-    return runs[0]
+    try:
+        with ProcessPoolExecutor(workers, mp_context=_process_context()) as pool:
+            return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that counts words was killed, most likely because memory ran out; "
+            f"use fewer --workers than {workers} or close other programs"
+        ) from error
 
 
 def read_counts(path: Path) -> Iterator[tuple[str, int]]:
@@ -75,6 +64,32 @@ def count_texts(texts: Iterable[str], alphabet: Alphabet) -> Counter[str]:
     return words
 
 
+def _count_chunks(
+    pool: ProcessPoolExecutor, corpus: Corpus, rules: Rules, folder: Path, workers: int, progress: Progress
+) -> list[Path]:
+    runs: list[Path] = []
+    pending: set[Future[None]] = set()
+    for chunk in _chunks(corpus.blocks()):
+        runs.append(folder / f"run-{len(runs):06d}")
+        pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
+        # Chunks that wait take memory: one more than can be worked on keeps every process busy.
+        pending = _wait_for(pending, workers)
+        progress("counting words", corpus.bytes_read, corpus.total_bytes)
+    _wait_for(pending, 0)
+    return runs
+
+
+def _merge_all(pool: ProcessPoolExecutor, runs: list[Path], folder: Path, progress: Progress) -> Path:
+    level = 0
+    while len(runs) > 1:
+        progress("merging counts", level, None)
+        level += 1
+        groups = [runs[first : first + _RUNS_MERGED_AT_ONCE] for first in range(0, len(runs), _RUNS_MERGED_AT_ONCE)]
+        runs = [folder / f"merged-{level}-{number:06d}" for number in range(len(groups))]
+        list(pool.map(_merge_runs, groups, runs))
+    return runs[0]
+
+
 def _count_chunk(blocks: list[str], rules: Rules, path: Path) -> None:
     _write_counts(path, sorted(count_texts(blocks, Alphabet(rules)).items()))
 
@@ -88,11 +103,17 @@ def _merge_runs(runs: list[Path], path: Path) -> None:
 
 
 def _write_counts(path: Path, counts: Iterable[tuple[str, int]]) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
-        stream.writelines(f"{word}\t{count}\n" for word, count in counts)
+    try:
+        with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
+            stream.writelines(f"{word}\t{count}\n" for word, count in counts)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; free some space, or set TMPDIR to a folder on another disk"
+        ) from error
 
 
 def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
+    """Gather blocks into chunks; the last may be empty, so that there is always one."""
     gathered: list[str] = []
     size = 0
     for block in blocks:
@@ -101,8 +122,7 @@ def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
         if size >= _CHUNK_CHARS:
             yield gathered
             gathered, size = [], 0
-    if gathered:
-        yield gathered
+    yield gathered
 
 
 def _wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:

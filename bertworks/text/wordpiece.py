@@ -5,7 +5,7 @@ longest fit starts at the longest piece that begins with the same two characters
 gives the same pieces in time that grows with the word instead of its square.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bertworks.text.vocabulary import CONTINUATION, UNK
@@ -26,8 +26,7 @@ class WordPiece:
 
     _MAX_REMEMBERED = 50_000
 
-    def __init__(self, pieces: Sequence[str]) -> None:
-        ids = {piece: id for id, piece in enumerate(pieces) if piece}
+    def __init__(self, ids: Mapping[str, int]) -> None:
         self.unk_id = ids[UNK]
         self._first = ids
         self._rest = {piece[2:]: id for piece, id in ids.items() if piece.startswith(CONTINUATION)}
@@ -64,7 +63,7 @@ class WordPiece:
         return matches
 
 
-def _reach(pieces: dict[str, int]) -> dict[str, int]:
+def _reach(pieces: Iterable[str]) -> dict[str, int]:
     """Map two characters to the length of the longest piece that begins with them."""
     reach: dict[str, int] = {}
     for piece in pieces:

@@ -54,12 +54,12 @@ def test_the_score_counts_missed_and_false_ends() -> None:
         "It is No. 5 on the list. | Is it? | No. | That was Jan. 5, see Fig. 2 and Vol. IV.",
         "E. M. Ode and J.K. Ray wrote it for George F. Hill. | You and I. | Stop.",
         "Dr. Who met Mr. So vs. The Band on Sat. Jan. 5, see Fig. A there.",
-        "He took vitamin C. | Birds sang. | It rose to 300 m. | Birds sang at 5 °C. | Birds sing. | It was built by A. | It was not.",
+        "He took vitamin C. | Birds sang. | It rose to 300 m. | Birds sang at 5 °C. | Birds sing.",
         "Bring nuts, figs, etc. | Bread etc. is there.",
         # Numbers, versions, addresses and file names.
         "Pi is 3.14. | It cost $1.50. | Use v2.0.1. | It grew by 4.5%. | That was in 1962. | 300 people came.",
         "Go to www.example.org. | Or write to a.b@example.org. | Open read.me first. | It is on http://a.example/x?y=z.",
-        "It is at x.example/a. | Birds sing. | Mail it to a@b.c. | Birds sing. | Two steps: 1. Wash. | 2. Dry.",
+        "It is at x.example/b. | Birds sing. | Mail it to a@b.c. | Birds sing. | Two steps: 1. Wash. | 2. Dry.",
         # Stops in runs, in quotes, in brackets, before citations, in lists.
         "Wait... what?! | Really? | Yes… | Fine!!! | the end is near.",
         '"Go away!" he said. | He said "Go." | Then he left. | "Why?" Ann asked. | She said "Why?" | Ann said nothing.',

@@ -1,0 +1,37 @@
+# Two commands need nothing but Python 3.11+: `make demo` and `make test`. Both make .venv and install pinned versions.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test nightly check bench clean
+
+demo: .venv/installed
+	$(BIN)/bertworks demo
+
+test: .venv/installed
+	$(BIN)/python -m pytest -m "not nightly" --numprocesses 2
+
+nightly: .venv/installed
+	$(BIN)/python -m pytest -m nightly
+
+check: .venv/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	./tools/check_wheel $(BIN)/python
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/tokenizer.py
+	$(BIN)/python benchmarks/sentences.py
+	$(BIN)/python benchmarks/vocabulary.py
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.11')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP_INSTALL) torch
+	$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv dist build

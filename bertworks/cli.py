@@ -1,0 +1,208 @@
+"""The command `bertworks`. Each command is a thin wrapper; what it needs is imported when it runs.
+
+Results go to standard output, as JSON where `--json` is given; everything else goes to standard error. A person's
+mistake ends in one or two lines and exit code 2, an interruption in 130.
+"""
+
+import json
+import sys
+import time
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from bertworks import __version__
+from bertworks.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
+)
+
+CorpusArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Files, folders, patterns or - for standard input: .txt (a blank line between documents), .jsonl, "
+        ".parquet, Wikipedia dumps (.xml.bz2); packed with .gz, .bz2, .xz or .zst.",
+    ),
+]
+CasedOption = Annotated[bool, typer.Option("--cased", help="Keep upper case, and accents with it.")]
+KeepAccentsOption = Annotated[
+    bool, typer.Option("--keep-accents", help="Lower-case, but keep accents and whole Hangul syllables.")
+]
+JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command(no_args_is_help=True)
+def vocab(
+    corpus: CorpusArgument,
+    out: Annotated[str, typer.Option(help="The file to write, one piece a line.")],
+    size: Annotated[int, typer.Option(help="How many pieces, special and unused ones among them.")] = 30_522,
+    algorithm: Annotated[str, typer.Option(help="wordpiece (gain in likelihood) or bpe (frequency).")] = "wordpiece",
+    unused: Annotated[int, typer.Option(help="How many [unusedN] pieces to reserve.")] = 0,
+    coverage: Annotated[float, typer.Option(help="Share of the text's characters to cover.")] = 0.99995,
+    min_count: Annotated[int, typer.Option(help="What occurs less often is not used.")] = 20,
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    text_field: Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")] = "text",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes that count words; default: one a core.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn a vocabulary from raw text."""
+    from bertworks.config import VocabSettings, validate
+    from bertworks.files import check_can_write
+    from bertworks.progress import progress_bar
+    from bertworks.text.corpus import Corpus
+    from bertworks.text.learn import learn_vocabulary
+    from bertworks.text.vocabulary import write_vocabulary
+
+    started = time.monotonic()
+    options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
+    settings = validate(VocabSettings, options, "bertworks vocab")
+    check_workers(workers)
+    check_can_write(out)
+    source = Corpus(corpus, strict=strict, text_field=text_field)
+    with progress_bar(quiet=quiet or as_json) as progress:
+        learned = learn_vocabulary(
+            source, rules=rules(cased, keep_accents, join_cjk), workers=workers, progress=progress, **dict(settings)
+        )
+        write_vocabulary(out, learned.pieces)
+    result: dict[str, Any] = {
+        "out": out,
+        "pieces": len(learned.pieces),
+        "words": learned.num_word_tokens,
+        "distinct_words": learned.num_words,
+        "alphabet": learned.num_letters,
+        "documents": source.num_documents,
+        "replaced_lines": source.num_replaced,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    if source.num_replaced:
+        warn(f"{source.num_replaced:,} lines were not valid UTF-8; replaced there (--strict refuses them)")
+    if len(learned.pieces) < size:
+        warn(f"the text gives only {len(learned.pieces):,} of {size:,} pieces; lower --min-count or add text")
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        typer.echo(
+            "{out}: {pieces:,} pieces from {words:,} words ({distinct_words:,} distinct, {alphabet:,} characters) "
+            "of {documents:,} documents in {seconds:.0f} s".format(**result)
+        )
+
+
+@app.command(no_args_is_help=True)
+def tokenize(
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")],
+    vocab: Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")],
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how texts are split into pieces."""
+    from pathlib import Path
+
+    from bertworks.text.tokenizer import Tokenizer
+
+    if Path(vocab).is_dir():
+        tokenizer = Tokenizer.from_folder(vocab)
+    else:
+        chosen = rules(cased, keep_accents, join_cjk)
+        tokenizer = Tokenizer.from_vocab(
+            vocab, lowercase=chosen.lowercase, strip_accents=chosen.strip_accents, split_cjk=chosen.split_cjk
+        )
+    for text in sys.stdin.read().splitlines() if texts == ["-"] else texts:
+        if as_json:
+            encoding = tokenizer.encode(text)
+            print_json({"ids": encoding.ids, "tokens": encoding.tokens, "offsets": encoding.offsets})
+        else:
+            typer.echo(" ".join(tokenizer.tokenize(text)))
+
+
+@app.command()
+def recipes(as_json: JsonOption = False) -> None:
+    """List the recipes that come with the package."""
+    from bertworks.config import recipe_names, recipe_summary
+
+    summaries = {name: recipe_summary(name) for name in recipe_names()}
+    if as_json:
+        print_json(summaries)
+    else:
+        for name, summary in summaries.items():
+            typer.echo(f"{name:<16} {summary}")
+
+
+@app.command()
+def demo(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what there is, on this machine, with text that comes with Python."""
+    from bertworks.demo import run_demo
+
+    run_demo(overrides or [], quiet=quiet)
+
+
+def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> Any:
+    """Make normalisation rules from the options."""
+    from bertworks.text.normalize import Rules
+
+    return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of processes that cannot be meant."""
+    if workers is not None and not 1 <= workers <= 1024:
+        raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one a core")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def warn(message: str) -> None:
+    """Tell something that is not an error."""
+    typer.echo(f"warning: {message}", err=True)
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        typer.echo(f"bertworks {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take options that stand before the command."""
+
+
+def main() -> NoReturn:
+    """Run the command; a person's mistake ends in a line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+    except OSError as error:
+        typer.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    else:
+        sys.exit(0)
+    sys.exit(2)

@@ -1,0 +1,208 @@
+"""Word counts equal those of a slow reference, for any chunks, merges and number of processes; failures are told."""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.errors import UserError
+from bertworks.text import word_counts
+from bertworks.text.corpus import Corpus
+from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.word_counts import count_texts, count_words, read_counts
+
+# Where str.split() and BERT disagree, where lower-casing looks at neighbours, and what becomes several characters.
+TRICKY = "aB Σσς'.\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u200b\u180e\u0301\0\ufffd한글각字漢éÅİǅ#[]!2"
+SURROGATES_ONLY = ("Cs",)
+TEXTS = st.text(alphabet=TRICKY, max_size=60) | st.text(st.characters(exclude_categories=SURROGATES_ONLY), max_size=60)
+RULES = st.builds(Rules, st.booleans(), st.booleans(), st.booleans())
+
+
+def reference_counts(text: str, rules: Rules) -> Counter[str]:
+    return Counter(word.text for word in split_words(text, Alphabet(rules)))
+
+
+def write_corpus(folder: Path, texts: list[str]) -> Corpus:
+    """Write a file for each text: the corpus then has at least as many blocks as there are texts."""
+    folder.mkdir(exist_ok=True)
+    for number, text in enumerate(texts):
+        (folder / f"{number:04d}.txt").write_bytes(text.encode())
+    return Corpus([folder])
+
+
+def count_to_bytes(corpus: Corpus, rules: Rules = Rules(), **options: int) -> bytes:  # noqa: B008 -- frozen
+    with tempfile.TemporaryDirectory() as folder:
+        path = count_words(corpus, rules, Path(folder), **options)
+        assert os.listdir(folder) == [path.name]
+        return path.read_bytes()
+
+
+@pytest.fixture
+def many_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_counts, "_CHUNK_CHARS", 1)
+    monkeypatch.setattr(word_counts, "_RUNS_MERGED_AT_ONCE", 2)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    texts = [f"The {number % 7}th line, again: ΟΔΟΣ {'ab' * (number % 5)}é 한국어\x85字" for number in range(21)]
+    return write_corpus(tmp_path / "corpus", texts)
+
+
+# --- exactness -----------------------------------------------------------------------------------------------------
+
+
+@given(texts=st.lists(TEXTS, max_size=4), rules=RULES)
+@settings(max_examples=500, deadline=None)
+def test_counts_of_texts_equal_those_of_the_tokenizers_words(texts: list[str], rules: Rules) -> None:
+    assert count_texts(texts, Alphabet(rules)) == reference_counts("\n".join(texts), rules)
+
+
+@pytest.mark.parametrize("dropped", "\x0b\x0c\x1c\x1d\x1e\x1f\x85")
+def test_a_control_character_that_python_splits_at_joins_what_it_stands_between(dropped: str) -> None:
+    assert count_texts([f"a{dropped}b a {dropped} b"], Alphabet(Rules())) == {"ab": 1, "a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("space", "\t\r\n\xa0\u2028\u2029\u3000")
+def test_a_space_of_any_kind_ends_a_word(space: str) -> None:
+    assert count_texts([f"a{space}b"], Alphabet(Rules())) == {"a": 1, "b": 1}
+
+
+def test_a_sigma_is_final_by_its_own_word_alone() -> None:
+    assert count_texts(["ΟΔΟΣ ΟΔΟΣ\x85Α Σ"], Alphabet(Rules())) == {"οδος": 1, "οδοσα": 1, "σ": 1}
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=9), rules=RULES, workers=st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+def test_counts_of_a_corpus_equal_those_of_its_whole_text(texts: list[str], rules: Rules, workers: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch, tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(word_counts, "_CHUNK_CHARS", 1)
+        monkeypatch.setattr(word_counts, "_RUNS_MERGED_AT_ONCE", 2)
+        corpus = write_corpus(Path(folder) / "corpus", texts)
+        counts = count_words(corpus, rules, Path(folder), workers=workers)
+        assert list(read_counts(counts)) == sorted(reference_counts("\n".join(corpus.lines()), rules).items())
+
+
+def test_any_word_survives_the_way_through_a_file(tmp_path: Path) -> None:
+    counts = [("\ud800", 3), ("a\x00", 1), ("가\u0301", 10**15), ("😀\x85", 2)]
+    word_counts._write_counts(tmp_path / "run", counts)
+    assert list(read_counts(tmp_path / "run")) == counts
+
+
+# --- the same for any way there ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merged_at_once", [2, 3, 32])
+@pytest.mark.parametrize("chunk_chars", [1, 50, 1 << 23])
+def test_chunks_and_merges_of_any_size_give_the_same_file(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, chunk_chars: int, merged_at_once: int
+) -> None:
+    usual = count_to_bytes(corpus, workers=1)
+    monkeypatch.setattr(word_counts, "_CHUNK_CHARS", chunk_chars)
+    monkeypatch.setattr(word_counts, "_RUNS_MERGED_AT_ONCE", merged_at_once)
+    assert count_to_bytes(corpus, workers=1) == usual
+
+
+@pytest.mark.usefixtures("many_small_chunks")
+def test_any_number_of_workers_gives_the_same_file(corpus: Corpus) -> None:
+    """F16, for word counts."""
+    usual = count_to_bytes(corpus, workers=1)
+    assert usual.startswith("!\t".encode()) or usual.splitlines()[0].startswith(b",\t21")
+    assert [count_to_bytes(corpus, workers=workers) for workers in (2, 3)] == [usual, usual]
+
+
+@pytest.mark.usefixtures("many_small_chunks")
+def test_processes_that_inherit_nothing_give_the_same_file(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems without fork start processes from nothing and send them their work."""
+    usual = count_to_bytes(corpus, workers=1)
+    monkeypatch.setattr(word_counts, "_process_context", lambda: multiprocessing.get_context("spawn"))
+    assert count_to_bytes(corpus, workers=1) == usual
+
+
+@pytest.mark.usefixtures("many_small_chunks")
+def test_runs_are_merged_level_by_level(corpus: Corpus, tmp_path: Path) -> None:
+    told = []
+    path = count_words(corpus, Rules(), tmp_path, workers=1, progress=lambda *progress: told.append(progress))
+    levels = [done for stage, done, _ in told if stage == "merging counts"]
+    assert levels == [0, 1, 2, 3, 4]  # 22 runs, the last of them empty: 11, 6, 3, 2, 1
+    assert path.name == "merged-5-000000"
+    counting = [(done, total) for stage, done, total in told if stage == "counting words"]
+    assert counting == sorted(counting)
+    assert counting[-1] == (corpus.total_bytes, corpus.total_bytes)
+
+
+def test_a_corpus_without_words_gives_an_empty_file(tmp_path: Path) -> None:
+    assert count_to_bytes(write_corpus(tmp_path / "corpus", ["", "\n \n", "\0"]), workers=1) == b""
+
+
+@pytest.mark.usefixtures("many_small_chunks")
+def test_no_more_chunks_wait_than_there_are_workers(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks under way take memory, so they are bounded however large the corpus is."""
+    most = 0
+    real_wait_for = word_counts._wait_for
+
+    def watched(pending: set[object], limit: int) -> set[object]:
+        nonlocal most
+        most = max(most, len(pending))
+        return real_wait_for(pending, limit)
+
+    monkeypatch.setattr(word_counts, "_wait_for", watched)
+    count_to_bytes(corpus, workers=2)
+    assert most == 3
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(*_: object) -> None:
+    os._exit(0)
+
+
+@pytest.mark.usefixtures("many_small_chunks")
+@pytest.mark.parametrize("death", [die, leave])
+@pytest.mark.parametrize("step", ["_count_chunk", "_merge_runs"])
+def test_a_process_that_dies_is_a_user_error_and_no_hang(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str, death: object
+) -> None:
+    """F10, for word counts."""
+    # A child finds the function to call by its name: the dying one has to be found under the same.
+    death.__qualname__, death.__module__ = step, word_counts.__name__
+    monkeypatch.setattr(word_counts, step, death)
+    with pytest.raises(UserError, match=r"^a process that counts words was killed.*fewer --workers than 2"):
+        count_words(corpus, Rules(), tmp_path, workers=2)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["run-000001", "merged-1-000000"])
+@pytest.mark.usefixtures("many_small_chunks")
+def test_a_full_disk_is_a_user_error(corpus: Corpus, tmp_path: Path, name: str) -> None:
+    """F4, for word counts."""
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: No space left on device; .*TMPDIR"):
+        count_words(corpus, Rules(), tmp_path, workers=2)
+
+
+def test_a_folder_that_is_gone_is_a_user_error(corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^cannot write .*: No such file or directory"):
+        count_words(corpus, Rules(), tmp_path / "gone", workers=1)
+
+
+def test_an_error_of_the_corpus_is_passed_on_as_it_is(corpus: Corpus, tmp_path: Path) -> None:
+    def blocks() -> Iterator[str]:
+        yield "fine\n"
+        raise UserError("the corpus is damaged")
+
+    corpus.blocks = blocks  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="^the corpus is damaged$"):
+        count_words(corpus, Rules(), tmp_path, workers=2)
