@@ -121,7 +121,7 @@ def tokenize(
         tokenizer = Tokenizer.from_vocab(
             vocab, lowercase=chosen.lowercase, strip_accents=chosen.strip_accents, split_cjk=chosen.split_cjk
         )
-    for text in sys.stdin.read().splitlines() if texts == ["-"] else texts:
+    for text in (line.removesuffix("\n") for line in sys.stdin) if texts == ["-"] else texts:
         if as_json:
             encoding = tokenizer.encode(text)
             print_json({"ids": encoding.ids, "tokens": encoding.tokens, "offsets": encoding.offsets})
@@ -200,9 +200,6 @@ def main() -> NoReturn:
         typer.echo(f"error: {error}", err=True)
     except OSError as error:
         typer.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
     else:
         sys.exit(0)
     sys.exit(2)

@@ -24,7 +24,7 @@ _SENTENCES = (
     "Unpacking iterables wasn't always this pleasant!",
     "The tokenizer splits unseen words, such as pretraining, into pieces.",
 )
-_COPIES = 20  # the topics have 0.6 MB; the measurement wants some more
+_COPIES = 4  # the topics have half a megabyte; the measurement wants some more
 
 
 def run_demo(overrides: Sequence[str], *, quiet: bool = False) -> None:

@@ -1,0 +1,224 @@
+"""The command as a person or a script meets it: help, results, and one clear line for every mistake."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from bertworks import __version__, cli
+from bertworks.text.vocabulary import read_vocabulary
+
+CORPUS = "low lower lowest\nnew newer newest\n\nwide wider widest, no wiser!\n" * 5
+
+
+def run(*arguments, stdin=None):
+    """Run the command in a process of its own."""
+    command = [sys.executable, "-m", "bertworks", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def run_here(monkeypatch, capsys, *arguments):
+    """Run the command in this process, which is faster: (exit code, standard output, standard error)."""
+    monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.fixture
+def bertworks(monkeypatch, capsys):
+    return lambda *arguments: run_here(monkeypatch, capsys, *arguments)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(CORPUS, encoding="utf-8")
+    return path
+
+
+def test_help_loads_neither_torch_nor_numpy_nor_pydantic():
+    program = (
+        "import sys; sys.argv = ['bertworks', '--help']\n"
+        "from bertworks.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy', 'numba', 'pydantic', 'tokenizers'} & set(sys.modules)), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "vocab" in ended.stdout
+    assert ended.stderr.strip() == "[]"
+
+
+def test_version_is_the_packages(bertworks):
+    assert bertworks("--version") == (0, f"bertworks {__version__}\n", "")
+
+
+def test_no_command_shows_the_help(bertworks):
+    code, out, err = bertworks()
+    assert code in (0, 2)
+    assert "Commands" in out + err
+
+
+def test_vocab_writes_a_vocabulary_that_the_tokenizer_opens(bertworks, corpus, tmp_path):
+    code, out, err = bertworks("vocab", corpus, "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 2)
+    assert code == 0
+    pieces = read_vocabulary(tmp_path / "v.txt")
+    assert {"[PAD]", "[UNK]", "new", "low"} <= set(pieces)
+    assert f"{len(pieces)} pieces" in out
+    assert "warning: the text gives only" in err
+    assert bertworks("tokenize", "--vocab", tmp_path / "v.txt", "New LOW") == (0, "new low\n", "")
+
+
+def test_vocab_json_is_one_object_and_quiet_prints_nothing(bertworks, corpus, tmp_path):
+    options = ("vocab", corpus, "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 2)
+    code, out, _ = bertworks(*options, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["documents"] == 6
+    assert result["words"] == 65
+    assert result["pieces"] == len(read_vocabulary(tmp_path / "v.txt"))
+    code, out, _ = bertworks(*options, "--quiet")
+    assert (code, out) == (0, "")
+
+
+def test_vocab_reads_standard_input(tmp_path):
+    ended = run("vocab", "-", "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 1, stdin=CORPUS)
+    assert ended.returncode == 0
+    assert "widest" in (tmp_path / "v.txt").read_text(encoding="utf-8").split()
+
+
+def test_vocab_keeps_hangul_whole_when_accents_are_kept(bertworks, tmp_path):
+    (tmp_path / "ko.txt").write_text("나라 나라말 우리나라 우리말\n" * 9, encoding="utf-8")
+    options = ("--size", 100, "--min-count", 2, "--quiet")
+    bertworks("vocab", tmp_path / "ko.txt", "--out", tmp_path / "whole.txt", "--keep-accents", *options)
+    bertworks("vocab", tmp_path / "ko.txt", "--out", tmp_path / "apart.txt", *options)
+    assert "나라" in read_vocabulary(tmp_path / "whole.txt")
+    assert "나라" not in read_vocabulary(tmp_path / "apart.txt")
+    _, out, _ = bertworks("tokenize", "--vocab", tmp_path / "whole.txt", "--keep-accents", "우리나라")
+    assert "[UNK]" not in out
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (None, (), "corpus.txt"),  # missing
+        (b"", (), "no words in"),
+        (b" \n\n \n", (), "no words in"),
+        (b"\x00\x01\x02\x00" * 99, (), "corpus.txt"),  # binary
+        (b"good\nbad \xff\xfe line\n", ("--strict",), "corpus.txt"),
+        (CORPUS.encode(), ("--size", "-3"), "size"),
+        (CORPUS.encode(), ("--algorithm", "unigram"), "algorithm"),
+        (CORPUS.encode(), ("--coverage", "1.5"), "coverage"),
+        (CORPUS.encode(), ("--coverage", "nan"), "coverage"),
+        (CORPUS.encode(), ("--workers", "0"), "--workers"),
+        (CORPUS.encode(), ("--size", "100", "--unused", "90", "--min-count", "1"), "too small"),
+    ],
+)
+def test_a_mistake_ends_in_a_line_and_exit_code_2_and_writes_nothing(bertworks, tmp_path, content, options, words):
+    if content is not None:
+        (tmp_path / "corpus.txt").write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    code, out, err = bertworks("vocab", tmp_path / "corpus.txt", "--out", tmp_path / "v.txt", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert len(err.splitlines()) <= 3
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_all_wrong_settings_are_told_at_once(bertworks, corpus, tmp_path):
+    options = ("--size", 5, "--min-count", 0, "--algorithm", "x")
+    code, _, err = bertworks("vocab", corpus, "--out", tmp_path / "v.txt", *options)
+    assert code == 2
+    assert all(name in err for name in ("size", "min_count", "algorithm", "3 problems"))
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(bertworks, corpus, tmp_path, monkeypatch):
+    from bertworks.text import learn
+
+    monkeypatch.setattr(learn, "learn_vocabulary", lambda *_, **__: pytest.fail("the work began"))
+    for out, words in ((tmp_path / "no" / "v.txt", "does not exist"), (tmp_path, "not a regular file")):
+        code, _, err = bertworks("vocab", corpus, "--out", out)
+        assert code == 2
+        assert words in err
+
+
+def test_invalid_utf8_is_replaced_and_counted(bertworks, tmp_path):
+    (tmp_path / "c.txt").write_bytes(b"good day\n" * 30 + b"bad \xff line\n")
+    code, out, err = bertworks("vocab", tmp_path / "c.txt", "--out", tmp_path / "v.txt", "--size", 100, "--json")
+    assert code == 0
+    assert json.loads(out)["replaced_lines"] == 1
+    assert "1 lines were not valid UTF-8" in err
+
+
+def test_a_vocabulary_without_unk_is_refused(bertworks, tmp_path):
+    (tmp_path / "v.txt").write_text("a\nb\n", encoding="utf-8")
+    code, _, err = bertworks("tokenize", "--vocab", tmp_path / "v.txt", "a")
+    assert code == 2
+    assert "[UNK]" in err
+
+
+def test_tokenize_json_has_ids_tokens_and_offsets(bertworks, corpus, tmp_path):
+    bertworks("vocab", corpus, "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 2, "--quiet")
+    _, out, _ = bertworks("tokenize", "--vocab", tmp_path / "v.txt", "--json", "New low")
+    result = json.loads(out)
+    assert result["tokens"] == ["[CLS]", "new", "low", "[SEP]"]
+    assert result["offsets"] == [[0, 0], [0, 3], [4, 7], [0, 0]]
+    pieces = read_vocabulary(tmp_path / "v.txt")
+    assert [pieces[id] for id in result["ids"]] == result["tokens"]
+
+
+def test_tokenize_reads_lines_from_standard_input(bertworks, corpus, tmp_path):
+    bertworks("vocab", corpus, "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 2, "--quiet")
+    ended = run("tokenize", "--vocab", tmp_path / "v.txt", "-", stdin="new\u2028low\nlow\n")
+    assert ended.stdout == "new low\nlow\n"
+
+
+def test_recipes_are_listed(bertworks):
+    code, out, _ = bertworks("recipes")
+    assert code == 0
+    assert out.startswith("demo ")
+    assert list(json.loads(bertworks("recipes", "--json")[1])) == ["demo"]
+
+
+def test_demo_shows_splits_and_a_ratio(bertworks, monkeypatch):
+    monkeypatch.setattr("bertworks.demo._COPIES", 1)
+    code, out, _ = bertworks("demo", "vocab.size=500", "--quiet")
+    assert code == 0
+    assert "Learned 500 pieces" in out
+    assert "[CLS] a class" in out
+    assert "ratio" in out
+
+
+def test_demo_names_the_nearest_key(bertworks):
+    code, _, err = bertworks("demo", "vocab.sise=500")
+    assert code == 2
+    assert "vocab.size" in err
+
+
+def test_unknown_command_and_option_exit_with_2():
+    for arguments in (["vocabb"], ["vocab", "--sise", "3"]):
+        assert CliRunner().invoke(cli.app, arguments).exit_code == 2
+
+
+def test_an_interruption_exits_with_130(bertworks, corpus, tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertworks.text.learn.learn_vocabulary", interrupt)
+    code, out, _ = bertworks("vocab", corpus, "--out", tmp_path / "v.txt")
+    assert (code, out) == (130, "")
+
+
+def test_a_disk_error_is_a_line_too(bertworks, corpus, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr("bertworks.text.learn.learn_vocabulary", fail)
+    code, _, err = bertworks("vocab", corpus, "--out", tmp_path / "v.txt")
+    assert code == 2
+    assert err == "error: somewhere: No space left on device\n"
