@@ -1,52 +1,80 @@
-"""[CLS] and [SEP] around the tokens of many texts at once, and truncation: the compiled end of `encode_batch`."""
+"""[CLS] and [SEP] around the tokens of many texts at once, and truncation: the compiled end of `encode_batch`.
+
+The ids are laid out at once, the other columns when somebody first reads one of them.
+"""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.text.bulk import Tokens
-from bertworks.text.encoding import NO_WORD, Columns, Truncation, kept_lengths
-from bertworks.text.kernel import compiled
+from bertworks.text.encoding import NO_WORD, Truncation, kept_lengths
+from bertworks.text.kernel import END, ID, START, WORD, compiled
 
 
-def assemble(
-    parts: Sequence[Tokens], max_length: int | None, truncation: Truncation, cls_id: int, sep_id: int
-) -> tuple[Columns, NDArray[np.int64]]:
-    """Lay texts, or pairs of them, end to end as model inputs; returns the columns and where each input ends."""
-    kept = np.stack([part.counts for part in parts])
-    if max_length is not None:
-        seconds = parts[1].counts.tolist() if len(parts) == 2 else [None] * kept.shape[1]
-        lengths = zip(parts[0].counts.tolist(), seconds, strict=True)
-        kept = np.array([kept_lengths(*both, max_length, truncation)[: len(parts)] for both in lengths]).T
-    ends = np.cumsum(kept.sum(axis=0) + len(parts) + 1)
-    columns = Columns(*np.zeros((5, ends[-1]), np.int32))
-    starts = np.concatenate([[0], ends[:-1]])
-    columns.ids[starts] = cls_id
-    columns.word_ids[starts] = NO_WORD
-    places = starts + 1
-    for segment_id, part in enumerate(parts):
-        _place(part.rows, part.counts, kept[segment_id], places, segment_id, sep_id, *columns)
-        places = places + kept[segment_id] + 1
-    return columns, ends
+class AssembledColumns:
+    """The columns of texts, or of pairs of texts, as model inputs laid end to end."""
+
+    def __init__(
+        self,
+        parts: Sequence[Tokens],
+        max_length: int | None,
+        truncation: Truncation,
+        special_ids: tuple[int, int],
+        shared_ints: NDArray[np.object_],
+    ) -> None:
+        self._parts = parts
+        self._kept = np.stack([part.counts for part in parts])
+        if max_length is not None:
+            seconds = parts[1].counts.tolist() if len(parts) == 2 else [None] * self._kept.shape[1]
+            lengths = zip(parts[0].counts.tolist(), seconds, strict=True)
+            self._kept = np.array([kept_lengths(*both, max_length, truncation)[: len(parts)] for both in lengths]).T
+        ends = np.cumsum(self._kept.sum(axis=0) + len(parts) + 1)
+        self._starts = np.concatenate([[0], ends[:-1]])
+        self.bounds: list[int] = [0, *ends.tolist()]
+        self.ids: list[int] = shared_ints[self._lay_out(ID, *special_ids)].tolist()
+
+    @cached_property
+    def segment_ids(self) -> NDArray[np.int64]:
+        """0 for the first text, 1 for the second."""
+        lengths = self._kept + 1
+        lengths[0] += 1  # [CLS]
+        return np.repeat(np.tile(np.arange(len(lengths)), lengths.shape[1]), lengths.T.ravel())
+
+    @cached_property
+    def starts(self) -> NDArray[np.int32]:
+        """Where each token begins in its text."""
+        return self._lay_out(START, 0, 0)
+
+    @cached_property
+    def ends(self) -> NDArray[np.int32]:
+        """Where each token ends in its text."""
+        return self._lay_out(END, 0, 0)
+
+    @cached_property
+    def word_ids(self) -> NDArray[np.int32]:
+        """The number of the word each token is part of, NO_WORD for [CLS] and [SEP]."""
+        return self._lay_out(WORD, NO_WORD, NO_WORD)
+
+    def _lay_out(self, column: int, of_cls: int, of_sep: int) -> NDArray[np.int32]:
+        laid_out = np.empty(self.bounds[-1], np.int32)
+        laid_out[self._starts] = of_cls
+        places = self._starts + 1
+        for part, kept in zip(self._parts, self._kept, strict=True):
+            _copy_column(part.rows, column, part.counts, kept, places, of_sep, laid_out)
+            places = places + kept + 1
+        return laid_out
 
 
 @compiled
-def _place(rows: Any, counts: Any, kept: Any, places: Any, segment_id: int, sep_id: int,
-           ids: Any, segment_ids: Any, starts: Any, ends: Any, word_ids: Any) -> None:  # fmt: skip
-    """Copy the kept tokens of each text to its place, and a [SEP] behind them."""
+def _copy_column(rows: Any, column: int, counts: Any, kept: Any, places: Any, of_sep: int, laid_out: Any) -> None:
+    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] behind them."""
     first = 0
     for text in range(len(counts)):
-        place = places[text]
-        for row in range(first, first + kept[text]):
-            ids[place] = rows[row, 0]
-            segment_ids[place] = segment_id
-            starts[place] = rows[row, 1]
-            ends[place] = rows[row, 2]
-            word_ids[place] = rows[row, 3]
-            place += 1
-        ids[place] = sep_id
-        segment_ids[place] = segment_id
-        word_ids[place] = NO_WORD
+        for row in range(kept[text]):
+            laid_out[places[text] + row] = rows[first + row, column]
+        laid_out[places[text] + kept[text]] = of_sep
         first += counts[text]

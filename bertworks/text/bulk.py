@@ -1,8 +1,8 @@
 """The same tokens as `normalize.py` and `wordpiece.py`, compiled: for corpora instead of sentences.
 
-A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in pages of 256
-entries, made from `Alphabet` when a page is first met, so the tables follow the Python rules and their Unicode version
-by construction. An entry holds the number of the normalised character in the vocabulary's own alphabet, or for
+A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in a table, which
+is filled from `Alphabet` when a code point is first met, so it follows the Python rules and their Unicode version by
+construction. An entry holds the number of the normalised character in the vocabulary's own alphabet, or for
 punctuation and CJK the finished id. The pieces form a trie (`trie.py`).
 
 Cost: a few nanoseconds a character; compiling takes some seconds once per machine and is cached on disk.
@@ -21,7 +21,8 @@ from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.trie import build_trie
 from bertworks.text.vocabulary import CONTINUATION, UNK
 
-_PAGES_LOCK = threading.Lock()  # pages are filled by one thread at a time, while others may read them
+_TABLES_LOCK = threading.Lock()  # one thread at a time adds to the tables, while others may read them
+_UNKNOWN = kernel.UNKNOWN << kernel.KIND_SHIFT
 _NUM_POINTS = 0x110000
 _MAX_SEQUENCES = 1 << 16  # all Hangul syllables take 33,516, all other characters a few hundred
 _MAX_LETTERS = 3  # one character of input becomes at most three (a Hangul syllable)
@@ -46,10 +47,9 @@ class BulkTokenizer:
         self._codes = {letter: code for code, (letter, _) in enumerate(letters.most_common(), start=1)}
         # One Python int per id: a list of ids then costs a pointer each, which is faster to fill than to make new ints.
         self.shared_ints = np.array(range(len(pieces)), dtype=object)
-        self._pages: set[int] = set()  # that are filled
         self._num_sequences = 0
         self._tables = kernel.Tables(
-            entries=np.full(_NUM_POINTS, kernel.UNKNOWN << kernel.KIND_SHIFT, np.int32),
+            entries=np.full(_NUM_POINTS, _UNKNOWN, np.int32),
             neighbours=np.zeros(_NUM_POINTS, np.uint8),
             sequences=np.zeros((_MAX_SEQUENCES, 2), np.int32),
             sigma=np.array([self._codes.get("σ", 0), self._codes.get("ς", 0)], np.int32),
@@ -69,7 +69,7 @@ class BulkTokenizer:
                 points, text_ends, num_texts, num_tokens, self._tables, rows, counts
             )
             if num_texts < len(texts):
-                self._fill_pages(np.unique(points >> 8).tolist())
+                self._look_up(points)
         return Tokens(rows[:num_tokens].copy(), counts)
 
     def _build_trie(self) -> NDArray[np.int32]:
@@ -80,15 +80,13 @@ class BulkTokenizer:
         ids = np.array([id for _, id in firsts + rests], np.int64)
         return build_trie(letters, lengths, ids, len(firsts), len(self._codes) + 1)  # type: ignore[no-any-return]
 
-    def _fill_pages(self, pages: Sequence[int]) -> None:
-        with _PAGES_LOCK:
-            for page in pages:
-                if page not in self._pages:
-                    points = slice(page << 8, (page + 1) << 8)
-                    chars = [chr(point) for point in range(points.start, points.stop)]
-                    self._tables.neighbours[points] = [self._neighbour(char) for char in chars]
-                    self._tables.entries[points] = [self._entry(char) for char in chars]
-                    self._pages.add(page)
+    def _look_up(self, points: NDArray[np.int32]) -> None:
+        """Fill the tables for the code points that are met for the first time."""
+        entries, neighbours = self._tables.entries, self._tables.neighbours
+        with _TABLES_LOCK:
+            for point in np.unique(points[entries[points] == _UNKNOWN]).tolist():
+                neighbours[point] = self._neighbour(chr(point))
+                entries[point] = self._entry(chr(point))
 
     def _entry(self, char: str) -> int:
         kind, letters, stops_reordering = self._alphabet.classify(char)

@@ -7,7 +7,7 @@ a million texts of which only the ids are read cost their ids, not a million obj
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from bertworks.errors import UserError
 
@@ -16,14 +16,38 @@ TRUNCATIONS = ("longest_first", "only_second", None)
 NO_WORD = -1  # the word number of [CLS] and [SEP]
 
 
-class Columns(NamedTuple):
-    """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
+class Columns(Protocol):
+    """A column per property and a row per token; arrays or lists, but for the ids, which are a list."""
+
+    @property
+    def ids(self) -> list[int]:
+        """The number of each token in the vocabulary."""
+
+    @property
+    def segment_ids(self) -> Any:
+        """0 for the first text, 1 for the second."""
+
+    @property
+    def starts(self) -> Any:
+        """Where each token begins in its text."""
+
+    @property
+    def ends(self) -> Any:
+        """Where each token ends in its text."""
+
+    @property
+    def word_ids(self) -> Any:
+        """The number of the word each token is part of, NO_WORD for [CLS] and [SEP]."""
+
+
+class ListColumns(NamedTuple):
+    """Columns to append to."""
 
     ids: list[int]
-    segment_ids: Any
-    starts: Any
-    ends: Any
-    word_ids: Any
+    segment_ids: list[int]
+    starts: list[int]
+    ends: list[int]
+    word_ids: list[int]
 
 
 class Encoding:

@@ -30,7 +30,7 @@ ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 class Tables(NamedTuple):
     """What the compiled loop looks things up in."""
 
-    entries: NDArray[np.int32]  # by code point: what the rules make of it, UNKNOWN until somebody asks
+    entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it is met
     neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it
     sequences: NDArray[np.int32]  # (entry, combining class) of characters that become several
     sigma: NDArray[np.int32]  # the letters σ and ς
@@ -121,7 +121,7 @@ def _finish_word(letters: Any, starts: Any, marks: Any, length: int, end: int, n
 def tokenize(
     points: Any, text_ends: Any, first_text: int, count: int, tables: Any, rows: Any, counts: Any
 ) -> tuple[int, int]:
-    """Tokenize texts until all are done or one has a code point whose page is not filled; returns how far it came.
+    """Tokenize texts until all are done or one has an unknown code point; returns how far it came.
 
     That is the texts done and their tokens; the text at fault is begun again in the next call. Each text in `points`
     ends with a line end, which also ends its last word.

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 
 from bertworks.errors import UserError
 from bertworks.text.detokenize import join_tokens
-from bertworks.text.encoding import NO_WORD, Columns, Encoding, Encodings, Truncation, check_truncation, kept_lengths
+from bertworks.text.encoding import (
+    NO_WORD,
+    ListColumns,
+    Encoding,
+    Encodings,
+    Truncation,
+    check_truncation,
+    kept_lengths,
+)
 from bertworks.text.normalize import Alphabet, Rules, split_words
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import WordPiece
@@ -163,12 +171,13 @@ class Tokenizer:
         max_length: int | None,
         truncation: Truncation,
     ) -> None:
-        from bertworks.text.assemble import assemble
+        from bertworks.text.assemble import AssembledColumns
 
         bulk = self._load_bulk()
         parts = [bulk.tokenize(texts)] + ([bulk.tokenize(pairs)] if pairs is not None else [])
-        columns, ends = assemble(parts, max_length, truncation, self.id_of(CLS), self.id_of(SEP))
-        encodings.add(columns._replace(ids=bulk.shared_ints[columns.ids].tolist()), [0, *ends.tolist()])
+        special_ids = self.id_of(CLS), self.id_of(SEP)
+        columns = AssembledColumns(parts, max_length, truncation, special_ids, bulk.shared_ints)
+        encodings.add(columns, columns.bounds)
 
     def _encode_plain(
         self,
@@ -178,7 +187,7 @@ class Tokenizer:
         max_length: int | None,
         truncation: Truncation,
     ) -> None:
-        columns, bounds = Columns([], [], [], [], []), [0]
+        columns, bounds = ListColumns([], [], [], [], []), [0]
         for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
             first = self._plain_columns(text, segment_id=0)
             second = None if pair is None else self._plain_columns(pair, segment_id=1)
@@ -192,8 +201,8 @@ class Tokenizer:
             bounds.append(len(columns.ids))
         encodings.add(columns, bounds)
 
-    def _plain_columns(self, text: str, segment_id: int) -> Columns:
-        columns = Columns([], [], [], [], [])
+    def _plain_columns(self, text: str, segment_id: int) -> ListColumns:
+        columns = ListColumns([], [], [], [], [])
         for number, word in enumerate(split_words(text, self._alphabet)):
             for id, start, end in self._wordpiece.split(word.text):
                 columns.ids.append(id)
@@ -204,7 +213,7 @@ class Tokenizer:
         return columns
 
 
-def _add_special(columns: Columns, id: int, segment_id: int) -> None:
+def _add_special(columns: ListColumns, id: int, segment_id: int) -> None:
     for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
         column.append(value)
 
