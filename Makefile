@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/bertworks demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -m "not nightly" --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2
 
 nightly: .venv/installed
 	$(BIN)/python -m pytest -m nightly

@@ -23,7 +23,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def report(results: dict[str, Any], path: Path | None) -> None:
     """Print results a line each, and write them as JSON where asked."""
     for name, value in results.items():
-        print(f"  {name:<44} {value:,.3f}" if isinstance(value, float) else f"  {name:<44} {value}")
+        print(f"  {name:<66} {value:,.3f}" if isinstance(value, float) else f"  {name:<66} {value}")
     if path:
         path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

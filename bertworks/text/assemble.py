@@ -35,7 +35,7 @@ class AssembledColumns:
         ends = np.cumsum(self._kept.sum(axis=0) + len(parts) + 1)
         self._starts = np.concatenate([[0], ends[:-1]])
         self.bounds: list[int] = [0, *ends.tolist()]
-        self.ids: list[int] = shared_ints[self._lay_out(ID, *special_ids)].tolist()
+        self.ids = shared_ints[self._lay_out(ID, *special_ids)]
 
     @cached_property
     def segment_ids(self) -> NDArray[np.int64]:

@@ -26,6 +26,20 @@ _UNKNOWN = kernel.UNKNOWN << kernel.KIND_SHIFT
 _NUM_POINTS = 0x110000
 _MAX_SEQUENCES = 1 << 16  # all Hangul syllables take 33,516, all other characters a few hundred
 _MAX_LETTERS = 3  # one character of input becomes at most three (a Hangul syllable)
+_KINDS = {
+    normalize.SPACE: kernel.SPACE,
+    normalize.DROP: kernel.DROP,
+    normalize.MARK: kernel.MARK,
+    normalize.ALONE: kernel.ALONE,
+    normalize.SIGMA: kernel.SIGMA,
+    normalize.LETTERS: kernel.LETTER,
+}
+_NEIGHBOURS = {
+    normalize.UNCASED: kernel.UNCASED,
+    normalize.LOOK_THROUGH: kernel.LOOK_THROUGH,
+    normalize.CASED: kernel.CASED,
+    normalize.BOUNDARY: kernel.BOUNDARY,
+}
 
 
 class Tokens(NamedTuple):
@@ -45,12 +59,13 @@ class BulkTokenizer:
         letters = Counter("".join(self._ids))
         # 0 is a letter in no piece. Frequent letters get low numbers, which makes the trie dense.
         self._codes = {letter: code for code, (letter, _) in enumerate(letters.most_common(), start=1)}
-        # One Python int per id: a list of ids then costs a pointer each, which is faster to fill than to make new ints.
+        # One Python int per id: lists of ids are then filled with pointers, which is faster than making new ints, and
+        # an array of them is nothing that the garbage collector visits.
         self.shared_ints = np.array(range(len(pieces)), dtype=object)
         self._num_sequences = 0
         self._tables = kernel.Tables(
             entries=np.full(_NUM_POINTS, _UNKNOWN, np.int32),
-            neighbours=np.zeros(_NUM_POINTS, np.uint8),
+            neighbours=np.full(_NUM_POINTS, kernel.UNMET, np.uint8),
             sequences=np.zeros((_MAX_SEQUENCES, 2), np.int32),
             sigma=np.array([self._codes.get("σ", 0), self._codes.get("ς", 0)], np.int32),
             trie=self._build_trie(),
@@ -85,43 +100,28 @@ class BulkTokenizer:
         entries, neighbours = self._tables.entries, self._tables.neighbours
         with _TABLES_LOCK:
             for point in np.unique(points[entries[points] == _UNKNOWN]).tolist():
-                neighbours[point] = self._neighbour(chr(point))
-                entries[point] = self._entry(chr(point))
+                character = self._alphabet.classify(chr(point))
+                neighbours[point] = _NEIGHBOURS[character.beside_sigma]
+                entries[point] = self._entry(character)
 
-    def _entry(self, char: str) -> int:
-        kind, letters, stops_reordering = self._alphabet.classify(char)
-        if kind is normalize.SPACE:
-            return kernel.SPACE << kernel.KIND_SHIFT
-        if kind is normalize.DROP:
-            return kernel.DROP << kernel.KIND_SHIFT
-        if kind is normalize.MARK:
-            return kernel.MARK << kernel.KIND_SHIFT | stops_reordering
-        if char == normalize.SIGMA and self._alphabet.rules.lowercase:
-            return kernel.SIGMA << kernel.KIND_SHIFT
-        if len(letters) == 1 and (kind is normalize.ALONE or letters[0].is_punctuation):
-            return kernel.ALONE << kernel.KIND_SHIFT | self._ids.get(letters[0].text, self._unk_id)
-        assert kind is normalize.LETTERS
-        assert len(letters) <= _MAX_LETTERS
-        if len(letters) == 1 and not letters[0].order:
-            return kernel.LETTER << kernel.KIND_SHIFT | self._codes.get(letters[0].text, 0)
-        return kernel.SEQUENCE << kernel.KIND_SHIFT | self._add_sequence(letters)
+    def _entry(self, character: normalize.Character) -> int:
+        kind, letters = _KINDS[character.kind], character.letters
+        value = 0
+        if kind == kernel.MARK:
+            value = int(character.stops_reordering)
+        elif kind == kernel.ALONE:
+            value = self._ids.get(letters, self._unk_id)
+        elif kind == kernel.LETTER and (len(letters) > 1 or character.orders):
+            kind, value = kernel.SEQUENCE, self._add_sequence(letters, character.orders)
+        elif kind == kernel.LETTER:
+            value = self._codes.get(letters, 0)
+        return kind << kernel.KIND_SHIFT | value
 
-    def _add_sequence(self, letters: Sequence[normalize.Letter]) -> int:
+    def _add_sequence(self, letters: str, orders: tuple[int, ...]) -> int:
         """Store the letters of one character; their place and number share the entry's value."""
+        assert len(letters) <= _MAX_LETTERS
         first = self._num_sequences
-        for letter in letters:
-            if letter.is_punctuation:
-                entry = kernel.ALONE << kernel.KIND_SHIFT | self._ids.get(letter.text, self._unk_id)
-            else:
-                entry = kernel.LETTER << kernel.KIND_SHIFT | self._codes.get(letter.text, 0)
-            self._tables.sequences[self._num_sequences] = entry, letter.order
+        for letter, order in zip(letters, (0,) * (len(letters) - len(orders)) + orders, strict=True):
+            self._tables.sequences[self._num_sequences] = self._codes.get(letter, 0), order
             self._num_sequences += 1
         return first << 2 | len(letters)
-
-    def _neighbour(self, char: str) -> int:
-        kind = self._alphabet[char].kind
-        if kind is normalize.SPACE or kind is normalize.ALONE:
-            return kernel.BOUNDARY
-        if kind is normalize.DROP or normalize.is_case_ignorable(char):
-            return kernel.LOOK_THROUGH
-        return kernel.CASED if normalize.is_cased(char) else kernel.UNCASED

@@ -2,76 +2,100 @@
 
 WordPiece forgets where the spaces were, so this is typography, not inversion: "don ' t" becomes "don't", "3 . 14"
 becomes "3.14", CJK characters close up, and Hangul letters that accent stripping took apart become syllables again.
+Where print is divided (a dash between words, a bracket after a word), the more frequent form in Wikipedia is taken.
 """
 
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from bertworks.text.normalize import is_cjk
 from bertworks.text.vocabulary import CONTINUATION, SPECIAL_TOKENS
 
-_NO_SPACE_BEFORE = set(".,!?;:%)]}»”’…、。，！？；：）］｝」』》〉·")
-_NO_SPACE_AFTER = set("([{«“‘$£€₩#@¿¡（［｛「『《〈·")
-_TIGHT_BETWEEN_WORDS = set("-/_@~–'’&")
-_TIGHT_BETWEEN_DIGITS = set(".,:-–/")
-_CONTRACTIONS = {"s", "t", "d", "m", "re", "ve", "ll"}
+_HYPHEN = "-"
+_NO_SPACE_BEFORE = set(".,!?;:%)]}»”’…、。，！？；：）］｝」』》〉·—") | {"--"}
+_NO_SPACE_AFTER = set("([{«“‘$£€₩#@¿¡（［｛「『《〈·—") | {"--"}
+_WIDE_MARKS = set("、。，！？；：（）［］｛｝「」『』《》〈〉")
+_TIGHT_BETWEEN_WORDS = set("-/_@")
+_TIGHT_BETWEEN_DIGITS = set(".,:-–/~")
+_CONTRACTIONS = {"s", "t", "d", "m", "re", "ve", "ll"}  # of is, not, would, am, are, have, will
+_ELISIONS = {"o", "d", "l"}  # as in o'clock, d'Arc, l'homme
+_BEFORE_PARTICLES = set(")]）］》〉」』”’\"'%")
+# Korean sets particles and forms of 이다 tight, also behind a bracket or a quotation mark; other words get a space.
+_PARTICLE = re.compile(
+    "[은는이가을를의도만고며나인]|(?:와|과|에|에게|에서|으?로|까지|부터|처럼|보다)(?:[는도만의]|서|서의|써|부터)?"
+    "|이?(?:라|란|다|며|고|나|자|지만|라는|라고|라고도|라며)|이?[었였].*"
+)
 
 
 def join_tokens(tokens: Iterable[str]) -> str:
     """Return the text that a sequence of tokens stands for."""
     words = _join_pieces(tokens)
-    text = ""
-    open_quotes: set[str] = set()
-    for index, word in enumerate(words):
-        before = words[index - 1] if index else ""
-        after = words[index + 1] if index + 1 < len(words) else ""
-        if index and _has_space(words, index, open_quotes):
-            text += " "
-        if word in ('"', "'") and not _is_apostrophe(before, word, after):
-            open_quotes ^= {word}
-        text += word
-    return text
+    parts: list[str] = []
+    before, is_tight_after = "", True
+    for word, (is_tight_before, tight_after) in zip(words, _tight_sides(words), strict=True):
+        if not (is_tight_after or is_tight_before or _closes_up(before, word)):
+            parts.append(" ")
+        parts.append(word)
+        before, is_tight_after = word, tight_after
+    return "".join(parts)
 
 
 def _join_pieces(tokens: Iterable[str]) -> list[str]:
-    words: list[str] = []
-    for token in tokens:
+    words: list[list[str]] = []
+    for token in filter(None, tokens):
         continues = token.startswith(CONTINUATION) and token != CONTINUATION
-        if continues and words and words[-1] not in SPECIAL_TOKENS:
-            words[-1] += token.removeprefix(CONTINUATION)
+        if continues and words and words[-1][0] not in SPECIAL_TOKENS:
+            words[-1].append(token.removeprefix(CONTINUATION))
+        elif words and words[-1] == [token] == [_HYPHEN]:  # a dash, as typewriters write it
+            words[-1].append(token)
         else:
-            words.append(token)
-    return [unicodedata.normalize("NFC", word) for word in words]
+            words.append([token])
+    return [unicodedata.normalize("NFC", "".join(word)) for word in words]
 
 
-def _has_space(words: list[str], index: int, open_quotes: set[str]) -> bool:
-    """Tell whether print has a space between the word at an index and the one before it."""
-    before, word = words[index - 1], words[index]
-    after = words[index + 1] if index + 1 < len(words) else ""
-    earlier = words[index - 2] if index > 1 else ""
-    if _is_tight(before, word, after) or _is_tight(earlier, before, word):
-        return False
-    if word in open_quotes or (before in open_quotes and not _is_apostrophe(earlier, before, word)):
-        return False
-    if before in _NO_SPACE_AFTER or word in _NO_SPACE_BEFORE:
-        return False
-    return not (_closes_up(before[-1]) and (_closes_up(word[0]) or _is_hangul(word[0])))
+def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:
+    """Say of each word whether it is set tight against the one before it, and against the one after it."""
+    around = list(zip(["", *words], words, [*words[1:], ""], [*words[2:], "", ""], strict=False))
+    num_quotes = sum(word == "'" and not _is_tight(before, word, after, later) for before, word, after, later in around)
+    is_open = {'"': False, "'": False}
+    for before, word, after, later in around:
+        if _is_tight(before, word, after, later):
+            yield True, True
+        elif word not in is_open:
+            yield word in _NO_SPACE_BEFORE, word in _NO_SPACE_AFTER
+        elif word == "'" and num_quotes % 2 and before.endswith("s") and not is_open["'"]:
+            num_quotes -= 1  # no pair of quotation marks: it is the plural's, as in the others' words
+            yield True, False
+        else:
+            yield is_open[word], not is_open[word]
+            is_open[word] = not is_open[word]
 
 
-def _is_tight(before: str, mark: str, after: str) -> bool:
-    """Tell whether a mark between two words takes no space on either side, as in well-known, 10:30 and don't."""
+def _is_tight(before: str, mark: str, after: str, later: str) -> bool:
+    """Tell whether a mark between two words takes no space on either side, as in well-known, 10:30, U.S. and don't."""
     if not before[-1:].isalnum() or not after[:1].isalnum():
         return False
     if mark in _TIGHT_BETWEEN_DIGITS and before[-1].isdigit() and after[0].isdigit():
-        return mark != "," or len(after) == 3
-    return _is_apostrophe(before, mark, after) or (mark in _TIGHT_BETWEEN_WORDS and mark not in "'’&")
+        return mark != "," or (len(before) <= 3 and len(after) == 3)
+    if mark in ("'", "’"):
+        return after in _CONTRACTIONS or before.lower() in _ELISIONS
+    if mark == ".":
+        return len(before) == len(after) == 1 and later == "."
+    return mark in _TIGHT_BETWEEN_WORDS or (mark == "&" and 1 in (len(before), len(after)))
 
 
-def _is_apostrophe(before: str, mark: str, after: str) -> bool:
-    return mark in ("'", "’") and before[-1:].isalnum() and after in _CONTRACTIONS
+def _closes_up(before: str, word: str) -> bool:
+    """Tell whether two words stand without a space because of their script."""
+    if _is_hangul(word[0]):
+        return _is_spaceless(before[-1]) or (before in _BEFORE_PARTICLES and _PARTICLE.fullmatch(word) is not None)
+    if word in ("(", "[", "（", "［"):
+        return _is_hangul(before[-1]) or _is_spaceless(before[-1]) or before in ("》", "〉", "」", "』")
+    is_spaceless_before = _is_spaceless(before[-1]) or before in _WIDE_MARKS
+    return is_spaceless_before and (_is_spaceless(word[0]) or word in _WIDE_MARKS)
 
 
-def _closes_up(char: str) -> bool:
+def _is_spaceless(char: str) -> bool:
     """Tell whether a character is of a script written without spaces: Chinese characters and kana."""
     return is_cjk(char) or "\u3040" <= char <= "\u30ff"
 

@@ -17,10 +17,10 @@ NO_WORD = -1  # the word number of [CLS] and [SEP]
 
 
 class Columns(Protocol):
-    """A column per property and a row per token; arrays or lists, but for the ids, which are a list."""
+    """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
 
     @property
-    def ids(self) -> list[int]:
+    def ids(self) -> Any:
         """The number of each token in the vocabulary."""
 
     @property
@@ -67,7 +67,7 @@ class Encoding:
     @property
     def ids(self) -> list[int]:
         """The number of each token in the vocabulary."""
-        return self._columns.ids[self._first : self._last]
+        return self._read(self._columns.ids)
 
     @property
     def segment_ids(self) -> list[int]:

@@ -19,7 +19,9 @@ LETTER, SPACE, DROP, MARK, ALONE, SEQUENCE, SIGMA, UNKNOWN = range(8)
 KIND_SHIFT = 28
 _VALUE = (1 << KIND_SHIFT) - 1
 
-UNCASED, LOOK_THROUGH, CASED, BOUNDARY = range(4)  # what a neighbour says about a capital sigma
+# What a neighbour says about a capital sigma, and the sigma's form.
+UNCASED, LOOK_THROUGH, CASED, BOUNDARY, UNMET = range(5)
+_INNER, _FINAL, _NOT_YET = range(3)
 
 ID, START, END, WORD = range(4)  # the columns of a token: its id, where it stands in its text, the number of its word
 
@@ -31,7 +33,7 @@ class Tables(NamedTuple):
     """What the compiled loop looks things up in."""
 
     entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it is met
-    neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it
+    neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it; UNMET until it is met
     sequences: NDArray[np.int32]  # (entry, combining class) of characters that become several
     sigma: NDArray[np.int32]  # the letters σ and ς
     trie: NDArray[np.int32]
@@ -52,8 +54,12 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @inlined
-def _is_final_sigma(points: Any, index: int, first: int, neighbours: Any) -> bool:
-    """Tell whether a cased character stands before the sigma and none after it; a line end closes the text."""
+def _sigma_form(points: Any, index: int, first: int, neighbours: Any) -> int:
+    """Return the form of a sigma: final where a cased character stands before it and none after.
+
+    A line end closes the text. Behind an unmet character the form is not to be told yet, and not to be guessed: by the
+    time the loop comes there, another thread may have filled in the character.
+    """
     before = UNCASED
     for place in range(index - 1, first - 1, -1):
         before = neighbours[points[place]]
@@ -62,7 +68,10 @@ def _is_final_sigma(points: Any, index: int, first: int, neighbours: Any) -> boo
     place = index + 1
     while neighbours[points[place]] == LOOK_THROUGH:
         place += 1
-    return before == CASED and neighbours[points[place]] != CASED
+    after = neighbours[points[place]]
+    if after == UNMET:
+        return _NOT_YET
+    return _FINAL if before == CASED and after != CASED else _INNER
 
 
 @inlined
@@ -162,7 +171,10 @@ def tokenize(
                     rows[count - 1, END] += 1
                 continue
             if kind == SIGMA:
-                kind, value = np.int32(LETTER), sigma[1 if _is_final_sigma(points, index, first, neighbours) else 0]
+                form = _sigma_form(points, index, first, neighbours)
+                if form == _NOT_YET:
+                    return text, count_before
+                kind, value = np.int32(LETTER), sigma[form]
             is_sequence, sequence = kind == SEQUENCE, value >> 2
             for part in range(value & 3 if is_sequence else 1):
                 order = np.int32(0)

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from bertworks.errors import ConfigError, UserError, did_you_mean
+from bertworks.errors import UserError
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules, is_cjk, is_punctuation
@@ -76,7 +76,10 @@ def learn_vocabulary(
         workers: how many processes count; as many as there are cores if not given.
         progress: is told how far it is.
     """
-    _check_settings(algorithm, unused, coverage, min_count, workers)
+    from bertworks.config import VocabSettings, validate
+
+    settings = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
+    validate(VocabSettings, settings, "learn_vocabulary")
     rules = rules or Rules()
     with _scratch_folder() as folder:
         counts = count_words(corpus, rules, folder, workers=workers, progress=progress)
@@ -132,22 +135,6 @@ def special_pieces(unused: int) -> list[str]:
     """Return the special and unused pieces in the order of the original vocabularies."""
     reserved = [f"[unused{number}]" for number in range(unused)]
     return [PAD, *reserved[:_UNUSED_BEFORE_UNK], *SPECIAL_TOKENS[1:], *reserved[_UNUSED_BEFORE_UNK:]]
-
-
-def _check_settings(algorithm: str, unused: int, coverage: float, min_count: int, workers: int | None) -> None:
-    problems = []
-    if algorithm not in get_args(Algorithm):
-        problems.append(f"algorithm: {algorithm!r}{did_you_mean(algorithm, get_args(Algorithm))}")
-    if unused < 0:
-        problems.append(f"unused: {unused} is below 0")
-    if not 0 < coverage <= 1:
-        problems.append(f"coverage: {coverage} is not a share above 0 and up to 1")
-    if min_count < 1:
-        problems.append(f"min_count: {min_count} is below 1")
-    if workers is not None and workers < 1:
-        problems.append(f"workers: {workers} is below 1")
-    if problems:
-        raise ConfigError("learning a vocabulary", problems)
 
 
 @contextmanager

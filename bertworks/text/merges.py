@@ -24,9 +24,9 @@ _NONE = -1
 _SCATTER = 0x1E3779B97F4A7C15  # odd, with bits in no order: what it multiplies is spread over all bits
 
 # The columns of a pair. Pairs that count are on two lists: of the pairs with the same left, and the same right symbol.
-_LEFT, _RIGHT, _COUNT, _SEEN, _TOUCHED, _LISTED, _NEXT_BY_LEFT, _NEXT_BY_RIGHT = range(8)
+_LEFT, _RIGHT, _COUNT, _SEEN, _NEXT_BY_LEFT, _NEXT_BY_RIGHT = range(6)
 _WORD, _EARLIER = range(2)  # the columns of a place where a pair was seen
-_NUM_PAIRS, _NUM_SEEN, _NUM_TOUCHED, _TOTAL, _TURN = range(5)  # the single numbers
+_NUM_PAIRS, _NUM_SEEN, _NUM_VALUED, _TOTAL = range(4)  # the single numbers
 
 
 class Words(NamedTuple):
@@ -47,7 +47,6 @@ class _State(NamedTuple):
     slots: NDArray[np.int32]  # a hash table of the pairs' numbers, see _slot_of
     pairs: NDArray[np.int64]
     seen: NDArray[np.int32]
-    touched: NDArray[np.int32]  # pairs that gained in this turn
     numbers: NDArray[np.int64]
     symbol_counts: NDArray[np.int64]
     lists: NDArray[np.int64]  # [symbol, 2]: the first pair with this left, and this right symbol
@@ -75,7 +74,6 @@ def learn_pieces(
     """
     state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
-    symbols = {piece: symbol for symbol, piece in enumerate(letters)}
     pieces = list(letters)
     while len(pieces) < num_pieces:
         state = _with_room(state)
@@ -83,11 +81,10 @@ def learn_pieces(
         if pair == _NONE:
             break
         left, right = state.pairs[pair, :2].tolist()
-        text = pieces[left] + pieces[right].removeprefix(CONTINUATION)
-        symbol = symbols.setdefault(text, len(pieces))  # "ab" + "c" and "a" + "bc" are one piece
-        if symbol == len(pieces):
-            pieces.append(text)
-        _merge_pair(state, pair, symbol, min_count, by_gain)
+        _merge_pair(state, pair, len(pieces), min_count, by_gain)
+        # Never a piece that is there already: the same letters are split alike wherever they become one piece, so they
+        # become it everywhere in one turn.
+        pieces.append(pieces[left] + pieces[right].removeprefix(CONTINUATION))
         if len(pieces) % 64 == 0:
             progress("learning pieces", len(pieces), num_pieces)
     return dict(zip(pieces, state.symbol_counts.tolist(), strict=False))
@@ -100,12 +97,11 @@ def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:
         lengths=np.diff(words.starts),
         word_counts=words.counts,
         slots=np.empty(0, np.int32),
-        pairs=np.empty((0, 8), np.int64),
+        pairs=np.empty((0, 6), np.int64),
         # A merge takes a symbol from a word and makes two pairs there: there cannot be more places than three times
         # the symbols. Memory is taken only for those that are written.
         seen=np.empty((3 * len(words.symbols), 2), np.int32),
-        touched=np.empty(0, np.int32),
-        numbers=np.zeros(5, np.int64),
+        numbers=np.zeros(4, np.int64),
         symbol_counts=np.zeros(num_symbols, np.int64),
         lists=np.full((num_symbols, 2), _NONE),
         tree=np.zeros(2),
@@ -120,10 +116,8 @@ def _with_room(state: _State) -> _State:
 
 
 def _grown(state: _State, num_pairs: int) -> _State:
-    pairs = np.empty((num_pairs, 8), np.int64)
+    pairs = np.empty((num_pairs, 6), np.int64)
     pairs[: len(state.pairs)] = state.pairs
-    touched = np.empty(num_pairs, np.int32)
-    touched[: len(state.touched)] = state.touched
     leaves = np.zeros(1 << num_pairs.bit_length())
     leaves[: len(state.tree) // 2] = state.tree[len(state.tree) // 2 :]
     levels = [leaves]
@@ -132,7 +126,7 @@ def _grown(state: _State, num_pairs: int) -> _State:
     tree = np.concatenate([np.zeros(1), *reversed(levels)])
     slots = np.full(len(tree), _NONE, np.int32)  # at most half full
     _fill_slots(slots, pairs, int(state.numbers[_NUM_PAIRS]))
-    return state._replace(slots=slots, pairs=pairs, touched=touched, tree=tree)
+    return state._replace(slots=slots, pairs=pairs, tree=tree)
 
 
 @inlined
@@ -180,35 +174,27 @@ def _set_value(pair: int, pairs: Any, counts: Any, total: int, tree: Any, min_co
 
 
 @inlined
-def _change(left: int, right: int, weight: int, word: int, slots: Any, pairs: Any, seen: Any, touched: Any,
-            numbers: Any) -> None:  # fmt: skip
-    """Add `weight` to the count of a pair; where it gains, the word and the pair are noted."""
+def _change(left: int, right: int, weight: int, word: int, slots: Any, pairs: Any, seen: Any, numbers: Any) -> None:
+    """Add `weight` to the count of a pair; where it gains, the word is noted."""
     slot = _slot_of(left, right, slots, pairs)
     pair = np.int64(slots[slot])
     if pair == _NONE:
         pair = numbers[_NUM_PAIRS]
         numbers[_NUM_PAIRS] += 1
         slots[slot] = pair
-        pairs[pair, _LEFT], pairs[pair, _RIGHT], pairs[pair, _COUNT] = left, right, 0
-        pairs[pair, _SEEN], pairs[pair, _TOUCHED], pairs[pair, _LISTED] = _NONE, _NONE, 0
+        pairs[pair, _LEFT], pairs[pair, _RIGHT], pairs[pair, _COUNT], pairs[pair, _SEEN] = left, right, 0, _NONE
     pairs[pair, _COUNT] += weight
-    if weight < 0:
-        return
-    if pairs[pair, _SEEN] == _NONE or seen[pairs[pair, _SEEN], _WORD] != word:
+    if weight > 0 and (pairs[pair, _SEEN] == _NONE or seen[pairs[pair, _SEEN], _WORD] != word):
         place = numbers[_NUM_SEEN]
         numbers[_NUM_SEEN] += 1
         seen[place, _WORD], seen[place, _EARLIER] = word, pairs[pair, _SEEN]
         pairs[pair, _SEEN] = place
-    if pairs[pair, _TOUCHED] != numbers[_TURN]:
-        pairs[pair, _TOUCHED] = numbers[_TURN]
-        touched[numbers[_NUM_TOUCHED]] = pair
-        numbers[_NUM_TOUCHED] += 1
 
 
 @compiled
 def _count_pairs(state: Any) -> None:
     """Count symbols and pairs of the words as they are given."""
-    symbols, starts, _, word_counts, slots, pairs, seen, touched, numbers, symbol_counts, _, _ = state
+    symbols, starts, _, word_counts, slots, pairs, seen, numbers, symbol_counts, _, _ = state
     for word in range(len(word_counts)):
         left = np.int64(OUTSIDE)
         for place in range(starts[word], starts[word + 1]):
@@ -217,26 +203,22 @@ def _count_pairs(state: Any) -> None:
                 symbol_counts[right] += word_counts[word]
                 numbers[_TOTAL] += word_counts[word]
                 if left != OUTSIDE:
-                    _change(left, right, word_counts[word], word, slots, pairs, seen, touched, numbers)
+                    _change(left, right, word_counts[word], word, slots, pairs, seen, numbers)
             left = right
 
 
 @compiled
 def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
-    """Give the pairs that gained their values, and return the pair with the greatest, or -1."""
-    _, _, _, _, _, pairs, _, touched, numbers, counts, lists, tree = state
-    for number in range(numbers[_NUM_TOUCHED]):
-        pair = touched[number]
-        if pairs[pair, _COUNT] < min_count:
-            continue
-        if not pairs[pair, _LISTED]:
-            pairs[pair, _LISTED] = 1
+    """Value the pairs that have come up since the last turn, and return the pair with the greatest value, or -1."""
+    _, _, _, _, _, pairs, _, numbers, counts, lists, tree = state
+    # A pair gains only in the turn in which its newer half is made: one that is too rare by now is too rare for ever.
+    for pair in range(numbers[_NUM_VALUED], numbers[_NUM_PAIRS]):
+        if pairs[pair, _COUNT] >= min_count:
             pairs[pair, _NEXT_BY_LEFT] = lists[pairs[pair, _LEFT], 0]
             pairs[pair, _NEXT_BY_RIGHT] = lists[pairs[pair, _RIGHT], 1]
             lists[pairs[pair, _LEFT], 0] = lists[pairs[pair, _RIGHT], 1] = pair
-        _set_value(pair, pairs, counts, numbers[_TOTAL], tree, min_count, by_gain)
-    numbers[_NUM_TOUCHED] = 0
-    numbers[_TURN] += 1
+            _set_value(pair, pairs, counts, numbers[_TOTAL], tree, min_count, by_gain)
+    numbers[_NUM_VALUED] = numbers[_NUM_PAIRS]
     while tree[1] > 0:
         node = 1
         while node < len(tree) // 2:
@@ -252,7 +234,7 @@ def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
 @compiled
 def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) -> None:
     """Replace a pair by a symbol wherever it stands."""
-    symbols, starts, lengths, word_counts, slots, pairs, seen, touched, numbers, counts, lists, tree = state
+    symbols, starts, lengths, word_counts, slots, pairs, seen, numbers, counts, lists, tree = state
     left, right = pairs[pair, _LEFT], pairs[pair, _RIGHT]
     place = pairs[pair, _SEEN]
     while place != _NONE:
@@ -272,7 +254,7 @@ def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) 
             changes = ((left, right, -1), (before, left, -1), (before, new, 1), (right, after, -1), (new, after, 1))
             for x, y, sign in changes:
                 if x != OUTSIDE and y != OUTSIDE:
-                    _change(x, y, sign * weight, word, slots, pairs, seen, touched, numbers)
+                    _change(x, y, sign * weight, word, slots, pairs, seen, numbers)
             symbols[first + write] = new
             read, write = read + 2, write + 1
             counts[left] -= weight

@@ -11,16 +11,24 @@ combining marks. The compiled way in `bulk.py` uses the same `Alphabet`, so both
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
-SIGMA = "Σ"
 _RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
 
 SPACE = "space"  # ends a word
 DROP = "drop"  # as if it were not there
 MARK = "mark"  # an accent that is taken off: belongs to the character before it
-ALONE = "alone"  # a CJK character: a word of its own, and white space to its neighbours
+ALONE = "alone"  # punctuation or a CJK character: a word of its own
+SIGMA = "sigma"  # Σ, to be lower-cased to σ or ς
 LETTERS = "letters"  # everything else
+
+# What a character says about a Σ beside it, which becomes ς where a letter stands before it and none after.
+CASED = "cased"  # a letter
+UNCASED = "uncased"  # no letter
+LOOK_THROUGH = "look through"  # ask the next one: apostrophes, full stops, accents
+BOUNDARY = "boundary"  # nothing behind it counts: white space, and CJK, which gets spaces around it
 
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
@@ -36,19 +44,13 @@ class Rules(NamedTuple):
     split_cjk: bool = True
 
 
-class Letter(NamedTuple):
-    """One character after normalisation."""
-
-    text: str
-    is_punctuation: bool
-    order: int  # canonical combining class if it can move, else 0
-
-
 class Character(NamedTuple):
     """What the rules make of one character of the input."""
 
     kind: str
-    letters: tuple[Letter, ...] = ()
+    beside_sigma: str
+    letters: str = ""
+    orders: tuple[int, ...] = ()  # canonical combining classes of the last letters, where these may have to move
     stops_reordering: bool = True
 
 
@@ -69,8 +71,7 @@ def is_punctuation(char: str) -> bool:
 
 def is_cjk(char: str) -> bool:
     """Tell whether a character is an ideograph of the blocks the original lists; Hangul and kana are not."""
-    point = ord(char)
-    return any(first <= point <= last for first, last in _CJK_BLOCKS)
+    return any(first <= ord(char) <= last for first, last in _CJK_BLOCKS)
 
 
 def is_dropped(char: str) -> bool:
@@ -93,110 +94,112 @@ class Alphabet(dict[str, Character]):
         self[char] = character = self.classify(char)
         return character
 
+    def __reduce__(self) -> tuple[type["Alphabet"], tuple[Rules]]:
+        return Alphabet, (self.rules,)  # a copy starts empty: kinds are told apart by identity, which pickles lose
+
+    def lower(self, text: str) -> str:
+        """Lower-case if the rules say so."""
+        return text.lower() if self.rules.lowercase else text
+
     def classify(self, char: str) -> Character:
-        """Apply every rule to one character (of a capital sigma, the form inside a word)."""
+        """Apply every rule to one character."""
         if is_dropped(char):
-            return Character(DROP)
+            return Character(DROP, LOOK_THROUGH, stops_reordering=False)
         if char.isspace():  # U+2028 and U+2029 are not cleaned, but the original's str.split() breaks at them
-            return Character(SPACE)
-        mapped = "σ" if char == SIGMA and self.rules.lowercase else char.lower() if self.rules.lowercase else char
-        pieces = unicodedata.normalize("NFD", mapped) if self.rules.strip_accents else mapped
-        letters = tuple(self._letter(c) for c in pieces if not self._is_accent(c))
+            return Character(SPACE, BOUNDARY)
+        if char == "Σ" and self.rules.lowercase:
+            return Character(SIGMA, CASED, "σ")
+        beside_sigma = BOUNDARY if self.rules.split_cjk and is_cjk(char) else _beside_sigma(char)
+        letters = pieces = self.lower(char)
+        if self.rules.strip_accents:
+            pieces = unicodedata.normalize("NFD", letters)
+            letters = "".join([piece for piece in pieces if unicodedata.category(piece) != "Mn"])
         if not letters:
-            return Character(MARK, stops_reordering=any(not unicodedata.combining(c) for c in pieces))
-        return Character(ALONE if self.rules.split_cjk and is_cjk(char) else LETTERS, letters)
-
-    def _is_accent(self, char: str) -> bool:
-        return self.rules.strip_accents and unicodedata.category(char) == "Mn"
-
-    def _letter(self, char: str) -> Letter:
-        order = unicodedata.combining(char) if self.rules.strip_accents else 0
-        return Letter(char, is_punctuation(char), order)
+            stops_reordering = not all(map(unicodedata.combining, pieces))
+            return Character(MARK, beside_sigma, stops_reordering=stops_reordering)
+        if beside_sigma is BOUNDARY or is_punctuation(letters[0]):
+            return Character(ALONE, beside_sigma, letters)
+        orders = tuple(filter(None, map(unicodedata.combining, letters))) if self.rules.strip_accents else ()
+        return Character(LETTERS, beside_sigma, letters, orders, stops_reordering=len(orders) < len(letters))
 
 
-class _WordBuilder:
-    """Collects letters into words, and puts runs of combining letters into canonical order."""
-
-    def __init__(self) -> None:
-        self.words: list[Word] = []
-        self._letters: list[str] = []
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._run_orders: list[int] = []  # of the combining letters at the end of the word
-
-    def add(self, letter: Letter, start: int) -> None:
-        if letter.is_punctuation:
-            self.finish()
-            self.words.append(Word(letter.text, [start], [start + 1]))
-            return
-        if letter.order:
-            self._run_orders.append(letter.order)
-        elif self._run_orders:
-            self._order_run()
-        self._letters.append(letter.text)
-        self._starts.append(start)
-        self._ends.append(start + 1)
-
-    def add_run(self, run: str, start: int) -> None:
-        self._order_run()
-        self._letters.append(run)
-        self._starts.extend(range(start, start + len(run)))
-        self._ends.extend(range(start + 1, start + 1 + len(run)))
-
-    def add_mark(self, start: int, stops_reordering: bool) -> None:
-        if stops_reordering:
-            self._order_run()
-        ends = self._ends or (self.words[-1].ends if self.words else [])
-        if ends and ends[-1] == start:
-            ends[-1] = start + 1
-
-    def finish(self) -> None:
-        if self._letters:
-            self._order_run()
-            self.words.append(Word("".join(self._letters), self._starts, self._ends))
-            self._letters, self._starts, self._ends = [], [], []
-
-    def _order_run(self) -> None:
-        """Sort the run by combining class. Only letters move: places stay, so that offsets never run backwards."""
-        if len(self._run_orders) > 1:
-            first = len(self._letters) - len(self._run_orders)
-            run = sorted(zip(self._run_orders, self._letters[first:], strict=True), key=lambda pair: pair[0])
-            self._letters[first:] = [text for _, text in run]
-        self._run_orders = []
+def _beside_sigma(char: str) -> str:
+    """Ask Python's own tables, by what they make of a sigma behind the character."""
+    if (char + "Σ").lower()[-1] == "ς":
+        return CASED
+    return LOOK_THROUGH if ("A" + char + "Σ").lower()[-1] == "ς" else UNCASED
 
 
-def split_words(text: str, alphabet: Alphabet) -> list[Word]:
-    """Return the normalised words of a text."""
-    builder = _WordBuilder()
-    lowercase = alphabet.rules.lowercase
-    for match in _RUNS.finditer(text):
-        char, index = match.group(), match.start()
-        if len(char) > 1:
-            builder.add_run(char.lower() if lowercase else char, index)
+def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
+    """Give the normalised words of a text, each when the next one begins: accents behind its end still belong to it.
+
+    Not as a list, whose words the garbage collector would visit again and again, at half the speed.
+    """
+    letters, starts, ends, orders = _new_word()
+    is_closed, end = False, 0
+    added_orders: tuple[int, ...]
+    for chars in _RUNS.findall(text):
+        start, end = end, end + len(chars)
+        if len(chars) > 1:
+            kind, added, added_orders, stops_reordering = LETTERS, alphabet.lower(chars), (), True
+        else:
+            kind, _, added, added_orders, stops_reordering = alphabet[chars]
+        if orders and stops_reordering:
+            _order_run(letters, orders)
+        if not added:
+            if kind is SPACE:
+                is_closed = True
+            elif kind is MARK and ends and ends[-1] == start:
+                ends[-1] = end
             continue
-        kind, letters, stops_reordering = alphabet[char]
-        if kind is DROP:
-            continue
-        if kind is MARK:
-            builder.add_mark(index, stops_reordering)
-            continue
-        if kind is not LETTERS:
-            builder.finish()
-        if char == SIGMA and lowercase and ends_word(text, index, alphabet):
-            letters = (Letter("ς", False, 0),)
-        for letter in letters:
-            builder.add(letter, index)
-        if kind is ALONE:
-            builder.finish()
-    builder.finish()
-    return builder.words
+        if is_closed or kind is ALONE:
+            if letters:
+                yield Word("".join(letters), starts, ends)
+                letters, starts, ends, orders = _new_word()
+            is_closed = kind is ALONE
+        if kind is SIGMA and _is_final_sigma(text, start, alphabet):
+            added = "ς"
+        if len(added) == 1:
+            letters.append(added)
+            starts.append(start)
+            ends.append(end)
+        else:
+            _add_several(added, start, end, letters, starts, ends)
+        orders += added_orders
+    if letters:
+        _order_run(letters, orders)
+        yield Word("".join(letters), starts, ends)
 
 
-def ends_word(text: str, index: int, alphabet: Alphabet) -> bool:
-    """Tell whether the capital sigma at an index is lower-cased to ς: a letter before it, and none after.
+def _new_word() -> tuple[list[str], list[int], list[int], list[int]]:
+    """Begin a word: its letters, their places, and the combining classes of those at its end that may have to move."""
+    return [], [], [], []
 
-    Characters that have no case of their own (apostrophes, full stops, accents) are looked through. Every sigma stops
-    the search of its neighbours, so all searches of a text together take linear time.
+
+def _add_several(added: str, start: int, end: int, letters: list[str], starts: list[int], ends: list[int]) -> None:
+    """Add a run of ASCII, each letter with its own place, or the letters of one character, which share its place."""
+    if end - start > 1:
+        letters.append(added)
+        starts.extend(range(start, end))
+        ends.extend(range(start + 1, end + 1))
+    else:
+        letters.extend(added)
+        starts.extend([start] * len(added))
+        ends.extend([end] * len(added))
+
+
+def _order_run(letters: list[str], orders: list[int]) -> None:
+    """Sort the last letters by combining class. Their places stay, so that offsets never run backwards."""
+    if len(orders) > 1:
+        run = sorted(zip(orders, letters[-len(orders) :], strict=True), key=itemgetter(0))
+        letters[-len(orders) :] = [letter for _, letter in run]
+    orders.clear()
+
+
+def _is_final_sigma(text: str, index: int, alphabet: Alphabet) -> bool:
+    """Tell whether the sigma at an index becomes ς.
+
+    Every sigma stops the search of its neighbours, so all searches of a text together take linear time.
     """
     return _meets_cased(text, range(index - 1, -1, -1), alphabet) and not _meets_cased(
         text, range(index + 1, len(text)), alphabet
@@ -205,20 +208,7 @@ def ends_word(text: str, index: int, alphabet: Alphabet) -> bool:
 
 def _meets_cased(text: str, indices: range, alphabet: Alphabet) -> bool:
     for index in indices:
-        char = text[index]
-        kind = alphabet[char].kind
-        if kind is SPACE or kind is ALONE:
-            return False
-        if kind is not DROP and not is_case_ignorable(char):
-            return is_cased(char)
+        beside_sigma = alphabet[text[index]].beside_sigma
+        if beside_sigma is not LOOK_THROUGH:
+            return beside_sigma is CASED
     return False
-
-
-def is_cased(char: str) -> bool:
-    """Tell whether a character alone makes the sigma after it final, by asking Python's own tables."""
-    return (char + SIGMA).lower()[-1] == "ς"
-
-
-def is_case_ignorable(char: str) -> bool:
-    """Tell whether the search for a cased neighbour of a sigma looks through a character."""
-    return not is_cased(char) and ("A" + char + SIGMA).lower()[-1] == "ς"

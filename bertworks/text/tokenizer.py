@@ -15,9 +15,9 @@ from bertworks.errors import UserError
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import (
     NO_WORD,
-    ListColumns,
     Encoding,
     Encodings,
+    ListColumns,
     Truncation,
     check_truncation,
     kept_lengths,
@@ -78,9 +78,9 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
-        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_settings
+        from bertworks.text.tokenizer_files import read_pieces, read_settings
 
-        return cls.from_vocab(Path(folder) / VOCABULARY_FILE, **read_settings(Path(folder)))
+        return cls(read_pieces(Path(folder)), **read_settings(Path(folder)))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which transformers and tokenizers open."""
@@ -202,14 +202,14 @@ class Tokenizer:
         encodings.add(columns, bounds)
 
     def _plain_columns(self, text: str, segment_id: int) -> ListColumns:
-        columns = ListColumns([], [], [], [], [])
-        for number, word in enumerate(split_words(text, self._alphabet)):
-            for id, start, end in self._wordpiece.split(word.text):
-                columns.ids.append(id)
-                columns.starts.append(word.starts[start])
-                columns.ends.append(word.ends[end - 1])
-                columns.word_ids.append(number)
-        columns.segment_ids.extend([segment_id] * len(columns.ids))
+        columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
+        for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, self._alphabet)):
+            for id, start, end in self._wordpiece.split(word):
+                ids.append(id)
+                starts.append(letter_starts[start])
+                ends.append(letter_ends[end - 1])
+                word_ids.append(number)
+        segment_ids.extend([segment_id] * len(ids))
         return columns
 
 

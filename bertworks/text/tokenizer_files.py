@@ -1,8 +1,9 @@
 """The tokenizer files of a model folder, in the form that transformers and the tokenizers library open.
 
-They follow the original in what can be said there, the word limit of 200 among it. What cannot be said stays
-different in those libraries: a "[MASK]" typed in a text is a special token to them and plain text to us, they split
-U+2B820..U+2B91F differently, drop unassigned and private characters, and have no final sigma.
+They follow the original in what can be said there, the word limit of 200 among it (which transformers' own class sets
+back to 100). What cannot be said stays different in those libraries: a "[MASK]" typed in a text is a special token to
+them and plain text to us, they do not split at U+2B820..U+2B91F, drop private characters, know no final sigma and
+only the accents and punctuation of older Unicode, and refuse lone surrogates.
 """
 
 import json
@@ -13,10 +14,27 @@ from typing import Any
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.text.normalize import Rules
-from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, write_vocabulary
+from bertworks.text.vocabulary import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    check_pieces,
+    read_vocabulary,
+    write_vocabulary,
+)
 from bertworks.text.wordpiece import MAX_WORD_LENGTH
 
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+_MAX_PIECES = 10_000_000
+_SETTINGS = (  # our name, transformers' name, and what holds where neither is said
+    ("lowercase", "do_lower_case", True),
+    ("strip_accents", "strip_accents", None),
+    ("split_cjk", "tokenize_chinese_chars", True),
+)
 
 
 def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules) -> None:
@@ -31,22 +49,48 @@ def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules) -> 
             json.dump(content, stream, ensure_ascii=False, indent=1)
 
 
+def read_pieces(folder: Path) -> list[str]:
+    """Return a folder's vocabulary: vocab.txt, or tokenizer.json where that is all (as transformers 5 writes it)."""
+    path = folder / TOKENIZER_FILE
+    if (folder / VOCABULARY_FILE).exists() or not path.exists():
+        return read_vocabulary(folder / VOCABULARY_FILE)
+    model = _read_object(path).get("model")
+    if not isinstance(model, dict):
+        model = {}
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or model.get("continuing_subword_prefix") != CONTINUATION:
+        raise UserError(f"{path} holds no WordPiece vocabulary; BERT's has one, with {CONTINUATION} inside words")
+    if not all(type(id) is int and 0 <= id < _MAX_PIECES for id in vocab.values()):
+        raise UserError(f"{path}: the ids of the vocabulary must be whole numbers from 0 to {_MAX_PIECES - 1:,}")
+    pieces = [""] * (max(vocab.values(), default=-1) + 1)
+    for piece, id in vocab.items():
+        if pieces[id]:
+            raise UserError(f"{path}: {pieces[id]!r} and {piece!r} have the same id {id}")
+        pieces[id] = piece
+    check_pieces(pieces, str(path))
+    return pieces
+
+
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return the tokenizer settings that a folder's tokenizer_config.json states; the original's where it is silent."""
     path = folder / CONFIG_FILE
+    config = _read_object(path) if path.exists() else {}
+    settings: dict[str, Any] = {}
+    for name, key, default in _SETTINGS:
+        settings[name] = config.get(key, default)
+        if not isinstance(settings[name], bool) and settings[name] is not default:
+            raise UserError(f"{path}: {key} is {settings[name]!r}, which is neither true nor false")
+    return settings
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        given = {
-            "lowercase": config.get("do_lower_case", True),
-            "strip_accents": config.get("strip_accents"),
-            "split_cjk": config.get("tokenize_chinese_chars", True),
-        }
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    for name, value in given.items():
-        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
-            raise UserError(f"{path}: {name} is {value!r}, which is neither true nor false")
-    return given
+    if not isinstance(content, dict):
+        raise UserError(f"cannot read {path}: it holds {type(content).__name__}, not an object of settings")
+    return content
 
 
 def _config(rules: Rules) -> dict[str, Any]:

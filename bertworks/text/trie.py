@@ -12,6 +12,7 @@ import numpy as np
 from bertworks.text.kernel import BASE, CHECK, PIECE, ROOT, ROOT_OF_CONTINUATIONS, compiled
 
 _FREE = -1
+_MAX_TRIED = 256  # slots tried for a node before the search gives up the part of the trie where it began
 
 
 @compiled
@@ -25,7 +26,7 @@ def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letter
     slot_of[1] = ROOT_OF_CONTINUATIONS
     trie[:2, CHECK] = -2  # taken, and nobody's children
     queue = np.zeros(len(parents), np.int64)
-    queue[1], queued, first_free = 1, 2, 2
+    queue[1], queued, first_free, first_tried = 1, 2, 2, 2
     for turn in range(len(parents)):
         node = queue[turn]
         slot = slot_of[node]
@@ -36,7 +37,10 @@ def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letter
             continue
         while trie[first_free, CHECK] != _FREE:
             first_free += 1
-        base = _find_base(trie, by_letter[own], first_free)
+        first_tried = max(first_tried, first_free)
+        base, num_tried = _find_base(trie, by_letter[own], first_free if len(own) == 1 else first_tried)
+        if num_tried > _MAX_TRIED:
+            first_tried += num_tried  # or every node with many children would fail there again: a square of the pieces
         if base + num_letters >= len(trie):
             trie = _lengthened(trie, base + 2 * num_letters)
         trie[slot, BASE] = base
@@ -86,10 +90,14 @@ def _list_children(parents: Any) -> Any:
 
 
 @compiled
-def _find_base(trie: Any, letters: Any, first_free: int) -> int:
-    """Return the lowest base at which the slots of all letters are free; past the end everything is."""
+def _find_base(trie: Any, letters: Any, first_slot: int) -> tuple[int, int]:
+    """Return the lowest base at which the slots of all letters are free, and how many others it tried.
+
+    The slots begin at a given one; past the end of the trie all are free.
+    """
     lowest = letters.min()
-    slot = max(first_free, lowest)
+    slot = max(first_slot, lowest)
+    num_tried = 0
     while True:
         base = slot - lowest
         fits = True
@@ -98,8 +106,9 @@ def _find_base(trie: Any, letters: Any, first_free: int) -> int:
                 fits = False
                 break
         if fits:
-            return base  # type: ignore[no-any-return]
+            return base, num_tried
         slot += 1
+        num_tried += 1
 
 
 @compiled

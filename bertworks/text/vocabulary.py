@@ -27,8 +27,9 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes: too large for a vocabulary")
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read the vocabulary {path}: {reason}") from error
     try:
         pieces = [line.strip() for line in content.decode("utf-8").split("\n")]
     except UnicodeDecodeError as error:
@@ -70,5 +71,14 @@ def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> Non
     """Write pieces one a line; the file appears whole or not at all."""
     from bertworks.files import atomic_write
 
-    with atomic_write(path) as stream:
-        stream.writelines(piece + "\n" for piece in pieces)
+    with atomic_write(path, "wb") as stream:
+        stream.writelines(_encode_line(number, piece) for number, piece in enumerate(pieces))
+
+
+def _encode_line(number: int, piece: str) -> bytes:
+    try:
+        if piece != piece.strip() or "\n" in piece or "\0" in piece:
+            raise ValueError("it has white space or NUL in a place where reading takes it for something else")
+        return piece.encode() + b"\n"
+    except ValueError as error:
+        raise UserError(f"piece {number}, {piece!r}, cannot stand in a vocabulary file: {error}") from error

@@ -10,6 +10,7 @@ import itertools
 import multiprocessing
 import os
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -35,12 +36,13 @@ def count_words(
     """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
     workers = workers or os.cpu_count() or 1
     try:
-        with ProcessPoolExecutor(workers, mp_context=_process_context()) as pool:
+        # Ctrl-C reaches every process: this one ends the others, which would each print where they were.
+        with ProcessPoolExecutor(workers, _process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
             return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
     except BrokenProcessPool as error:
         raise UserError(
             "a process that counts words was killed, most likely because memory ran out; "
-            f"use fewer --workers than {workers} or close other programs"
+            f"lower --workers, now {workers}, or close other programs"
         ) from error
 
 

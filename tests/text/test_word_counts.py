@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -178,7 +180,7 @@ def test_a_process_that_dies_is_a_user_error_and_no_hang(
 ) -> None:
     """F10, for word counts."""
     monkeypatch.setattr(word_counts, step, death)
-    with pytest.raises(UserError, match=r"^a process that counts words was killed.*fewer --workers than 2"):
+    with pytest.raises(UserError, match=r"^a process that counts words was killed.*lower --workers, now 2, "):
         count_words(corpus, Rules(), tmp_path, workers=2)
 
 
@@ -205,3 +207,34 @@ def test_an_error_of_the_corpus_is_passed_on_as_it_is(corpus: Corpus, tmp_path: 
     corpus.blocks = blocks  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"^the corpus is damaged$"):
         count_words(corpus, Rules(), tmp_path, workers=2)
+
+
+INTERRUPT_WHILE_COUNTING = """
+import os, signal, sys, time
+from pathlib import Path
+from bertworks.text import word_counts
+from bertworks.text.corpus import Corpus
+from bertworks.text.normalize import Rules
+
+def blocks():
+    yield "a block for one of the processes"
+    time.sleep(0.2)
+    os.killpg(0, signal.SIGINT)
+    time.sleep(60)
+
+word_counts._CHUNK_CHARS = 1
+corpus = Corpus([sys.argv[1]])
+corpus.blocks = blocks
+try:
+    word_counts.count_words(corpus, Rules(), Path(sys.argv[2]), workers=3)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_from_the_keyboard_ends_all_processes_without_a_word(corpus: Corpus, tmp_path: Path) -> None:
+    """F3, for word counts: a terminal sends the signal to every process of the group."""
+    command = [sys.executable, "-c", INTERRUPT_WHILE_COUNTING, str(corpus.files[0]), str(tmp_path)]
+    repository = Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=30, start_new_session=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")

@@ -1,0 +1,41 @@
+"""What several test folders share: a vocabulary that hides no mistake, and the two ways through the tokenizer."""
+
+import unicodedata
+
+import pytest
+
+from bertworks.text.vocabulary import SPECIAL_TOKENS
+
+WORDS = (
+    "the quick brown fox jumps over lazy dog un aff able word token izer don well known "
+    "##ing ##s ##ed ##able ##aff ##er ##ly ##izer ##ization The Quick Token 한국 ##어 ##은 가 나 ##다 ##라"
+)
+# Beyond the blocks of most writing: jamo extensions, compatibility forms, ideographs of each block, musical signs that
+# combine, emoji, private and unassigned characters.
+_MORE_BLOCKS = (
+    (0x3400, 0x3410), (0x4DB0, 0x4E10), (0x9FF0, 0xA000), (0xA800, 0xA980), (0xAC00, 0xAC80), (0xD7B0, 0xD800),
+    (0xE000, 0xE010), (0xF8F0, 0xFB20), (0xFE00, 0xFFFE), (0x16FF0, 0x16FF2), (0x1D150, 0x1D1F0), (0x1F1E6, 0x1F200),
+    (0x1F300, 0x1F650), (0x20000, 0x20008), (0x2B730, 0x2B748), (0x2B810, 0x2B928), (0x2CEA8, 0x2CEB8),
+    (0x2F7F8, 0x2F808), (0x2FA18, 0x2FA28), (0xE0100, 0xE0110), (0x10FFF8, 0x10FFFE),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def pieces():
+    """A vocabulary with every character of many blocks, alone and inside a word: few mistakes end in [UNK] unseen."""
+    points = [*range(0x3400), *(point for first, end in _MORE_BLOCKS for point in range(first, end))]
+    chars = [chr(point) for point in points if unicodedata.category(chr(point)) not in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+    every = [*SPECIAL_TOKENS, *WORDS.split(), *chars, *("##" + char for char in chars)]
+    return list(dict.fromkeys(every))
+
+
+@pytest.fixture(scope="session")
+def encode_compiled():
+    """Gives a function that encodes a batch through the compiled code, however small the batch is."""
+
+    def encode(tokenizer, texts, pairs=None, **options):
+        tokenizer._load_bulk()
+        more_pairs = None if pairs is None else [*pairs, ""]
+        return tokenizer.encode_batch([*texts, " " * 4_000], more_pairs, **options)[:-1]
+
+    return encode

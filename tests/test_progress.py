@@ -1,0 +1,115 @@
+"""The bar is drawn on terminals only, one at a time, and leaves nothing behind."""
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bertworks.progress import progress_bar, silent
+
+ERASE_LINE = "\x1b[2K"
+CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Make the error stream a pseudo-terminal; what was written to it is in the list when the block ends."""
+    master, slave = pty.openpty()
+    chunks: list[bytes] = []
+    written: list[str] = []
+
+    def read() -> None:
+        while chunk := read_some(master):
+            chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(slave, "w", encoding="utf-8") as stream, monkeypatch.context() as patches:
+        patches.setattr(sys, "stderr", stream)
+        for name, value in {"TERM": "xterm-256color", "COLUMNS": "100"}.items():
+            patches.setenv(name, value)
+        for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patches.delenv(name, raising=False)
+        yield written
+    reader.join(timeout=10)
+    os.close(master)
+    written.append(b"".join(chunks).decode())
+
+
+def read_some(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # how Linux says that the other end was closed
+        return b""
+
+
+def last_drawn(output: str) -> str:
+    """Return the line that stood on the terminal before it was erased."""
+    lines = [CONTROL_SEQUENCE.sub("", line).strip() for line in output.split("\r")]
+    return [line for line in lines if line][-1]
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar() as progress:
+        assert progress is silent
+        progress("counting words", 1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_drawn_on_a_terminal_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as written, progress_bar(quiet=True) as progress:
+        assert progress is silent
+        progress("counting words", 1, 2)
+    assert written == [""]
+
+
+def test_rich_is_not_loaded_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with progress_bar() as progress:
+        progress("counting words", 1, 2)
+
+
+def test_a_terminal_shows_the_stage_and_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as written, progress_bar() as progress:
+        progress("counting words", 10, 40)
+    assert re.search(r"^counting words\s.*25%", last_drawn(written[0]))
+
+
+def test_one_stage_is_shown_at_a_time_also_when_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stages in (["first", "second"], ["second", "first", "second"]):
+        with terminal(monkeypatch) as written, progress_bar() as progress:
+            for done, stage in enumerate(stages):
+                progress(stage, done, 4)
+        assert "second" in last_drawn(written[0])
+        assert "first" not in last_drawn(written[0])
+        assert f"{25 * (len(stages) - 1)}%" in last_drawn(written[0])
+
+
+def test_a_stage_of_unknown_length_has_no_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as written, progress_bar() as progress:
+        progress("counting words", 3, 4)
+        progress("merging counts", 2, None)
+    assert "merging counts" in last_drawn(written[0])
+    assert "%" not in last_drawn(written[0])
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_the_bar_is_erased_in_the_end(monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None) -> None:
+    with terminal(monkeypatch) as written:
+        try:
+            with progress_bar() as progress:
+                progress("counting words", 1, 2)
+                if error:
+                    raise error
+        except RuntimeError:
+            assert error
+    assert written[0].endswith(ERASE_LINE)

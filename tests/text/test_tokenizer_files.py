@@ -1,0 +1,198 @@
+"""The tokenizer's files: ours open in other libraries with the same ids, theirs open here, bad ones are told apart."""
+
+import itertools
+import json
+
+import pytest
+import tokenizers
+
+from bertworks import Tokenizer, UserError
+from bertworks.text.normalize import Rules
+from bertworks.text.tokenizer_files import read_settings
+
+ALL_RULES = [Rules(*values) for values in itertools.product((True, False), repeat=3)]
+FILES = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+ORDINARY = [
+    "The quick brown fox doesn't jump over 1,234 lazy dogs; it costs $5.50 (or €5)!",
+    "Café naïve Ångström, déjà vu: İstanbul.",
+    "안녕하세요, 한국어 텍스트입니다. 서울(Seoul)은 대한민국의 수도이다.",
+    "我爱北京天安门，東京は日本の首都です。",
+    "Привет, мир! Γειά σου, Κόσμε. مرحبا بالعالم नमस्ते",
+    "tabs\tand\nlines\r\nand no\u00a0break\u3000spaces\u200b",
+    "unaffable tokenization " + "x" * 90,
+    "",
+]
+
+
+def make(pieces, rules):
+    return Tokenizer(pieces, lowercase=rules.lowercase, strip_accents=rules.strip_accents, split_cjk=rules.split_cjk)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def write_folder(folder, config=None, vocab="[UNK]\n[CLS]\n[SEP]\na\n", **files):
+    folder.mkdir(exist_ok=True)
+    if vocab is not None:
+        (folder / "vocab.txt").write_text(vocab)
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+# -- what we write
+
+
+@pytest.mark.parametrize("rules", ALL_RULES, ids=str)
+def test_a_saved_folder_opens_as_the_same_tokenizer(tmp_path, pieces, rules):
+    make(pieces, rules).save(tmp_path / "new" / "model")
+    again = Tokenizer.from_folder(tmp_path / "new" / "model")
+    assert (again.pieces, again.rules) == (pieces, rules)
+    assert sorted(contents(tmp_path / "new" / "model")) == FILES
+
+
+def test_saving_twice_gives_the_same_bytes(tmp_path, pieces):
+    make(pieces, Rules()).save(tmp_path / "a")
+    first = contents(tmp_path / "a")
+    Tokenizer.from_folder(tmp_path / "a").save(tmp_path / "a")
+    make(list(pieces), Rules()).save(tmp_path / "b")
+    assert first == contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+@pytest.mark.parametrize("rules", ALL_RULES, ids=str)
+def test_the_tokenizers_library_gives_the_same_ids(tmp_path, pieces, rules):
+    ours = make(pieces, rules)
+    ours.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text, pair in itertools.pairwise([*ORDINARY, "a" * 200, "a" * 201]):
+        ids, both = theirs.encode(text), theirs.encode(text, pair)
+        assert (ids.ids, ids.tokens) == (ours.encode(text).ids, ours.encode(text).tokens)
+        assert (both.ids, both.type_ids) == (ours.encode(text, pair).ids, ours.encode(text, pair).segment_ids)
+
+
+@pytest.mark.parametrize("rules", ALL_RULES, ids=str)
+def test_transformers_gives_the_same_ids(tmp_path, pieces, rules):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: its reading is UNTESTED")
+    ours = make(pieces, rules)
+    ours.save(tmp_path)
+    for opened in (transformers.AutoTokenizer, transformers.BertTokenizerFast):
+        theirs = opened.from_pretrained(tmp_path)
+        assert [theirs(text)["input_ids"] for text in ORDINARY] == [ours.encode(text).ids for text in ORDINARY]
+        assert theirs(*ORDINARY[:2])["token_type_ids"] == ours.encode(*ORDINARY[:2]).segment_ids
+        assert theirs.mask_token_id == ours.id_of("[MASK]")
+        assert theirs.pad_token_id == ours.id_of("[PAD]")
+
+
+def test_a_vocabulary_with_blank_lines_and_without_cls_is_saved_and_opened(tmp_path):
+    Tokenizer(["[UNK]", "", "a", "", "##b"]).save(tmp_path)
+    assert Tokenizer.from_folder(tmp_path).pieces == ["[UNK]", "", "a", "", "##b"]
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert theirs.encode("ab").ids == [2, 4]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, pieces):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot make the folder .*file/model: Not a directory"):
+        Tokenizer(pieces).save(tmp_path / "file" / "model")
+
+
+# -- what others write
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        (None, Rules()),
+        ({}, Rules()),
+        ({"model_max_length": 512, "tokenizer_class": "BertTokenizer"}, Rules()),
+        ({"do_lower_case": False}, Rules(False, False)),
+        ({"do_lower_case": True, "strip_accents": None}, Rules()),
+        ({"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": True}, Rules(False, False)),
+        ({"do_lower_case": True, "strip_accents": False}, Rules(True, False)),
+        ({"do_lower_case": False, "strip_accents": True}, Rules(False, True)),
+        ({"tokenize_chinese_chars": False}, Rules(split_cjk=False)),
+    ],
+)
+def test_settings_of_other_folders_are_honoured(tmp_path, config, rules):
+    assert Tokenizer.from_folder(write_folder(tmp_path, config)).rules == rules
+
+
+def test_a_folder_that_transformers_wrote_opens(tmp_path, pieces):
+    """Since version 5 it holds no vocab.txt."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: its files are UNTESTED")
+    ours = make(pieces, Rules(False, False))
+    ours.save(tmp_path / "ours")
+    transformers.BertTokenizerFast.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    again = Tokenizer.from_folder(tmp_path / "theirs")
+    assert (again.pieces, again.rules) == (ours.pieces, ours.rules)
+
+
+def model(vocab, prefix="##"):
+    return {"model": {"type": "WordPiece", "vocab": vocab, "continuing_subword_prefix": prefix}}
+
+
+def test_the_ids_of_tokenizer_json_may_come_in_any_order_and_with_holes(tmp_path):
+    folder = write_folder(tmp_path, vocab=None, tokenizer=model({"a": 3, "[UNK]": 1}))
+    assert Tokenizer.from_folder(folder).pieces == ["", "[UNK]", "", "a"]
+    write_folder(tmp_path, vocab="[UNK]\nb\n")
+    assert Tokenizer.from_folder(folder).pieces == ["[UNK]", "b"]  # vocab.txt comes first
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        ({}, "holds no WordPiece vocabulary"),
+        ({"model": []}, "holds no WordPiece vocabulary"),
+        (model(["[UNK]"]), "holds no WordPiece vocabulary"),
+        (model({"[UNK]": 0}, prefix="@@"), "holds no WordPiece vocabulary"),
+        (model({"[UNK]": -1}), "must be whole numbers from 0 to 9,999,999"),
+        (model({"[UNK]": 10**9}), "must be whole numbers from 0 to 9,999,999"),
+        (model({"[UNK]": True}), "must be whole numbers"),
+        (model({"[UNK]": 0.5}), "must be whole numbers"),
+        (model({"[UNK]": 0, "a": 0}), "'[UNK]' and 'a' have the same id 0"),
+        (model({"a": 0}), "has no [UNK] line"),
+        (model({}), "is empty"),
+        ("[1]", "it holds list, not an object of settings"),
+        ("{", "cannot read"),
+    ],
+)
+def test_a_tokenizer_json_without_a_usable_vocabulary_is_refused(tmp_path, tokenizer, message):
+    with pytest.raises(UserError) as caught:
+        Tokenizer.from_folder(write_folder(tmp_path, vocab=None, tokenizer=tokenizer))
+    assert message in str(caught.value)
+    assert "tokenizer.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"do_lower_case": "yes"}', "do_lower_case is 'yes', which is neither true nor false"),
+        ('{"do_lower_case": null}', "do_lower_case is None, which is neither true nor false"),
+        ('{"strip_accents": 0}', "strip_accents is 0, which is neither true nor false"),
+        ('{"tokenize_chinese_chars": []}', "tokenize_chinese_chars is [], which is neither true nor false"),
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("", "Expecting value: line 1 column 1 (char 0)"),
+        ("null", "it holds NoneType, not an object of settings"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        ('{"a": ' + "1" * 5_000 + "}", "Exceeds the limit"),
+    ],
+)
+def test_a_bad_tokenizer_config_is_a_user_error_with_its_name(tmp_path, config, message):
+    with pytest.raises(UserError) as caught:
+        read_settings(write_folder(tmp_path, config))
+    assert message in str(caught.value)
+    assert str(tmp_path / "tokenizer_config.json") in str(caught.value)
+
+
+def test_a_config_that_is_not_utf8_is_a_user_error(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(UserError, match=r"cannot read .*tokenizer_config.json: 'utf-8' codec"):
+        read_settings(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read the vocabulary .*nowhere/vocab.txt: No such file or directory"):
+        Tokenizer.from_folder(tmp_path / "nowhere")
