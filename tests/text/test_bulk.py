@@ -10,6 +10,7 @@ import time
 import unicodedata
 
 import numba
+import numpy as np
 import pytest
 import reference
 from fuzz_texts import texts
@@ -177,6 +178,18 @@ def test_eight_threads_meet_new_characters_at_once(pieces):
             assert results == ids
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_sigma_before_a_character_that_another_thread_is_filling_in_waits_for_it(pieces):
+    bulk = BulkTokenizer(pieces, Rules())
+    bulk.tokenize(["ΑΣ"])
+    bulk._tables.entries[ord("'")] = kernel.DROP << kernel.KIND_SHIFT  # by the other thread, after the sigma looked
+    points = np.array([ord(char) for char in "ΑΣ'\n"], np.int32)
+    rows, counts = np.zeros((12, 4), np.int32), np.zeros(1, np.int64)
+    assert kernel.tokenize(points, np.array([4]), 0, 0, bulk._tables, rows, counts) == (0, 0)
+    bulk._tables.neighbours[ord("'")] = kernel.LOOK_THROUGH
+    assert kernel.tokenize(points, np.array([4]), 0, 0, bulk._tables, rows, counts) == (1, 2)
+    assert [pieces[id] for id in rows[:2, kernel.ID]] == ["α", "##ς"]
 
 
 def encode_in_child(connection, shared, batch):

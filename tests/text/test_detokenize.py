@@ -19,7 +19,7 @@ ENGLISH = [
     "I don’t think they’re ours; it’s Tom’s.",
     "It's four o'clock, said Jeanne d'Arc to Mr. O'Brien.",
     "all of the students' books",
-    "He said 'yes' and then 'no' to me.",
+    "He said 'yes' and then 'no' to me, and his 'why' was 'how'.",
     'She said "yes" (loudly), and "no" after that.',
     '"Why?" he asked. "Because."',
     "‘Why?’ he asked. “Because.”",
