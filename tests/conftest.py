@@ -1,5 +1,6 @@
 """What several test folders share: a vocabulary that hides no mistake, and the two ways through the tokenizer."""
 
+import gc
 import unicodedata
 
 import pytest
@@ -39,3 +40,12 @@ def encode_compiled():
         return tokenizer.encode_batch([*texts, " " * 4_000], more_pairs, **options)[:-1]
 
     return encode
+
+
+@pytest.fixture
+def alone_in_memory():
+    """Keeps what other tests left behind out of the garbage collector's rounds, which would be timed with the test."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -14,7 +14,7 @@ NUM_BYTES = 200_000
 LEAST_BYTES_PER_S = 500_000
 MOST_GROWTH = 2.3  # of the time, when the text grows to twice its length
 SLACK_S = 0.01  # the first touch of fresh memory; what grows with the square of these texts takes seconds
-ROUNDS = 4  # a busy machine gets this many tries to show its speed
+ROUNDS = 8  # a busy machine gets this many tries to show its speed
 # Beyond T4's list: a token for every byte, and a vocabulary made against the search. They may take twice the time.
 HARDER = ("syllables", "words of one letter")
 LONGEST_PIECE = 18  # letters, as in the original English vocabulary
@@ -107,7 +107,7 @@ def cpu_time_of_encoding(tokenizer, text):
 
 
 @pytest.mark.parametrize("kind", BAD_TEXTS)
-def test_the_plain_way_takes_linear_time(slow_vocabulary, long_pieces, kind):
+def test_the_plain_way_takes_linear_time(alone_in_memory, slow_vocabulary, long_pieces, kind):
     def timed(text):
         tokenizer = Tokenizer(slow_vocabulary)  # a new one, which remembers no word
         seconds = cpu_time_of_encoding(tokenizer, text)
@@ -127,14 +127,14 @@ def compiled_tokenizer(slow_vocabulary):
 
 
 @pytest.mark.parametrize("kind", BAD_TEXTS)
-def test_the_compiled_way_takes_linear_time(compiled_tokenizer, long_pieces, kind):
+def test_the_compiled_way_takes_linear_time(alone_in_memory, compiled_tokenizer, long_pieces, kind):
     text = text_of(bad_texts(long_pieces)[kind], NUM_BYTES) * 10
     assert_linear(lambda text: cpu_time_of_encoding(compiled_tokenizer, text), text, 10 * LEAST_BYTES_PER_S)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", BAD_TEXTS)
-def test_two_megabytes_take_linear_time(slow_vocabulary, long_pieces, kind):
+def test_two_megabytes_take_linear_time(alone_in_memory, slow_vocabulary, long_pieces, kind):
     tokenizer = Tokenizer(slow_vocabulary)
     assert_linear(lambda text: cpu_time_of_encoding(tokenizer, text), text_of(bad_texts(long_pieces)[kind], 2_000_000))
 

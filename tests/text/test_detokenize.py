@@ -124,13 +124,13 @@ def test_any_tokens_join_and_nothing_but_spaces_is_added(tokens):
 @pytest.mark.parametrize(
     "tokens", [["'"], ["s", "'"], ['"'], ["-"], ["."], ["a", "##b"], ["a", "."], ["漢"], [")", "는"]]
 )
-def test_joining_takes_linear_time(tokens):
+def test_joining_takes_linear_time(alone_in_memory, tokens):
     def cpu_time(count):
         best = 1.0
-        for _ in range(3):
+        for _ in range(5):
             began = time.process_time()
             join_tokens(tokens * count)
             best = min(best, time.process_time() - began)
         return best
 
-    assert cpu_time(40_000) < 8 * cpu_time(10_000) + 0.05
+    assert cpu_time(40_000) < 8 * cpu_time(10_000) + 0.1
