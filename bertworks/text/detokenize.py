@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from bertworks.text.normalize import is_cjk
 from bertworks.text.vocabulary import CONTINUATION, SPECIAL_TOKENS
+from bertworks.text.wordpiece import MAX_WORD_LENGTH
 
 _HYPHEN = "-"
 _NO_SPACE_BEFORE = set(".,!?;:%)]}»”’…、。，！？；：）］｝」』》〉·—") | {"--"}
@@ -51,7 +52,12 @@ def _join_pieces(tokens: Iterable[str]) -> list[str]:
             words[-1].append(token)
         else:
             words.append([token])
-    return [unicodedata.normalize("NFC", "".join(word)) for word in words]
+    return [_compose("".join(word)) for word in words]
+
+
+def _compose(word: str) -> str:
+    """Put letters and accents together; not in words longer than any text gives, where it takes the square of time."""
+    return unicodedata.normalize("NFC", word) if len(word) <= MAX_WORD_LENGTH else word
 
 
 def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:

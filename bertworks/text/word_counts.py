@@ -7,19 +7,15 @@ a time, until one is left. Nothing is dropped on the way, so the order of arriva
 
 import heapq
 import itertools
-import multiprocessing
-import os
 import re
-import signal
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ProcessPoolExecutor
 from operator import itemgetter
 from pathlib import Path
 
 from bertworks.errors import UserError
+from bertworks.processes import num_workers, wait_for, worker_pool
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Alphabet, Rules, split_words
@@ -34,16 +30,9 @@ def count_words(
     corpus: Corpus, rules: Rules, folder: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> Path:
     """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
-    workers = workers or os.cpu_count() or 1
-    try:
-        # Ctrl-C reaches every process: this one ends the others, which would each print where they were.
-        with ProcessPoolExecutor(workers, _process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-            return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a process that counts words was killed, most likely because memory ran out; "
-            f"lower --workers, now {workers}, or close other programs"
-        ) from error
+    workers = num_workers(workers)
+    with worker_pool(workers) as pool:
+        return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
 
 
 def read_counts(path: Path) -> Iterator[tuple[str, int]]:
@@ -75,9 +64,9 @@ def _count_chunks(
         runs.append(folder / f"run-{len(runs):06d}")
         pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
         # Chunks that wait take memory: one more than can be worked on keeps every process busy.
-        pending = _wait_for(pending, workers)
+        pending = wait_for(pending, workers)
         progress("counting words", corpus.bytes_read, corpus.total_bytes)
-    _wait_for(pending, 0)
+    wait_for(pending, 0)
     return runs
 
 
@@ -125,17 +114,3 @@ def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
             yield gathered
             gathered, size = [], 0
     yield gathered
-
-
-def _wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:
-    """Wait until at most so many are under way; an error in a process is raised here."""
-    while len(pending) > most:
-        done, pending = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()
-    return pending
-
-
-def _process_context() -> multiprocessing.context.BaseContext:
-    """Fork where that is sound: processes then start at once and a caller's script needs no main guard."""
-    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")

@@ -75,7 +75,9 @@ def test_sampled_code_points_give_the_tokens_of_the_reference(number, encode_com
 @pytest.mark.parametrize("rules", ALL_RULES, ids=str)
 @pytest.mark.parametrize("plane", range(17))
 def test_every_code_point_gives_the_tokens_of_the_reference(plane, rules, encode_compiled):
-    assert differences(range(plane << 16, (plane + 1) << 16), rules, encode_compiled) == []  # T2
+    # T2. All of them under the rules of the published models, every fifth under the others.
+    step = 1 if rules in (Rules(), Rules(lowercase=False, strip_accents=False)) else 5
+    assert differences(range(plane << 16, (plane + 1) << 16, step), rules, encode_compiled) == []
 
 
 @pytest.mark.parametrize("rules", ALL_RULES, ids=str)

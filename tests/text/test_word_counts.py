@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertworks import processes
 from bertworks.errors import UserError
 from bertworks.text import word_counts
 from bertworks.text.corpus import Corpus
@@ -125,7 +126,7 @@ def test_any_number_of_workers_gives_the_same_file(corpus: Corpus) -> None:
 def test_processes_that_inherit_nothing_give_the_same_file(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Systems without fork start processes from nothing and send them their work."""
     usual = count_to_bytes(corpus)
-    monkeypatch.setattr(word_counts, "_process_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
     assert count_to_bytes(corpus) == usual
 
 
@@ -149,14 +150,14 @@ def test_a_corpus_without_words_gives_an_empty_file(tmp_path: Path) -> None:
 def test_no_more_chunks_wait_than_there_are_workers(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks under way take memory, so they are bounded however large the corpus is."""
     most = 0
-    real_wait_for = word_counts._wait_for
+    real_wait_for = word_counts.wait_for
 
     def watched(pending: set[Future[None]], limit: int) -> set[Future[None]]:
         nonlocal most
         most = max(most, len(pending))
         return real_wait_for(pending, limit)
 
-    monkeypatch.setattr(word_counts, "_wait_for", watched)
+    monkeypatch.setattr(word_counts, "wait_for", watched)
     count_to_bytes(corpus, workers=2)
     assert most == 3
 
@@ -180,7 +181,7 @@ def test_a_process_that_dies_is_a_user_error_and_no_hang(
 ) -> None:
     """F10, for word counts."""
     monkeypatch.setattr(word_counts, step, death)
-    with pytest.raises(UserError, match=r"^a process that counts words was killed.*lower --workers, now 2, "):
+    with pytest.raises(UserError, match=r"^a worker process was killed.*lower --workers, now 2, "):
         count_words(corpus, Rules(), tmp_path, workers=2)
 
 
@@ -212,6 +213,7 @@ def test_an_error_of_the_corpus_is_passed_on_as_it_is(corpus: Corpus, tmp_path: 
 INTERRUPT_WHILE_COUNTING = """
 import os, signal, sys, time
 from pathlib import Path
+from bertworks import processes
 from bertworks.text import word_counts
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules

@@ -1,0 +1,194 @@
+"""Batches for training, made from shards while they are loaded: exact, endless, and from any point on.
+
+A shard is a block. The order of blocks is a keyed permutation per epoch. When a block is entered, its instances are
+planned and shuffled; then they go, in that order, into batches of a fixed shape. Everything random is a hash of (seed,
+epoch, document, place), so the state is three numbers: epoch, block, offset. Nothing has to be replayed to go on from a
+state, and the sequence of batches is the same for any number of ranks: each makes all plans and fills its own slices.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.typed import List
+from numpy.typing import NDArray
+
+from bertworks.data import kernel
+from bertworks.data.kernel import Masking, Packed, Special
+from bertworks.data.settings import DataSettings
+from bertworks.data.shards import Dataset, Shard
+from bertworks.errors import UserError
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
+
+_ORDER_OF_BLOCKS, _ORDER_IN_BLOCK = 1, 2  # parts of the epoch's key, beside those of its documents
+
+
+class State(NamedTuple):
+    """Where the data is: the next instance. Plain numbers, to be kept as JSON."""
+
+    epoch: int = 0
+    block: int = 0  # in the epoch's order
+    offset: int = 0  # in the block's order
+
+
+class Shape(NamedTuple):
+    """The fixed sizes of a slice: a global batch is `slices` of them, and each rank takes its share of these."""
+
+    tokens: int
+    sequences: int
+    masked: int
+    slices: int = 1
+
+
+class _Block(NamedTuple):
+    number: int  # of the shard
+    plan: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+
+class Loader:
+    """Gives the batches of a split, from a state on, for one rank.
+
+    Args:
+        dataset: prepared data.
+        settings: how instances are made.
+        shape: the sizes of a slice, see `shape_for`.
+        seed: of all that is random.
+        split: `train` or `holdout`.
+        rank: which share of every global batch to give.
+        world_size: the number of ranks; it must divide the number of slices.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        settings: DataSettings,
+        shape: Shape,
+        *,
+        seed: int = 0,
+        split: str = "train",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if shape.slices % world_size:
+            raise UserError(f"{world_size} ranks cannot share {shape.slices} slices of a batch; choose a divisor")
+        self._dataset, self._settings, self._shape, self._seed = dataset, settings, shape, seed
+        self._own_slices = range(rank, shape.slices, world_size)
+        self._shards = dataset.shards(split)
+        self._document_ends = np.cumsum([shard.num_documents for shard in self._shards])
+        self._has_pairs = settings.objective == "mlm+nsp"
+        self._num_special = 3 if self._has_pairs else 2
+        if self._has_pairs and self._document_ends[-1] < 2:
+            raise UserError("a random next sentence needs two documents, and the data has one; use objective=mlm")
+        tokenizer = Tokenizer.from_folder(dataset.folder)
+        self._special = Special(*(tokenizer.id_of(token) for token in (CLS, SEP, MASK, PAD)))
+        self._continues = np.array([piece.startswith(CONTINUATION) for piece in tokenizer.pieces])
+        self._masking = _masking(settings, dataset.vocab_size)
+        self._tokens, self._sentences, self._documents = (_listed(self._shards, kind) for kind in range(1, 4))
+
+    def batches(self, state: State | None = None) -> Iterator[tuple[list[Packed], State]]:
+        """Yield (the rank's slices of the next global batch, the state behind it), without end."""
+        state = state or State()
+        block = None
+        while True:
+            slices = []
+            for number in range(self._shape.slices):
+                block, state, rows = self._next_rows(block, state)
+                if number in self._own_slices:
+                    slices.append(self._fill(block, rows))
+            yield slices, state
+
+    def _next_rows(self, block: _Block | None, state: State) -> tuple[_Block, State, NDArray[np.int64]]:
+        """Take the instances of one slice; a slice does not reach over the end of a block."""
+        if block is None:
+            block = self._enter(state)
+        while state.offset >= len(block.order):
+            next_block = state.block + 1
+            at_end = next_block >= len(self._shards)
+            state = State(state.epoch + at_end, 0 if at_end else next_block, 0)
+            block = self._enter(state)
+        count = kernel.count_fitting(
+            block.plan, block.order, state.offset, self._num_special, self._shape.sequences, self._shape.tokens,
+            self._shape.masked, self._masking.rate, self._masking.max_predictions,
+        )  # fmt: skip
+        assert count > 0, "a slice holds at least one instance"
+        rows = block.order[state.offset : state.offset + count]
+        return block, State(state.epoch, state.block, state.offset + count), rows
+
+    def _enter(self, state: State) -> _Block:
+        """Plan and shuffle the instances of a block."""
+        order_key = kernel.derive_key(kernel.derive_key(self._seed, state.epoch), _ORDER_OF_BLOCKS)
+        number = int(np.argsort(kernel.order_keys(order_key, len(self._shards)), kind="stable")[state.block])
+        shard = self._shards[number]
+        self._dataset.check(shard)
+        plan = self._plan(number, state.epoch)
+        key = kernel.derive_key(kernel.derive_key(order_key, _ORDER_IN_BLOCK), number)
+        return _Block(number, plan, np.argsort(kernel.order_keys(key, len(plan)), kind="stable"))
+
+    def _plan(self, number: int, epoch: int) -> Any:
+        settings = self._settings
+        repeated = epoch % settings.dupe_factor if settings.dupe_factor else epoch
+        key = kernel.derive_key(self._seed, repeated)
+        most = settings.max_length - self._num_special
+        if self._has_pairs:
+            return kernel.plan_pairs(
+                number, self._sentences, self._documents, self._document_ends, key, most, settings.short_seq_prob
+            )
+        first_document = int(self._document_ends[number - 1]) if number else 0
+        shard = self._shards[number]
+        return kernel.plan_spans(number, shard.sentences, shard.documents, first_document, key, most)
+
+    def _fill(self, block: _Block, rows: NDArray[np.int64]) -> Packed:
+        packed = _empty(self._shape)
+        kernel.fill_batch(
+            block.plan, rows, self._tokens[block.number], self._tokens, self._special, self._masking, self._continues,
+            self._has_pairs, packed,
+        )  # fmt: skip
+        return packed
+
+
+def shape_for(settings: DataSettings, *, tokens: int, slices: int = 1) -> Shape:
+    """Return the sizes of slices that hold `tokens` tokens, with room for as many sequences and masks as they can need.
+
+    A slice of ordinary text is full by its tokens; the other limits end it early only where texts are tiny.
+    """
+    if tokens < settings.max_length:
+        raise UserError(f"a slice of {tokens} tokens holds no sequence of max_length {settings.max_length}")
+    sequences = max(1, tokens * 2 // settings.max_length)
+    is_masked = settings.objective.startswith("mlm")
+    masked = int(np.ceil(tokens * settings.mask_rate)) + sequences // 4 + 1 if is_masked else 0
+    return Shape(tokens, sequences, masked, slices)
+
+
+def _masking(settings: DataSettings, vocab_size: int) -> Masking:
+    is_masked = settings.objective.startswith("mlm")
+    return Masking(
+        rate=settings.mask_rate if is_masked else 0.0,
+        mask_share=settings.mask_share,
+        random_share=settings.random_share,
+        whole_word=settings.whole_word,
+        max_predictions=settings.max_predictions or settings.max_length,
+        vocab_size=vocab_size,
+    )
+
+
+def _listed(shards: list[Shard], field: int) -> Any:
+    arrays = List()
+    for shard in shards:
+        arrays.append(shard[field])
+    return arrays
+
+
+def _empty(shape: Shape) -> Packed:
+    return Packed(
+        token_ids=np.empty(shape.tokens, np.int32),
+        segment_ids=np.empty(shape.tokens, np.int32),
+        position_ids=np.empty(shape.tokens, np.int32),
+        cumulative_lengths=np.empty(shape.sequences + 2, np.int32),
+        masked_positions=np.empty(shape.masked, np.int32),
+        masked_ids=np.empty(shape.masked, np.int32),
+        masked_weights=np.empty(shape.masked, np.float32),
+        next_labels=np.empty(shape.sequences, np.int32),
+        next_weights=np.empty(shape.sequences, np.float32),
+    )

@@ -1,0 +1,31 @@
+"""How instances and batches are made: the `[data]` section of a recipe, with the paper's values."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertworks.config import Settings
+
+Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
+
+
+class DataSettings(Settings):
+    """Instances as in the paper and the original script, unless said otherwise."""
+
+    objective: Objective = "mlm+nsp"
+    max_length: int = Field(default=128, ge=8, le=65_536)
+    short_seq_prob: float = Field(default=0.1, ge=0, le=1)
+    mask_rate: float = Field(default=0.15, gt=0, lt=1)
+    mask_share: float = Field(default=0.8, ge=0, le=1)  # of the chosen tokens become [MASK]
+    random_share: float = Field(default=0.1, ge=0, le=1)  # become a random piece; the rest stay as they are
+    whole_word: bool = False
+    max_predictions: int | None = Field(default=None, ge=1)  # per sequence; None: as many as the rate gives
+    dupe_factor: int = Field(default=0, ge=0)  # pairs and masks repeat after so many epochs; 0: never
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1 + 1e-9:
+            raise ValueError(
+                f"mask_share {self.mask_share} and random_share {self.random_share} are more than 1 together"
+            )
+        return self

@@ -1,0 +1,56 @@
+"""Work in several processes on one machine: bounded, interruptible, and with an error a person understands.
+
+Processes are forked where that is sound: they start at once, and a caller's script needs no main guard. Ctrl-C reaches
+this process alone, which ends the others; without that each of them would print where it was.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any
+
+from bertworks.errors import UserError
+
+
+def num_workers(asked: int | None) -> int:
+    """Return how many processes to use: as asked, or one for each core."""
+    return asked or os.cpu_count() or 1
+
+
+@contextmanager
+def worker_pool(
+    workers: int, prepare: Callable[..., None] | None = None, *arguments: Any
+) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
+    try:
+        with ProcessPoolExecutor(workers, _context(), _begin, (prepare, *arguments)) as pool:
+            yield pool
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, most likely because memory ran out; "
+            f"lower --workers, now {workers}, or close other programs"
+        ) from error
+
+
+def wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:
+    """Wait until at most so many are under way; an error in a process is raised here."""
+    while len(pending) > most:
+        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            future.result()
+    return pending
+
+
+def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if prepare:
+        prepare(*arguments)
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
