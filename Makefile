@@ -25,6 +25,8 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/sentences.py
 	$(BIN)/python benchmarks/vocabulary.py
+	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python benchmarks/loader.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.11')"

@@ -36,6 +36,11 @@ KeepAccentsOption = Annotated[
     bool, typer.Option("--keep-accents", help="Lower-case, but keep accents and whole Hangul syllables.")
 ]
 JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
+TextFieldOption = Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; default: one a core.")]
+VocabOption = Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")]
+OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -52,9 +57,9 @@ def vocab(
     cased: CasedOption = False,
     keep_accents: KeepAccentsOption = False,
     join_cjk: JoinCjkOption = False,
-    text_field: Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")] = "text",
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes that count words; default: one a core.")] = None,
+    text_field: TextFieldOption = "text",
+    strict: StrictOption = False,
+    workers: WorkersOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,8 +92,7 @@ def vocab(
         "replaced_lines": source.num_replaced,
         "seconds": round(time.monotonic() - started, 2),
     }
-    if source.num_replaced:
-        warn(f"{source.num_replaced:,} lines were not valid UTF-8; replaced there (--strict refuses them)")
+    warn_of_replaced(source.num_replaced)
     if len(learned.pieces) < size:
         warn(f"the text gives only {len(learned.pieces):,} of {size:,} pieces; lower --min-count or add text")
     if as_json:
@@ -101,26 +105,92 @@ def vocab(
 
 
 @app.command(no_args_is_help=True)
+def prepare(
+    corpus: CorpusArgument,
+    vocab: VocabOption,
+    out: Annotated[str, typer.Option(help="The folder to write; an interrupted run goes on in it.")],
+    holdout: Annotated[float, typer.Option(help="Share of the documents to keep aside for evaluation.")] = 0.0,
+    lines_are_sentences: Annotated[
+        bool, typer.Option("--lines-are-sentences", help="Take every line as one sentence.")
+    ] = False,
+    drop_headings: Annotated[bool, typer.Option("--drop-headings", help="Leave out lines that are headings.")] = False,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep the first of documents that are the same.")
+    ] = False,
+    min_tokens: Annotated[int, typer.Option(help="Leave out documents with fewer tokens.")] = 0,
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    text_field: TextFieldOption = "text",
+    strict: StrictOption = False,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn raw text into shards of token ids to pre-train on."""
+    from bertworks.data.prepare import Options, prepare
+    from bertworks.progress import progress_bar
+    from bertworks.text.corpus import Corpus
+
+    started = time.monotonic()
+    check_workers(workers)
+    if not 0 <= holdout < 1:
+        raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
+    tokenizer = open_tokenizer(vocab, cased, keep_accents, join_cjk)
+    source = Corpus(corpus, strict=strict, text_field=text_field)
+    options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
+    with progress_bar(quiet=quiet or as_json) as progress:
+        manifest = prepare(source, tokenizer, out, options, workers=workers, progress=progress)
+    warn_of_replaced(source.num_replaced)
+    counts = manifest["train"]
+    result = {"out": out, **counts, "holdout": manifest["holdout"], "seconds": round(time.monotonic() - started, 2)}
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        typer.echo(
+            f"{out}: {counts['tokens']:,} tokens in {counts['sentences']:,} sentences of {counts['documents']:,} "
+            f"documents, {manifest['holdout']['documents']:,} more kept aside, in {result['seconds']:.0f} s"
+        )
+
+
+@app.command(no_args_is_help=True)
+def inspect(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder that `bertworks prepare` made.")],
+    overrides: OverridesArgument = None,
+    instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at prepared data: counts and lengths, or instances as the model sees them."""
+    import itertools
+
+    from bertworks.config import from_overrides
+    from bertworks.data import inspect
+    from bertworks.data.settings import DataSettings
+    from bertworks.data.shards import Dataset
+
+    settings = from_overrides(
+        DataSettings, [text.removeprefix("data.") for text in overrides or []], "bertworks inspect"
+    )
+    dataset = Dataset(data)
+    if not instances:
+        found = inspect.summary(dataset)
+        print_json(found) if as_json else typer.echo(inspect.summary_text(found))
+    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), max(0, instances)):
+        print_json(instance) if as_json else typer.echo(inspect.instance_text(instance) + "\n")
+
+
+@app.command(no_args_is_help=True)
 def tokenize(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")],
-    vocab: Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")],
+    vocab: VocabOption,
     cased: CasedOption = False,
     keep_accents: KeepAccentsOption = False,
     join_cjk: JoinCjkOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how texts are split into pieces."""
-    from pathlib import Path
-
-    from bertworks.text.tokenizer import Tokenizer
-
-    if Path(vocab).is_dir():
-        tokenizer = Tokenizer.from_folder(vocab)
-    else:
-        chosen = rules(cased, keep_accents, join_cjk)
-        tokenizer = Tokenizer.from_vocab(
-            vocab, lowercase=chosen.lowercase, strip_accents=chosen.strip_accents, split_cjk=chosen.split_cjk
-        )
+    tokenizer = open_tokenizer(vocab, cased, keep_accents, join_cjk)
     for text in (line.removesuffix("\n") for line in sys.stdin) if texts == ["-"] else texts:
         if as_json:
             encoding = tokenizer.encode(text)
@@ -144,7 +214,7 @@ def recipes(as_json: JsonOption = False) -> None:
 
 @app.command()
 def demo(
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")] = None,
+    overrides: OverridesArgument = None,
     quiet: QuietOption = False,
 ) -> None:
     """Show what there is, on this machine, with text that comes with Python."""
@@ -158,6 +228,17 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> Any:
     from bertworks.text.normalize import Rules
 
     return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
+
+
+def open_tokenizer(vocab: str, cased: bool, keep_accents: bool, join_cjk: bool) -> Any:
+    """Open a vocabulary file with the options' rules, or a folder with its own."""
+    from pathlib import Path
+
+    from bertworks.text.tokenizer import Tokenizer
+
+    if Path(vocab).is_dir():
+        return Tokenizer.from_folder(vocab)
+    return Tokenizer.from_vocab(vocab, **rules(cased, keep_accents, join_cjk)._asdict())
 
 
 def check_workers(workers: int | None) -> None:
@@ -174,6 +255,12 @@ def print_json(value: Any) -> None:
 def warn(message: str) -> None:
     """Tell something that is not an error."""
     typer.echo(f"warning: {message}", err=True)
+
+
+def warn_of_replaced(num_lines: int) -> None:
+    """Tell that invalid UTF-8 was replaced."""
+    if num_lines:
+        warn(f"{num_lines:,} lines were not valid UTF-8; replaced there (--strict refuses them)")
 
 
 def show_version(asked: bool) -> None:

@@ -97,13 +97,20 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
     where, raw = _read_recipe(name_or_path)
     values = _parse_recipe(raw, where)
-    problems = _apply_overrides(values, overrides)
+    problems = _apply_overrides(values, overrides, Recipe)
     return _build(Recipe, values, where, problems)
 
 
 def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: str) -> SomeSettings:
     """Build settings from plain values, or raise a ConfigError that names `where` and every problem."""
     return _build(model_class, values, where, problems=[])
+
+
+def from_overrides(model_class: type[SomeSettings], overrides: Sequence[str], where: str) -> SomeSettings:
+    """Build settings from `key=value` alone; what is not given keeps its default."""
+    values: dict[str, Any] = {}
+    problems = _apply_overrides(values, overrides, model_class)
+    return _build(model_class, values, where, problems)
 
 
 def recipe_names() -> list[str]:
@@ -191,9 +198,9 @@ def _explain_toml(error: ValueError | RecursionError) -> tuple[str, str]:
     return (f", {found['where']}", message[: found.start()][:200]) if found else ("", message[:200])
 
 
-def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+def _apply_overrides(values: dict[str, Any], overrides: Sequence[str], model_class: type[Settings]) -> list[str]:
     """Put each `section.key=value` into values and return what is wrong with those that cannot be put there."""
-    known = _dotted_keys(Recipe)
+    known = _dotted_keys(model_class)
     problems = []
     for override in overrides:
         key, equals, text = (part.strip() for part in override.partition("="))

@@ -27,14 +27,35 @@ def worker_pool(
     workers: int, prepare: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
+    pool = ProcessPoolExecutor(workers, _context(), _begin, (prepare, *arguments))
     try:
-        with ProcessPoolExecutor(workers, _context(), _begin, (prepare, *arguments)) as pool:
-            yield pool
+        _start_processes(pool)
+        yield pool
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, most likely because memory ran out; "
             f"lower --workers, now {workers}, or close other programs"
         ) from error
+    except BaseException:
+        # Whatever they are at, nobody waits for it any more.
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_processes(pool: ProcessPoolExecutor) -> None:
+    """Start them with Ctrl-C blocked, which they inherit: it must not reach one before it knows to ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool.submit(_nothing)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _nothing() -> None:
+    pass
 
 
 def wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:

@@ -100,61 +100,66 @@ def plan_pairs(
     """
     sentences, documents = shard_sentences[shard], shard_documents[shard]
     first_document = document_ends[shard - 1] if shard else 0
-    num_documents = document_ends[-1]
     plan = np.empty((len(sentences) - 1, NUM_COLUMNS), np.int64)
     count = 0
     for document in range(len(documents) - 1):
         key = derive_key(epoch_key, first_document + document)
-        draws, instance = 2, 0
-        target = max_tokens
-        if _uniform(key, 0) < short_rate:
-            target = 2 + _below(key, 1, max_tokens - 1)
-        first, end = np.int64(documents[document]), np.int64(documents[document + 1])
-        start = last = first
-        while last < end:
-            length = np.int64(sentences[last + 1]) - np.int64(sentences[start])
-            if last < end - 1 and length < target:
-                last += 1
-                continue
-            num_segments = last + 1 - start
-            num_first = 1
-            if num_segments >= 2:
-                num_first = 1 + _below(key, draws, num_segments - 1)
-            a_start, a_end = np.int64(sentences[start]), np.int64(sentences[start + num_first])
-            is_random = num_segments == 1 or _uniform(key, draws + 1) < 0.5
-            b_shard, b_start, b_end = shard, a_end, np.int64(sentences[last + 1])
+        target = max_tokens if _uniform(key, 0) >= short_rate else 2 + _below(key, 1, max_tokens - 1)
+        draws, first_row = 2, count
+        start, document_end = np.int64(documents[document]), np.int64(documents[document + 1])
+        while start < document_end:
+            end = _chunk_end(sentences, start, document_end, target)
+            middle = start + 1 + (_below(key, draws, end - start - 1) if end - start > 1 else 0)
+            is_random = end - start == 1 or _uniform(key, draws + 1) < 0.5
+            a_start, a_end = np.int64(sentences[start]), np.int64(sentences[middle])
+            b_shard, b_start, b_end = shard, a_end, np.int64(sentences[end])
             if is_random:
-                other = _below(key, draws + 2, num_documents - 1)
-                if other >= first_document + document:
-                    other += 1  # never the document itself
-                b_shard = np.searchsorted(document_ends, other, side="right")
-                other -= document_ends[b_shard - 1] if b_shard else 0
-                b_start, b_end = _random_segment(
-                    shard_sentences[b_shard], shard_documents[b_shard], other, key, draws + 3,
+                b_shard, b_start, b_end = _random_next(
+                    shard_sentences, shard_documents, document_ends, first_document + document, key, draws + 2,
                     target - (a_end - a_start),
                 )  # fmt: skip
-                last = start + num_first - 1  # the segments that were not used are put back
+                end = middle  # the sentences that were not used are put back
             draws += 4
             a_start, a_end, b_start, b_end, draws = _truncate(a_start, a_end, b_start, b_end, max_tokens, key, draws)
             plan[count, A_START], plan[count, A_LENGTH] = a_start, a_end - a_start
             plan[count, B_SHARD], plan[count, B_START], plan[count, B_LENGTH] = b_shard, b_start, b_end - b_start
             plan[count, IS_RANDOM] = is_random
-            plan[count, MASK_KEY] = np.int64(_draw(key, -2 - instance))
+            plan[count, MASK_KEY] = np.int64(_draw(key, -2 - (count - first_row)))
             count += 1
-            instance += 1
-            start = last = last + 1
+            start = end
     return plan[:count].copy()
 
 
 @inlined
-def _random_segment(sentences: Any, documents: Any, document: int, key: Any, draw: int, wanted: int) -> Any:
-    """Return the range of whole sentences from a random one of a document on, until it has the wanted length."""
-    first, end = np.int64(documents[document]), np.int64(documents[document + 1])
-    sentence = first + _below(key, draw, end - first)
-    start = np.int64(sentences[sentence])
-    while sentence < end - 1 and np.int64(sentences[sentence + 1]) - start < wanted:
-        sentence += 1
-    return start, np.int64(sentences[sentence + 1])
+def _chunk_end(sentences: Any, start: int, document_end: int, target: int) -> int:
+    """Return the end of the fewest sentences from `start` on that have the target length, or of the document."""
+    end = start + 1
+    while end < document_end and np.int64(sentences[end]) - np.int64(sentences[start]) < target:
+        end += 1
+    return end
+
+
+@inlined
+def _random_next(
+    shard_sentences: Any, shard_documents: Any, document_ends: Any, not_document: int, key: Any, draw: int, wanted: int
+) -> Any:
+    """Return (shard, start, end) of whole sentences from a random one of another document on, of the wanted length.
+
+    The other shard may not have been checked yet: offsets that would lead out of it are an IndexError.
+    """
+    document = _below(key, draw, document_ends[-1] - 1)
+    document += document >= not_document
+    shard = np.searchsorted(document_ends, document, side="right")
+    document -= document_ends[shard - 1] if shard else 0
+    sentences, documents = shard_sentences[shard], shard_documents[shard]
+    first, document_end = np.int64(documents[document]), np.int64(documents[document + 1])
+    if not 0 <= first < document_end < len(sentences):
+        raise IndexError("document offsets")
+    sentence = first + _below(key, draw + 1, document_end - first)
+    start, end = np.int64(sentences[sentence]), _chunk_end(sentences, sentence, document_end, wanted)
+    if not 0 <= start < np.int64(sentences[end]) <= np.int64(sentences[-1]):
+        raise IndexError("sentence offsets")
+    return shard, start, np.int64(sentences[end])
 
 
 @inlined
@@ -206,7 +211,9 @@ class Packed(NamedTuple):
     token_ids: NDArray[np.int32]  # [T]
     segment_ids: NDArray[np.int32]  # [T]
     position_ids: NDArray[np.int32]  # [T]
-    cumulative_lengths: NDArray[np.int32]  # [S + 2]: where each sequence starts; the tail is a sequence of its own
+    # [S + 1 + tail pieces]: where each sequence starts. Sequences that were not needed are empty; entry S is the end of
+    # the real tokens; the padding behind it is cut into sequences that are not longer than a real one.
+    cumulative_lengths: NDArray[np.int32]
     masked_positions: NDArray[np.int32]  # [M], into the tokens
     masked_ids: NDArray[np.int32]  # [M]: what stood there
     masked_weights: NDArray[np.float32]  # [M]
@@ -256,8 +263,8 @@ def fill_batch(
         packed: the arrays to fill.
     """
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
-    groups = np.empty(len(ids) + 1, np.int32)  # of the instance under way: where each word that can be masked starts
-    chosen = np.zeros(len(ids) + 1, np.uint8)
+    groups = np.empty(len(ids), np.int32)
+    chosen = np.zeros(len(ids), np.uint8)
     place, num_masked = 0, 0
     for sequence in range(len(order)):
         row = plan[order[sequence]]
@@ -272,85 +279,89 @@ def fill_batch(
         place += 1
         if has_pairs:
             source = shard_tokens[row[B_SHARD]] if row[IS_RANDOM] else tokens
+            largest = np.int64(0)
             for index in range(row[B_START], row[B_START] + row[B_LENGTH]):
                 ids[place], segments[place] = source[index], 1
+                largest = max(largest, np.int64(source[index]))
                 place += 1
+            if largest >= len(continues):
+                raise IndexError("token ids")  # of a shard that was not checked yet
             ids[place], segments[place] = special.sep, 1
             place += 1
             labels[sequence], label_weights[sequence] = row[IS_RANDOM], 1.0
         for index in range(first, place):
             positions[index] = index - first
         if masking.rate > 0:
-            separator = first + 1 + row[A_LENGTH]
-            num_masked = _mask(ids, first, place, separator, row[MASK_KEY], masking, special.mask, continues,
-                               groups, chosen, masked_positions, masked_ids, masked_weights, num_masked)  # fmt: skip
+            num_a, num_pieces = row[A_LENGTH], row[A_LENGTH] + row[B_LENGTH]
+            wanted = _num_to_predict(place - first, masking.rate, masking.max_predictions)
+            draws = _choose(ids[first + 1 : place], num_a, num_pieces, wanted, row[MASK_KEY], masking.whole_word,
+                            continues, groups, chosen)  # fmt: skip
+            for piece in range(num_pieces):
+                if chosen[piece]:
+                    index = first + 1 + piece + (piece >= num_a)
+                    masked_positions[num_masked] = index
+                    masked_ids[num_masked], masked_weights[num_masked] = ids[index], 1.0
+                    num_masked += 1
+                    ids[index] = _replaced(ids[index], row[MASK_KEY], draws, masking, special.mask)
+                    draws += 2
     _pad_tail(packed, len(order), place, num_masked, special.pad)
     return place, num_masked
 
 
 @inlined
-def _mask(ids: Any, first: int, end: int, separator: int, key: Any, masking: Any, mask_id: int, continues: Any,
-          groups: Any, chosen: Any, masked_positions: Any, masked_ids: Any, masked_weights: Any,
-          num_masked: int) -> int:  # fmt: skip
-    """Mask one instance in place, as the original does; returns the number of masks in the batch."""
-    wanted = _num_to_predict(end - first, masking.rate, masking.max_predictions)
+def _choose(
+    ids: Any, num_a: int, num_pieces: int, wanted: int, key: Any, whole_word: bool, continues: Any, groups: Any,
+    chosen: Any,
+) -> int:  # fmt: skip
+    """Choose the pieces of A and B to predict, as the original does; returns the number of draws.
+
+    Pieces are counted over A and B as if no separator stood between them (at `num_a`): so a piece that continues a word
+    belongs to the group before it even at the start of B, as in the original. `groups` has the start of each group.
+    """
     num_groups = 0
-    for index in range(first + 1, end - 1):
-        chosen[index - first] = 0
-        if index == separator:
-            continue
-        # A piece that continues a word joins the group before it, even across the separator, as in the original.
-        if not masking.whole_word or num_groups == 0 or not continues[ids[index]]:
-            groups[num_groups] = index
+    for piece in range(num_pieces):
+        chosen[piece] = 0
+        if not whole_word or num_groups == 0 or not continues[ids[piece + (piece >= num_a)]]:
+            groups[num_groups] = piece
             num_groups += 1
-    groups[num_groups] = end - 1
-    remaining, draws = num_groups, 0
-    taken = 0
-    while remaining > 0 and taken < wanted:
-        pick = _below(key, draws, remaining)
+    draws = taken = 0
+    while draws < num_groups and taken < wanted:
+        pick = _below(key, draws, num_groups - draws)
         draws += 1
-        remaining -= 1
-        group = groups[pick]
-        size = 1
-        if masking.whole_word:
-            while group + size < end - 1 and (group + size == separator or continues[ids[group + size]]):
+        group, size = groups[pick], 1
+        groups[pick] = groups[num_groups - draws]
+        if whole_word:
+            while group + size < num_pieces and continues[ids[group + size + (group + size >= num_a)]]:
                 size += 1
-            size -= group < separator < group + size
         if taken + size <= wanted:
-            for offset in range(end - 1 - group):
-                index = group + offset
-                if size == 0:
-                    break
-                if index != separator:
-                    chosen[index - first] = 1
-                    size -= 1
-                    taken += 1
-        groups[pick] = groups[remaining]
-    for index in range(first + 1, end - 1):
-        if chosen[index - first]:
-            masked_positions[num_masked] = index
-            masked_ids[num_masked] = ids[index]
-            masked_weights[num_masked] = 1.0
-            num_masked += 1
-            fate = _uniform(key, draws)
-            if fate < masking.mask_share:
-                ids[index] = mask_id
-            elif fate < masking.mask_share + masking.random_share:
-                ids[index] = _below(key, draws + 1, masking.vocab_size)
-            draws += 2
-    return num_masked
+            chosen[group : group + size] = 1
+            taken += size
+    return draws
+
+
+@inlined
+def _replaced(id: int, key: Any, draw: int, masking: Any, mask_id: int) -> Any:
+    """Return what a chosen piece becomes: [MASK], any piece of the vocabulary, or itself."""
+    fate = _uniform(key, draw)
+    if fate < masking.mask_share:
+        return np.int64(mask_id)
+    if fate < masking.mask_share + masking.random_share:
+        return _below(key, draw + 1, masking.vocab_size)
+    return np.int64(id)
 
 
 @inlined
 def _pad_tail(packed: Any, num_sequences: int, place: int, num_masked: int, pad_id: int) -> None:
-    """Make everything that was not filled padding: one dummy sequence at the end, masks and labels of weight 0."""
+    """Make everything that was not filled padding: masks and labels of weight 0, and sequences of their own."""
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
-    starts[num_sequences] = place
-    starts[num_sequences + 1 :] = len(ids)
+    starts[num_sequences : len(labels) + 1] = place
+    num_tails = len(starts) - len(labels) - 1
+    most = (len(ids) + num_tails - 1) // num_tails
+    for tail in range(num_tails):
+        starts[len(labels) + 1 + tail] = min(place + (tail + 1) * most, len(ids))
     ids[place:] = pad_id
     segments[place:] = 0
-    for index in range(place, len(ids)):
-        positions[index] = 0
+    positions[place:] = 0
     masked_positions[num_masked:] = 0
     masked_ids[num_masked:] = 0
     masked_weights[num_masked:] = 0.0

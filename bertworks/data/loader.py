@@ -17,11 +17,11 @@ from bertworks.data import kernel
 from bertworks.data.kernel import Masking, Packed, Special
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset, Shard
-from bertworks.errors import UserError
+from bertworks.errors import CorruptFile, UserError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
 
-_ORDER_OF_BLOCKS, _ORDER_IN_BLOCK = 1, 2  # parts of the epoch's key, beside those of its documents
+_ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
 
 
 class State(NamedTuple):
@@ -90,14 +90,24 @@ class Loader:
     def batches(self, state: State | None = None) -> Iterator[tuple[list[Packed], State]]:
         """Yield (the rank's slices of the next global batch, the state behind it), without end."""
         state = state or State()
+        if min(state) < 0 or state.block >= len(self._shards):
+            raise UserError(f"{state} is not of this data, which has {len(self._shards)} blocks; start without it")
         block = None
         while True:
-            slices = []
-            for number in range(self._shape.slices):
-                block, state, rows = self._next_rows(block, state)
-                if number in self._own_slices:
-                    slices.append(self._fill(block, rows))
+            try:
+                block, state, slices = self._next_slices(block, state)
+            except IndexError as error:
+                raise self._corrupt() from error
             yield slices, state
+
+    def _next_slices(self, block: _Block | None, state: State) -> tuple[_Block, State, list[Packed]]:
+        slices = []
+        for number in range(self._shape.slices):
+            block, state, rows = self._next_rows(block, state)
+            if number in self._own_slices:
+                slices.append(self._fill(block, rows))
+        assert block is not None, "a batch has at least one slice"
+        return block, state, slices
 
     def _next_rows(self, block: _Block | None, state: State) -> tuple[_Block, State, NDArray[np.int64]]:
         """Take the instances of one slice; a slice does not reach over the end of a block."""
@@ -118,12 +128,12 @@ class Loader:
 
     def _enter(self, state: State) -> _Block:
         """Plan and shuffle the instances of a block."""
-        order_key = kernel.derive_key(kernel.derive_key(self._seed, state.epoch), _ORDER_OF_BLOCKS)
+        order_key = kernel.derive_key(kernel.derive_key(self._seed, state.epoch), _ORDER)
         number = int(np.argsort(kernel.order_keys(order_key, len(self._shards)), kind="stable")[state.block])
         shard = self._shards[number]
         self._dataset.check(shard)
         plan = self._plan(number, state.epoch)
-        key = kernel.derive_key(kernel.derive_key(order_key, _ORDER_IN_BLOCK), number)
+        key = kernel.derive_key(order_key, number)
         return _Block(number, plan, np.argsort(kernel.order_keys(key, len(plan)), kind="stable"))
 
     def _plan(self, number: int, epoch: int) -> Any:
@@ -139,8 +149,14 @@ class Loader:
         shard = self._shards[number]
         return kernel.plan_spans(number, shard.sentences, shard.documents, first_document, key, most)
 
+    def _corrupt(self) -> CorruptFile:
+        """Find the shard from which a random B could not be taken; it may not have had its turn to be checked."""
+        for shard in self._shards:
+            self._dataset.check(shard)
+        return CorruptFile(f"{self._dataset.folder}: offsets that do not fit the tokens")
+
     def _fill(self, block: _Block, rows: NDArray[np.int64]) -> Packed:
-        packed = _empty(self._shape)
+        packed = _empty(self._shape, self._settings.max_length)
         kernel.fill_batch(
             block.plan, rows, self._tokens[block.number], self._tokens, self._special, self._masking, self._continues,
             self._has_pairs, packed,
@@ -180,12 +196,13 @@ def _listed(shards: list[Shard], field: int) -> Any:
     return arrays
 
 
-def _empty(shape: Shape) -> Packed:
+def _empty(shape: Shape, max_length: int) -> Packed:
+    num_tails = -(-shape.tokens // max_length)
     return Packed(
         token_ids=np.empty(shape.tokens, np.int32),
         segment_ids=np.empty(shape.tokens, np.int32),
         position_ids=np.empty(shape.tokens, np.int32),
-        cumulative_lengths=np.empty(shape.sequences + 2, np.int32),
+        cumulative_lengths=np.empty(shape.sequences + 1 + num_tails, np.int32),
         masked_positions=np.empty(shape.masked, np.int32),
         masked_ids=np.empty(shape.masked, np.int32),
         masked_weights=np.empty(shape.masked, np.float32),

@@ -6,11 +6,14 @@ The `train` shards are for training; `holdout` has whole documents kept aside. T
 file with its size and sha256, and how the data was made. A shard is also the block that the loader plans and shuffles.
 
 What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when it
-is first entered: its sha256, the order of its offsets, and that every id is in the vocabulary.
+is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in the
+vocabulary. Types, shapes and ids are what compiled code relies on without looking.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +22,13 @@ from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join, sha256_of
+from bertworks.text.tokenizer import Tokenizer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 ARRAYS = ("tokens", "sentences", "documents")
 SPLITS = ("train", "holdout")
-_HEADER_BYTES = 128  # of a .npy file with a short header
+_FILE_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy")
 
 
 class Shard(NamedTuple):
@@ -46,6 +50,11 @@ def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
+def digest_of_vocabulary(pieces: Sequence[str]) -> str:
+    """Return the sha256 of a vocabulary, by which data knows its own."""
+    return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
+
+
 def write_shard(folder: Path, name: str, arrays: dict[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
     """Write the arrays of a shard; returns each file's size and sha256 for the manifest."""
     entries = {}
@@ -63,37 +72,56 @@ class Dataset:
     Attributes:
         folder: where it lies.
         manifest: what the manifest says, as read.
-        vocab_size: the number of pieces of the vocabulary it was made with.
+        tokenizer: the one it was made with.
+        vocab_size: the number of pieces of its vocabulary.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.manifest = _read_manifest(self.folder)
         self.vocab_size: int = self.manifest["vocab_size"]
-        self._checked: set[str] = set()
+        self.tokenizer = _read_tokenizer(self.folder, self.manifest)
+        self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
 
     def shards(self, split: str) -> list[Shard]:
         """Open the shards of a split, in order."""
         names = sorted({name.split(".")[0] for name in self.manifest["files"] if name.startswith(f"{split}-")})
         if not names:
             raise UserError(f"{self.folder} has no {split} data" + _hint(split))
-        return [self._open(name) for name in names]
+        shards = [self._open(name) for name in names]
+        num_tokens = sum(len(shard.tokens) for shard in shards)
+        if num_tokens != self.manifest[split]["tokens"]:
+            expected = self.manifest[split]["tokens"]
+            raise CorruptFile(f"{self.folder / MANIFEST} lists {num_tokens:,} {split} tokens, not {expected:,}")
+        return shards
 
     def check(self, shard: Shard) -> None:
-        """Check a shard's content the first time it is entered, and that its ids are in the vocabulary every time."""
-        if shard.name not in self._checked:
-            for kind in ARRAYS:
-                path = self._path(shard.name, kind)
-                if sha256_of(path) != self.manifest["files"][path.name]["sha256"]:
-                    raise CorruptFile(f"{path} was altered: its sha256 is not the one in {MANIFEST}")
-            for kind in ("sentences", "documents"):
-                if np.any(np.diff(getattr(shard, kind).astype(np.int64)) < 0):
-                    raise CorruptFile(f"{self._path(shard.name, kind)}: offsets do not ascend")
-            self._checked.add(shard.name)
-        if len(shard.tokens) and int(shard.tokens.max()) >= self.vocab_size:
-            raise CorruptFile(
-                f"{self._path(shard.name, 'tokens')}: id {shard.tokens.max()} in a vocabulary of {self.vocab_size}"
-            )
+        """Check a shard's content when it is first entered or has changed since, and its ids every time."""
+        for kind in ARRAYS:
+            self._check_file(self._path(shard.name, kind))
+        for kind in ("sentences", "documents"):
+            offsets = getattr(shard, kind)
+            if np.any(offsets[1:] < offsets[:-1]):
+                raise CorruptFile(f"{self._path(shard.name, kind)}: offsets do not ascend")
+        largest = int(shard.tokens.max(initial=0))
+        if largest >= self.vocab_size:
+            path = self._path(shard.name, "tokens")
+            raise CorruptFile(f"{path}: id {largest} in a vocabulary of {self.vocab_size}")
+
+    def _check_file(self, path: Path) -> None:
+        entry = self.manifest["files"][path.name]
+        try:
+            state = path.stat()
+            # The size first: to read a mapped file behind an end that has moved would end the process.
+            _check_size(path, state.st_size, entry)
+            seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if self._checked.get(path) == seen:
+                return
+            if sha256_of(path) != entry["sha256"]:
+                raise CorruptFile(f"{path} was altered: its sha256 is not the one in {MANIFEST}")
+        except OSError as error:
+            raise CorruptFile(f"cannot read {path}: {error.strerror}") from error
+        self._checked[path] = seen
 
     def _path(self, name: str, kind: str) -> Path:
         return safe_join(self.folder, f"{name}.{kind}.npy")
@@ -112,17 +140,22 @@ class Dataset:
         if entry is None:
             raise CorruptFile(f"{self.folder / MANIFEST} does not list {path.name}")
         try:
-            if path.stat().st_size != entry["bytes"]:
-                raise CorruptFile(f"{path} has {path.stat().st_size} bytes where {MANIFEST} says {entry['bytes']}")
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            _check_size(path, path.stat().st_size, entry)
+            # Not np.load, which would also open archives and pickles.
+            array = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
             raise CorruptFile(f"{path} is missing, but {MANIFEST} lists it") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, EOFError, OverflowError, SyntaxError, RecursionError) as error:
             raise CorruptFile(f"{path} is not a .npy array: {error}") from error
         if array.ndim != 1 or array.dtype != dtype:
             raise CorruptFile(f"{path} holds {array.dtype} of {array.ndim} dimensions, not {np.dtype(dtype)} of 1")
         mapped: NDArray[Any] = array.view(np.ndarray)
         return mapped
+
+
+def _check_size(path: Path, size: int, entry: dict[str, Any]) -> None:
+    if size != entry["bytes"]:
+        raise CorruptFile(f"{path} has {size} bytes where {MANIFEST} says {entry['bytes']}")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -132,16 +165,44 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{folder} has no {MANIFEST}: not prepared data, or `bertworks prepare` was not finished")
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(path.read_bytes(), object_pairs_hook=_unique)
         if manifest["format"] != FORMAT:
             raise UserError(f"{path}: format {manifest['format']!r}; this version reads {FORMAT}")
-        files = manifest["files"]
-        assert_fits = (int(manifest["vocab_size"]), *(int(entry["bytes"]) for entry in files.values()))
-        if min(assert_fits) < 0 or not all(re.fullmatch(r"\w+-\d+\.\w+\.npy", name) for name in files):
-            raise ValueError("sizes or names out of range")
+        _check_manifest(manifest)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not a manifest of prepared data: {error}") from error
+        raise CorruptFile(f"{path} is not a manifest of prepared data: {error!r}"[:400]) from error
     return manifest  # type: ignore[no-any-return]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:60]!r} is listed twice")
+    return dict(pairs)
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    numbers = [manifest["vocab_size"], *(manifest[split][kind] for split in SPLITS for kind in ARRAYS)]
+    for name, entry in manifest["files"].items():
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"{name[:60]!r} is no name of a shard's file")
+        if type(entry["sha256"]) is not str:
+            raise ValueError(f"{name} has no sha256")
+        numbers.append(entry["bytes"])
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a size or count is not a whole number")
+
+
+def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> Tokenizer:
+    """Open the folder's tokenizer and see that the data was made with it: ids mean nothing in another vocabulary."""
+    tokenizer = Tokenizer.from_folder(folder)
+    if digest_of_vocabulary(tokenizer.pieces) != manifest.get("vocab_sha256"):
+        raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
+    if tokenizer.rules._asdict() != manifest.get("tokenizer"):
+        raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")
+    return tokenizer
 
 
 def _hint(split: str) -> str:

@@ -1,7 +1,8 @@
 """A corpus cut into units of work: whole documents, about sixteen million bytes, the same cuts every time.
 
 A unit becomes a shard by a function of its text alone, so it does not matter which process, or which machine, does it.
-A document that fills several units by itself is cut at a line end: memory stays bounded whatever the corpus is.
+A unit ends at the first document end that fills it, so the cuts depend on the text and not on how it arrives. Only a
+document that is larger than two units is cut, at a line end: memory stays bounded whatever the corpus is.
 """
 
 import hashlib
@@ -9,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 UNIT_BYTES = 1 << 24
-_MAX_UNIT_BYTES = 4 * UNIT_BYTES
+_MAX_UNITS = 2  # what a document may fill before it is cut: a process holds its text some five times over
+_LINE_END = b"\n"
 _DOCUMENT_END = b"\n\n"
 
 
@@ -22,7 +24,7 @@ class Unit(NamedTuple):
 
     def documents(self) -> list[bytes]:
         """Return the documents, each as its lines joined by newlines."""
-        return [document for document in self.text.removesuffix(_DOCUMENT_END).split(_DOCUMENT_END) if document]
+        return [document for document in self.text.rstrip(_LINE_END).split(_DOCUMENT_END) if document]
 
     def digest(self) -> str:
         """Return a checksum of the text, by which an interrupted run knows that the corpus is still the same."""
@@ -38,23 +40,31 @@ def cut_units(blocks: Iterable[str], *, drop_duplicates: bool = False) -> Iterat
 
 
 def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
-    gathered: list[bytes] = []
-    size = 0
+    text = bytearray()
     for block in blocks:
-        gathered.append(block.encode("utf-8"))
-        size += len(gathered[-1])
-        if size < UNIT_BYTES:
-            continue
-        text = b"".join(gathered)
-        end = text.rfind(_DOCUMENT_END)
-        if end < 0 and size < _MAX_UNIT_BYTES:
-            continue
-        end = end + len(_DOCUMENT_END) if end >= 0 else len(text)
-        yield text[:end]
-        gathered = [text[end:]]
-        size = len(gathered[0])
-    if size:
-        yield b"".join(gathered)
+        text += block.encode("utf-8")
+        while end := _unit_end(text):
+            yield bytes(text[:end])
+            del text[:end]
+    if text:
+        yield bytes(text)
+
+
+def _unit_end(text: bytearray) -> int:
+    """Return where the first unit of the text ends, or 0 if that depends on what is still to come."""
+    most = _MAX_UNITS * UNIT_BYTES
+    # One more than `most`: a document end that stands across the limit must not be taken for a line end.
+    end = text.find(_DOCUMENT_END, max(0, UNIT_BYTES - len(_DOCUMENT_END)), most + 1)
+    if end >= 0:
+        return end + len(_DOCUMENT_END)
+    if len(text) <= most:
+        return 0
+    end = text.rfind(_DOCUMENT_END, 0, most)
+    if end >= 0:
+        return end + len(_DOCUMENT_END)
+    end = text.rfind(_LINE_END, 0, most)
+    assert end >= 0, "a corpus has no line of that length"
+    return end + len(_LINE_END)
 
 
 def _without_duplicates(unit: Unit, seen: set[bytes]) -> Unit:

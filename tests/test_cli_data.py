@@ -1,0 +1,115 @@
+"""`bertworks prepare` and `bertworks inspect` as a person or a script meets them."""
+
+import json
+import sys
+
+import pytest
+
+from bertworks import cli
+from bertworks.text.vocabulary import SPECIAL_TOKENS
+
+WORDS = "the cat sat on a mat and saw two dogs run far away from it".split()
+DOCUMENT = "The cat sat on a mat. It saw two dogs.\nThe dogs run far away from it. And the cat sat.\n"
+
+
+@pytest.fixture
+def bertworks(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, *WORDS, "."]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join([DOCUMENT] * 30), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def prepared(bertworks, corpus, vocabulary, tmp_path):
+    code, _, err = bertworks("prepare", corpus, "--vocab", vocabulary, "--out", tmp_path / "data", "--workers", 1)
+    assert (code, err) == (0, "")
+    return tmp_path / "data"
+
+
+def test_prepare_says_what_it_made(bertworks, corpus, vocabulary, tmp_path):
+    options = ("--vocab", vocabulary, "--workers", 1, "--json")
+    code, out, _ = bertworks("prepare", corpus, "--out", tmp_path / "data", *options)
+    result = json.loads(out)
+    assert code == 0
+    assert (result["documents"], result["sentences"], result["tokens"]) == (30, 120, 30 * 25)
+
+
+def test_prepared_data_is_not_overwritten(bertworks, corpus, vocabulary, prepared):
+    code, _, err = bertworks("prepare", corpus, "--vocab", vocabulary, "--out", prepared)
+    assert code == 2
+    assert "holds prepared data already" in err
+
+
+def test_inspect_shows_counts_and_lengths(bertworks, prepared):
+    code, out, _ = bertworks("inspect", prepared)
+    assert code == 0
+    assert "30 documents" in out
+    assert "750 tokens" in out
+    assert json.loads(bertworks("inspect", prepared, "--json")[1])["train"]["sentences"] == 120
+
+
+def test_instances_are_json_lines_and_go_on_into_the_next_epoch(bertworks, prepared):
+    _, out, _ = bertworks("inspect", prepared, "--instances", 300, "--json", "max_length=24")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert len(found) == 300
+    for instance in found:
+        tokens = instance["tokens"]
+        assert tokens[0] == "[CLS]"
+        assert tokens[-1] == "[SEP]"
+        assert len(tokens) == len(instance["segment_ids"]) <= 24
+        assert len(instance["masked_positions"]) == len(instance["masked_tokens"]) >= 1
+        assert set(instance["masked_tokens"]) <= {*WORDS, "."}
+        assert isinstance(instance["is_random_next"], bool)
+
+
+def test_instances_are_readable_text(bertworks, prepared):
+    _, out, _ = bertworks("inspect", prepared, "--instances", 2)
+    assert out.count("[CLS]") == 2
+    assert out.count("masked: ") == 2
+    assert out.count("next sentence: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("inspect", "nowhere"), "is not a folder"),
+        (("inspect", "."), "has no manifest.json"),
+        (("prepare", "nowhere.txt", "--vocab", "vocab.txt", "--out", "x"), "nowhere.txt"),
+        (("prepare", "corpus.txt", "--vocab", "nowhere.txt", "--out", "x"), "nowhere.txt"),
+        (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--holdout", "1"), "--holdout"),
+        (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--workers", "-1"), "--workers"),
+        (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "corpus.txt"), "corpus.txt"),
+    ],
+)
+def test_a_mistake_is_one_line(bertworks, corpus, vocabulary, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = bertworks(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_unknown_setting_names_the_nearest(bertworks, prepared):
+    code, _, err = bertworks("inspect", prepared, "--instances", 1, "masc_rate=0.2")
+    assert code == 2
+    assert "mask_rate" in err
