@@ -1,13 +1,15 @@
 """Work in several processes on one machine: bounded, interruptible, and with an error a person understands.
 
 Processes are forked where that is sound: they start at once, and a caller's script needs no main guard. Ctrl-C reaches
-this process alone, which ends the others; without that each of them would print where it was.
+this process alone, which ends the others; without that each of them would print where it was. When this process is
+killed, the others notice and end too, instead of waiting for work for ever.
 """
 
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +21,8 @@ from bertworks.errors import UserError
 
 def num_workers(asked: int | None) -> int:
     """Return how many processes to use: as asked, or one for each core."""
+    if asked is not None and asked < 1:
+        raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one a core")
     return asked or os.cpu_count() or 1
 
 
@@ -69,8 +73,16 @@ def wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:
 
 def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare:
         prepare(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _context() -> multiprocessing.context.BaseContext:
