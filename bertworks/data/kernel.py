@@ -7,10 +7,9 @@ Pairs are those of google-research/bert's create_pretraining_data.py. An instanc
 one copies nothing: the tokens are copied once, into the batch they belong to.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertworks.text.kernel import compiled, inlined
 
@@ -22,26 +21,6 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S1, _S11, _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (1, 11, 27, 30, 31, 32))
 _TO_UNIT = 1.0 / (1 << 53)
-
-
-class Special(NamedTuple):
-    """The ids that instances are built with."""
-
-    cls: int
-    sep: int
-    mask: int
-    pad: int
-
-
-class Masking(NamedTuple):
-    """How tokens are chosen and what they become; SAME is what MASK and RANDOM leave."""
-
-    rate: float
-    mask_share: float
-    random_share: float
-    whole_word: bool
-    max_predictions: int
-    vocab_size: int
 
 
 @inlined
@@ -90,10 +69,10 @@ def plan_pairs(
     """Plan the sentence pairs of a shard's documents.
 
     Args:
-        shard: its number; its documents are numbered on from the documents of the shards before it.
+        shard: its number.
         shard_sentences: the sentence offsets of every shard.
         shard_documents: the document offsets of every shard.
-        document_ends: the number of documents up to and with each shard.
+        document_ends: the number of documents up to and with each shard; so documents are numbered through.
         epoch_key: the key of the epoch.
         max_tokens: the most tokens of A and B together.
         short_rate: the share of documents with a shorter target length, to be used to short sequences.
@@ -205,22 +184,6 @@ def plan_spans(shard: int, sentences: Any, documents: Any, first_document: int, 
     return plan[:count].copy()
 
 
-class Packed(NamedTuple):
-    """The arrays of a batch of fixed shape, to be filled; what stays unused is padding with weight 0."""
-
-    token_ids: NDArray[np.int32]  # [T]
-    segment_ids: NDArray[np.int32]  # [T]
-    position_ids: NDArray[np.int32]  # [T]
-    # [S + 1 + tail pieces]: where each sequence starts. Sequences that were not needed are empty; entry S is the end of
-    # the real tokens; the padding behind it is cut into sequences that are not longer than a real one.
-    cumulative_lengths: NDArray[np.int32]
-    masked_positions: NDArray[np.int32]  # [M], into the tokens
-    masked_ids: NDArray[np.int32]  # [M]: what stood there
-    masked_weights: NDArray[np.float32]  # [M]
-    next_labels: NDArray[np.int32]  # [S]: 0 = B follows A, 1 = B is random
-    next_weights: NDArray[np.float32]  # [S]
-
-
 @inlined
 def _num_to_predict(length: int, rate: float, most: int) -> Any:
     return min(most, max(1, np.int64(np.rint(length * rate)))) if rate > 0 else 0
@@ -248,47 +211,33 @@ def count_fitting(
 def fill_batch(
     plan: Any, order: Any, tokens: Any, shard_tokens: Any, special: Any, masking: Any, continues: Any, has_pairs: bool,
     packed: Any,
-) -> tuple[int, int]:  # fmt: skip
-    """Copy the instances that `order` names into a batch and mask them; returns the tokens and masks used.
+) -> None:  # fmt: skip
+    """Copy the instances that `order` names into a batch and mask them.
 
     Args:
         plan: planned instances.
         order: which of them to take.
         tokens: the tokens of the shard that the plan is of.
         shard_tokens: the tokens of every shard, for random B.
-        special: a Special.
-        masking: a Masking.
+        special: the ids of special tokens, see `loader.Special`.
+        masking: what to mask, see `loader.Masking`.
         continues: by id: whether the piece continues a word.
         has_pairs: whether instances have a B.
-        packed: the arrays to fill.
+        packed: the arrays to fill, see `loader.Packed`.
     """
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
-    groups = np.empty(len(ids), np.int32)
-    chosen = np.zeros(len(ids), np.uint8)
+    groups, chosen = np.empty(len(ids), np.int32), np.empty(len(ids), np.uint8)
     place, num_masked = 0, 0
     for sequence in range(len(order)):
         row = plan[order[sequence]]
         first = place
         starts[sequence] = first
-        ids[place], segments[place] = special.cls, 0
-        place += 1
-        for index in range(row[A_START], row[A_START] + row[A_LENGTH]):
-            ids[place], segments[place] = tokens[index], 0
-            place += 1
-        ids[place], segments[place] = special.sep, 0
-        place += 1
+        ids[first], segments[first] = special.cls, 0
+        place = _copy(tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, place + 1)
         if has_pairs:
             source = shard_tokens[row[B_SHARD]] if row[IS_RANDOM] else tokens
-            largest = np.int64(0)
-            for index in range(row[B_START], row[B_START] + row[B_LENGTH]):
-                ids[place], segments[place] = source[index], 1
-                largest = max(largest, np.int64(source[index]))
-                place += 1
-            if largest >= len(continues):
-                raise IndexError("token ids")  # of a shard that was not checked yet
-            ids[place], segments[place] = special.sep, 1
-            place += 1
-            labels[sequence], label_weights[sequence] = row[IS_RANDOM], 1.0
+            place = _copy(source, row[B_START], row[B_LENGTH], 1, special.sep, masking.vocab_size, ids, segments, place)
+        labels[sequence], label_weights[sequence] = row[IS_RANDOM], has_pairs
         for index in range(first, place):
             positions[index] = index - first
         if masking.rate > 0:
@@ -305,7 +254,21 @@ def fill_batch(
                     ids[index] = _replaced(ids[index], row[MASK_KEY], draws, masking, special.mask)
                     draws += 2
     _pad_tail(packed, len(order), place, num_masked, special.pad)
-    return place, num_masked
+
+
+@inlined
+def _copy(source: Any, start: int, length: int, segment: int, sep_id: int, vocab_size: int, ids: Any, segments: Any,
+          place: int) -> int:  # fmt: skip
+    """Copy a part and put a separator behind it; an id that a shard not checked yet should not have: IndexError."""
+    largest = np.int64(0)
+    for index in range(length):
+        id = np.int64(source[start + index])
+        largest = max(largest, id)
+        ids[place + index], segments[place + index] = id, segment
+    if largest >= vocab_size:
+        raise IndexError("token ids")
+    ids[place + length], segments[place + length] = sep_id, segment
+    return place + length + 1
 
 
 @inlined

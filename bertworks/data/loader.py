@@ -14,7 +14,6 @@ from numba.typed import List
 from numpy.typing import NDArray
 
 from bertworks.data import kernel
-from bertworks.data.kernel import Masking, Packed, Special
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset, Shard
 from bertworks.errors import CorruptFile, UserError
@@ -22,6 +21,8 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
 
 _ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
+
+_MEAN_LENGTH_WITH_ROOM = 32  # slices of sequences that are shorter than this on average are not filled
 
 
 class State(NamedTuple):
@@ -39,6 +40,42 @@ class Shape(NamedTuple):
     sequences: int
     masked: int
     slices: int = 1
+
+
+class Packed(NamedTuple):
+    """The arrays of a batch of fixed shape, to be filled; what stays unused is padding with weight 0."""
+
+    token_ids: NDArray[np.int32]  # [T]
+    segment_ids: NDArray[np.int32]  # [T]
+    position_ids: NDArray[np.int32]  # [T]
+    # [S + 1 + tail pieces]: where each sequence starts. Sequences that were not needed are empty; entry S is the end of
+    # the real tokens; the padding behind it is cut into sequences that are not longer than a real one.
+    cumulative_lengths: NDArray[np.int32]
+    masked_positions: NDArray[np.int32]  # [M], into the tokens
+    masked_ids: NDArray[np.int32]  # [M]: what stood there
+    masked_weights: NDArray[np.float32]  # [M]
+    next_labels: NDArray[np.int32]  # [S]: 0 = B follows A, 1 = B is random
+    next_weights: NDArray[np.float32]  # [S]
+
+
+class Special(NamedTuple):
+    """The ids that instances are built with."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+
+
+class Masking(NamedTuple):
+    """How tokens are chosen and what they become; SAME is what MASK and RANDOM leave."""
+
+    rate: float
+    mask_share: float
+    random_share: float
+    whole_word: bool
+    max_predictions: int
+    vocab_size: int
 
 
 class _Block(NamedTuple):
@@ -167,13 +204,14 @@ class Loader:
 def shape_for(settings: DataSettings, *, tokens: int, slices: int = 1) -> Shape:
     """Return the sizes of slices that hold `tokens` tokens, with room for as many sequences and masks as they can need.
 
-    A slice of ordinary text is full by its tokens; the other limits end it early only where texts are tiny.
+    A slice of ordinary text is full by its tokens; the other limits end it early only where texts are tiny. Room for a
+    sequence costs next to nothing, room for a mask a row of the vocabulary's size.
     """
     if tokens < settings.max_length:
         raise UserError(f"a slice of {tokens} tokens holds no sequence of max_length {settings.max_length}")
-    sequences = max(1, tokens * 2 // settings.max_length)
+    sequences = tokens // min(_MEAN_LENGTH_WITH_ROOM, settings.max_length // 2)
     is_masked = settings.objective.startswith("mlm")
-    masked = int(np.ceil(tokens * settings.mask_rate)) + sequences // 4 + 1 if is_masked else 0
+    masked = int(np.ceil(tokens * settings.mask_rate)) + tokens // (2 * settings.max_length) + 1 if is_masked else 0
     return Shape(tokens, sequences, masked, slices)
 
 

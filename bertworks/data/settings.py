@@ -1,8 +1,8 @@
 """How instances and batches are made: the `[data]` section of a recipe, with the paper's values."""
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings
 
@@ -22,10 +22,11 @@ class DataSettings(Settings):
     max_predictions: int | None = Field(default=None, ge=1)  # per sequence; None: as many as the rate gives
     dupe_factor: int = Field(default=0, ge=0)  # pairs and masks repeat after so many epochs; 0: never
 
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Self:
-        if self.mask_share + self.random_share > 1 + 1e-9:
-            raise ValueError(
-                f"mask_share {self.mask_share} and random_share {self.random_share} are more than 1 together"
-            )
-        return self
+    # On the field and not on the whole section: so it is told together with whatever else is wrong there.
+    @field_validator("random_share")
+    @classmethod
+    def _shares_fit(cls, random_share: float, info: ValidationInfo) -> float:
+        mask_share = info.data.get("mask_share", 0.0)
+        if mask_share + random_share > 1 + 1e-9:
+            raise ValueError(f"{random_share} and mask_share {mask_share} are more than 1 together")
+        return random_share

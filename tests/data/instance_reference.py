@@ -42,14 +42,18 @@ def pairs_of(number, sentences, documents, rules, rng):
     while waiting:
         chunk = chunk_of(waiting, target)
         num_a = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-        a, b = sum(chunk[:num_a], []), sum(chunk[num_a:], [])
+        a, b = joined(chunk[:num_a]), joined(chunk[num_a:])
         is_random = len(chunk) == 1 or rng.random() < 0.5
         if is_random:
             other = rng.choice([index for index in range(len(documents)) if index != number])
             start = rng.randrange(len(documents[other]))
-            b = sum(chunk_of(documents[other][start:], target - len(a)), [])
+            b = joined(chunk_of(documents[other][start:], target - len(a)))
         waiting = waiting[num_a if is_random else len(chunk) :]
         yield *truncated(a, b, most, rng), is_random
+
+
+def joined(sentences):
+    return [id for sentence in sentences for id in sentence]
 
 
 def chunk_of(sentences, target):
@@ -118,9 +122,7 @@ def explains(sentence_starts, pairs, most, could_be_random_b):
         most: tokens of A and B together.
         could_be_random_b: says of (wanted length) which untruncated ranges a random B can be; see `follows`.
     """
-    return any(
-        follows(sentence_starts, pairs, most, target, could_be_random_b) for target in [most, *range(2, most)]
-    )
+    return any(follows(sentence_starts, pairs, most, target, could_be_random_b) for target in [most, *range(2, most)])
 
 
 def follows(starts, pairs, most, target, could_be_random_b):

@@ -1,0 +1,326 @@
+"""P2, F9: the batches of a loader are exact, endless and the same from any state and for any number of ranks."""
+
+import itertools
+import json
+import random
+import shutil
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from numbered_corpus import (
+    NUM_SPECIAL,
+    epoch_of,
+    instances_of,
+    make_loader,
+    ordinary_lengths,
+    unpacked,
+    write_corpus,
+)
+
+from bertworks.data.loader import Loader, Shape, State, shape_for
+from bertworks.data.settings import DataSettings
+from bertworks.data.shards import ARRAYS, MANIFEST, Dataset
+from bertworks.errors import CorruptFile, UserError
+from bertworks.files import sha256_of
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), ordinary_lengths(48), num_shards=4)
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory):
+    documents = ordinary_lengths(300, num_sentences=40, seed=1)
+    return write_corpus(tmp_path_factory.mktemp("ordinary"), documents)
+
+
+def take(loader, count, state=None):
+    return list(itertools.islice(loader.batches(state), count))
+
+
+def are_equal(some_slices, other_slices):
+    return len(some_slices) == len(other_slices) and all(
+        np.array_equal(some, other)
+        for some_slice, other_slice in zip(some_slices, other_slices, strict=True)
+        for some, other in zip(some_slice, other_slice, strict=True)
+    )
+
+
+def multiset(slices):
+    return Counter((*i.original, i.label, *i.masked, *i.ids) for i in instances_of(slices))
+
+
+# The sequence of batches
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "mlm"}, {"dupe_factor": 2}, {"objective": "ltr"}])
+def test_a_fresh_loader_goes_on_from_any_state_kept_as_json(numbered, settings):
+    behind = take(make_loader(numbered, slices=2, **settings), 120)
+    assert behind[-1][1].epoch >= 2
+    for index in random.Random(3).sample(range(119), 12):
+        state = State(*json.loads(json.dumps(behind[index][1])))
+        (slices, state_behind), *_ = take(make_loader(numbered, slices=2, **settings), 1, state)
+        assert are_equal(slices, behind[index + 1][0])
+        assert state_behind == behind[index + 1][1]
+
+
+def test_a_state_is_made_of_plain_numbers_and_moves_forward(numbered):
+    states = [state for _, state in take(make_loader(numbered), 100)]
+    assert all(type(number) is int for state in states for number in state)
+    assert states == sorted(set(states))
+
+
+def test_any_number_of_ranks_gives_the_same_global_batches(numbered):
+    alone = take(make_loader(numbered, slices=12, tokens=64), 20)
+    assert alone[-1][1].epoch >= 1
+    for world_size in (2, 3, 4, 6, 12):
+        loaders = [
+            make_loader(numbered, slices=12, tokens=64, rank=rank, world_size=world_size) for rank in range(world_size)
+        ]
+        for (slices, state), *shares in zip(alone, *(take(loader, 20) for loader in loaders), strict=True):
+            together = [None] * 12
+            for rank, (share, state_of_rank) in enumerate(shares):
+                assert state_of_rank == state
+                together[rank::world_size] = share
+            assert are_equal(together, slices)
+
+
+def test_ranks_may_change_at_any_state(numbered):
+    """F9: four ranks, then two, then one."""
+    alone = take(make_loader(numbered, slices=4), 9)
+    state, position = None, 0
+    for world_size in (4, 2, 1):
+        loaders = [make_loader(numbered, slices=4, rank=rank, world_size=world_size) for rank in range(world_size)]
+        for shares in list(zip(*(take(loader, 3, state) for loader in loaders), strict=True)):
+            together = [None] * 4
+            for rank, (share, _) in enumerate(shares):
+                together[rank::world_size] = share
+            assert are_equal(together, alone[position][0])
+            state = shares[0][1]
+            position += 1
+    assert position == 9
+
+
+def test_ranks_that_cannot_share_the_slices_are_a_user_error(numbered):
+    with pytest.raises(UserError, match="5 ranks cannot share 12 slices"):
+        make_loader(numbered, slices=12, world_size=5)
+
+
+def test_seeds_and_epochs_differ_and_one_seed_repeats(numbered):
+    firsts = [take(make_loader(numbered, seed=seed), 1)[0][0] for seed in (0, 1, 2**40, -1)]
+    assert not any(are_equal(some, other) for some, other in itertools.combinations(firsts, 2))
+    assert are_equal(firsts[1], take(make_loader(numbered, seed=1), 1)[0][0])
+    epochs = [multiset(epoch_of(make_loader(numbered), epoch)) for epoch in range(3)]
+    for some, other in itertools.combinations(epochs, 2):
+        assert (some & other).total() < 0.1 * some.total()
+
+
+def test_dupe_factor_says_after_how_many_epochs_pairs_and_masks_repeat(numbered):
+    loader = make_loader(numbered, dupe_factor=1)
+    first, second = epoch_of(loader, 0), epoch_of(loader, 1)
+    assert multiset(first) == multiset(second)
+    assert instances_of(first) != instances_of(second)  # in another order
+    epochs = [multiset(epoch_of(make_loader(numbered, dupe_factor=2), epoch)) for epoch in range(4)]
+    assert epochs[0] == epochs[2] != epochs[1] == epochs[3]
+    assert (epochs[0] & epochs[1]).total() < 0.1 * epochs[0].total()
+
+
+def test_every_planned_instance_comes_exactly_once_an_epoch_whatever_the_slices(numbered):
+    per_epoch = [multiset(epoch_of(make_loader(numbered, tokens=tokens))) for tokens in (64, 256, 4096)]
+    assert per_epoch[0] == per_epoch[1] == per_epoch[2]
+    assert max(per_epoch[0].values()) == 1
+    # A of the pairs starts every sentence at most once, and the first of every document.
+    starts = [instance.parts()[0][0] - NUM_SPECIAL for instance in instances_of(epoch_of(make_loader(numbered)))]
+    assert len(starts) == len(set(starts))
+
+
+def test_a_slice_never_mixes_blocks_and_blocks_come_in_another_order_each_epoch(numbered):
+    orders = []
+    for epoch in range(6):
+        order = []
+        for packed in epoch_of(make_loader(numbered), epoch):
+            shards = {numbered.shard_of(instance.parts()[0][0] - NUM_SPECIAL) for instance in unpacked(packed)}
+            assert len(shards) == 1
+            order += shards - {order[-1] if order else None}
+        assert sorted(order) == [0, 1, 2, 3]
+        orders.append(tuple(order))
+    assert len(set(orders)) > 2
+
+
+def test_instances_of_a_block_are_shuffled(ordinary):
+    starts = [i.parts()[0][0] for i in instances_of(epoch_of(make_loader(ordinary, tokens=1024)))]
+    assert abs(np.corrcoef(np.arange(len(starts)), starts)[0, 1]) < 4 / np.sqrt(len(starts))
+
+
+def test_a_state_of_other_data_is_a_user_error(numbered):
+    for state in (State(0, 4, 0), State(-1, 0, 0), State(0, 0, -3)):
+        with pytest.raises(UserError, match="not of this data, which has 4 blocks"):
+            next(make_loader(numbered).batches(state))
+
+
+def test_a_seek_deep_into_the_epochs_replays_nothing(numbered):
+    state = State(epoch=1_000_000_000, block=3, offset=11)
+    take(make_loader(numbered), 1)
+    before = time.process_time()
+    take(make_loader(numbered), 1, state)
+    assert time.process_time() - before < 1
+
+
+# Shapes
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "ltr"])
+def test_all_batches_have_the_same_shapes_and_padding_weighs_nothing(numbered, objective):
+    loader = make_loader(numbered, objective=objective, tokens=300)
+    pad = numbered.tokenizer.id_of("[PAD]")
+    shapes = set()
+    for (packed,), _ in take(loader, 120):
+        shapes.add(tuple((array.shape, array.dtype.name) for array in packed))
+        starts, num_sequences = packed.cumulative_lengths, len(packed.next_labels)
+        used = starts[num_sequences]
+        assert starts[0] == 0
+        assert starts[-1] == 300
+        assert np.all(np.diff(starts) >= 0)
+        assert np.diff(starts).max() <= 32  # the tail too: attention is over sequences of at most max_length
+        assert np.all(packed.token_ids[used:] == pad)
+        assert not packed.segment_ids[used:].any()
+        assert not packed.position_ids[used:].any()
+        is_used = np.diff(starts[: num_sequences + 1]) > 0
+        assert np.array_equal(packed.next_weights > 0, is_used & (objective == "mlm+nsp"))
+        assert not packed.next_labels[~is_used].any()
+        for weights in (packed.masked_weights, packed.next_weights):
+            assert set(weights) <= {0.0, 1.0}
+            assert np.all(np.diff(weights) <= 0)
+        is_masked = packed.masked_weights > 0
+        assert np.all(packed.masked_positions[is_masked] < used)
+        assert not packed.masked_positions[~is_masked].any()
+        assert not packed.masked_ids[~is_masked].any()
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(("max_length", "objective"), [(128, "mlm+nsp"), (512, "mlm+nsp"), (128, "mlm"), (512, "ltr")])
+def test_ordinary_text_fills_ninety_eight_percent_of_a_slice(ordinary, max_length, objective):
+    loader = make_loader(ordinary, max_length=max_length, objective=objective, tokens=64 * max_length)
+    filled = [
+        packed.cumulative_lengths[len(packed.next_labels)] / (64 * max_length)
+        for packed in epoch_of(loader)[:-1]  # the last of a block is what was left
+    ]
+    assert np.mean(filled) > 0.98
+
+
+def test_a_slice_takes_as_many_instances_as_fit(numbered):
+    loader = make_loader(numbered, tokens=256)
+    shape = loader._shape
+    slices = epoch_of(loader)
+    for packed, following in itertools.pairwise(slices):
+        if is_same_block(numbered, packed, following):
+            now, coming = unpacked(packed), unpacked(following)[0]
+            tokens = sum(len(instance.ids) for instance in [*now, coming])
+            masked = sum(len(instance.masked) for instance in [*now, coming])
+            assert tokens > shape.tokens or masked > shape.masked or len(now) == shape.sequences
+
+
+def is_same_block(numbered, *slices):
+    firsts = [unpacked(packed)[0].parts()[0][0] - NUM_SPECIAL for packed in slices]
+    return len({numbered.shard_of(first) for first in firsts}) == 1
+
+
+def test_a_fixed_number_of_sequences_is_a_shape_too(numbered):
+    settings = DataSettings(max_length=32)
+    loader = Loader(numbered.dataset, settings, Shape(tokens=8 * 32, sequences=8, masked=8 * 5), seed=7)
+    counts = [int(packed.next_weights.sum()) for packed in epoch_of(loader)]
+    assert sum(count < 8 for count in counts) <= 4  # the last of each block
+    assert multiset(epoch_of(loader)) == multiset(epoch_of(make_loader(numbered)))
+
+
+@pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.99])
+@pytest.mark.parametrize("max_length", [8, 128, 512])
+def test_the_least_shape_holds_the_longest_sequence(ordinary, mask_rate, max_length):
+    for whole_word in (False, True):
+        loader = make_loader(
+            ordinary, max_length=max_length, mask_rate=mask_rate, tokens=max_length, whole_word=whole_word
+        )
+        assert len(take(loader, 50)) == 50
+
+
+def test_a_slice_too_small_for_one_sequence_is_a_user_error():
+    with pytest.raises(UserError, match="a slice of 127 tokens holds no sequence of max_length 128"):
+        shape_for(DataSettings(), tokens=127)
+
+
+# Odd texts
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [[[1]] * 50, [[5000], [1]], [[7] * 900, [3]], [[40, 1, 300, 2]] * 9, [[2, 3], [4]]],
+    ids=["one word each", "one giant sentence", "one giant document", "sentences over max_length", "two documents"],
+)
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm"])
+@pytest.mark.parametrize("max_length", [8, 512])
+def test_odd_documents_are_instances_too(tmp_path, documents, objective, max_length):
+    numbered = write_corpus(tmp_path, documents)
+    found = instances_of(epoch_of(make_loader(numbered, objective=objective, max_length=max_length, tokens=1024)))
+    first_tokens = {numbered.document_of(instance.original[1] - NUM_SPECIAL) for instance in found}
+    assert first_tokens == set(range(len(documents)))
+    assert all(len(instance.ids) <= max_length for instance in found)
+    assert all(len(instance.masked) >= 1 for instance in found)
+
+
+def test_a_single_document_says_what_to_do_instead(tmp_path):
+    numbered = write_corpus(tmp_path, [[5, 5, 5]])
+    with pytest.raises(UserError, match=r"needs two documents, and the data has one; use objective=mlm"):
+        make_loader(numbered)
+    assert instances_of(epoch_of(make_loader(numbered, objective="mlm")))
+
+
+# Corrupt shards: a random B is taken from shards that have not had their turn to be checked
+
+
+@pytest.fixture
+def altered(numbered, tmp_path):
+    """Gives a function that writes an array of one shard anew, with the size that the manifest says."""
+
+    def alter(kind, change, *, in_manifest=False):
+        folder = tmp_path / kind
+        shutil.copytree(numbered.dataset.folder, folder)
+        path = sorted(folder.glob(f"train-*.{kind}.npy"))[2]
+        array = np.load(path)
+        change(array)
+        np.save(path, array)
+        if in_manifest:
+            manifest = json.loads((folder / MANIFEST).read_text())
+            manifest["files"][path.name]["sha256"] = sha256_of(path)
+            (folder / MANIFEST).write_text(json.dumps(manifest))
+        return numbered._replace(dataset=Dataset(folder))
+
+    return alter
+
+
+def set_in_the_middle(value):
+    def change(array):
+        array[1:-1] = value
+
+    return change
+
+
+def check_ids_of_an_epoch(loader):
+    for (packed,), state in loader.batches():
+        assert state.epoch == 0
+        assert packed.token_ids.max() < loader._dataset.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("tokens", 65_535), ("sentences", 2**63 + 5), ("sentences", 0), ("documents", 10**15)]
+)
+@pytest.mark.parametrize("in_manifest", [False, True])
+def test_a_corrupt_shard_is_found_wherever_it_is_used_first(altered, kind, value, in_manifest):
+    assert kind in ARRAYS
+    for seed in range(4):
+        loader = make_loader(altered(kind, set_in_the_middle(value), in_manifest=in_manifest), seed=seed)
+        with pytest.raises(CorruptFile):
+            check_ids_of_an_epoch(loader)
+        shutil.rmtree(loader._dataset.folder)
