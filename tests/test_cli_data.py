@@ -8,7 +8,7 @@ import pytest
 from bertworks import cli
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
-WORDS = "the cat sat on a mat and saw two dogs run far away from it".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs", "run", "far", "away", "from", "it"]
 DOCUMENT = "The cat sat on a mat. It saw two dogs.\nThe dogs run far away from it. And the cat sat.\n"
 
 

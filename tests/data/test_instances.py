@@ -9,7 +9,7 @@ import pytest
 from instance_reference import Pair, Rules, explains, make_instances, num_to_predict, word_groups
 from numbered_corpus import NUM_SPECIAL, epoch_of, instances_of, make_loader, ordinary_lengths, unpacked, write_corpus
 
-from bertworks.data import kernel
+from bertworks.data import kernel, loader
 
 MAX_LENGTH = 32
 NUM_PASSES = 100
@@ -278,11 +278,20 @@ def test_draws_look_uniform_over_counters_and_over_neighbouring_keys():
         assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4 / np.sqrt(len(draws))
 
 
+def test_every_bit_of_a_key_turns_every_bit_of_a_draw_half_the_time():
+    keys = np.random.default_rng(0).integers(0, 2**40, 500).tolist()
+    draws = np.array([kernel.order_keys(key, 1)[0] for key in keys])
+    for bit in range(63):
+        turned = draws ^ np.array([kernel.order_keys(key ^ (1 << bit), 1)[0] for key in keys])
+        shares = np.unpackbits(turned.view(np.uint8).reshape(-1, 8), axis=1).mean(axis=0)
+        assert np.abs(shares - 0.5).max() < 6 * 0.5 / np.sqrt(500), bit
+
+
 def test_no_two_documents_share_a_key_in_any_of_some_epochs():
     keys = {
         kernel.derive_key(epoch_key, document)
         for epoch_key in (kernel.derive_key(1, epoch) for epoch in range(3))
-        for document in range(-1, 100_000)  # -1 is the key that shuffles
+        for document in (loader._ORDER, *range(100_000))  # what shuffles has a key beside the documents
     }
     assert len(keys) == 3 * 100_001
     assert min(keys) >= 0  # 63 bits, so it passes as a plain int
