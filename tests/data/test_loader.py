@@ -324,3 +324,11 @@ def test_a_corrupt_shard_is_found_wherever_it_is_used_first(altered, kind, value
         with pytest.raises(CorruptFile):
             check_ids_of_an_epoch(loader)
         shutil.rmtree(loader._dataset.folder)
+
+
+def test_a_shard_altered_within_bounds_is_found_when_it_is_entered(altered):
+    def change(array):
+        array[:2] = array[1::-1]
+
+    with pytest.raises(CorruptFile, match=r"train-\d+\.tokens\.npy was altered"):
+        epoch_of(make_loader(altered("tokens", change), objective="mlm"))
