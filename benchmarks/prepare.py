@@ -20,7 +20,7 @@ from measuring import parser, report, text_slices, unpack_vocabulary
 from tokenizers import BertWordPieceTokenizer
 
 from bertworks import Tokenizer
-from bertworks.data.prepare import Options, make_arrays
+from bertworks.data.arrays import Options, make_arrays
 from bertworks.data.shards import write_shard
 from bertworks.data.units import Unit
 from bertworks.text.bulk import BulkTokenizer

@@ -8,7 +8,6 @@ import numpy as np
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import SPLITS, Dataset
-from bertworks.text.tokenizer import Tokenizer
 
 _BAR_WIDTH = 40
 
@@ -16,7 +15,17 @@ _BAR_WIDTH = 40
 def summary(dataset: Dataset) -> dict[str, Any]:
     """Return what the data is: counts, settings, and how many sentences and documents have up to 1, 2, 4 ... tokens."""
     manifest = dataset.manifest
-    names = ("kind", "vocab_size", "tokenizer", "options", *SPLITS, "duplicates", "too_short", "replaced_lines")
+    names = (
+        "kind",
+        "vocab_size",
+        "tokenizer",
+        "options",
+        *SPLITS,
+        "duplicates",
+        "too_short",
+        "empty",
+        "replaced_lines",
+    )
     return {name: manifest[name] for name in names} | {
         "shards": len(dataset.shards("train")),
         "sentence_lengths": _histogram(dataset, of_documents=False),
@@ -36,7 +45,7 @@ def _histogram(dataset: Dataset, *, of_documents: bool) -> dict[str, int]:
 
 def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield instances in the order of training, epoch after epoch, with their tokens as text."""
-    pieces = Tokenizer.from_folder(dataset.folder).pieces
+    pieces = dataset.tokenizer.pieces
     shape = shape_for(settings, tokens=settings.max_length)._replace(sequences=1)
     for (packed,), _ in Loader(dataset, settings, shape, seed=seed).batches():
         length = int(packed.cumulative_lengths[1])
@@ -59,7 +68,7 @@ def summary_text(found: dict[str, Any]) -> str:
     for split in SPLITS:
         counts = "".join(f" {found[split][kind]:>14,} {kind}" for kind in ("documents", "sentences", "tokens"))
         lines.append(f"{split:<8}{counts}")
-    for name in ("duplicates", "too_short"):
+    for name in ("duplicates", "too_short", "empty"):
         if found[name]:
             lines.append(f"left out {found[name]:>14,} documents: {name.replace('_', ' ')}")
     for name, title in (("sentence_lengths", "Sentences"), ("document_lengths", "Documents")):

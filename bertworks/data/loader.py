@@ -17,7 +17,6 @@ from bertworks.data import kernel
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset, Shard
 from bertworks.errors import CorruptFile, UserError
-from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
 
 _ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
@@ -118,7 +117,7 @@ class Loader:
         self._num_special = 3 if self._has_pairs else 2
         if self._has_pairs and self._document_ends[-1] < 2:
             raise UserError("a random next sentence needs two documents, and the data has one; use objective=mlm")
-        tokenizer = Tokenizer.from_folder(dataset.folder)
+        tokenizer = dataset.tokenizer
         self._special = Special(*(tokenizer.id_of(token) for token in (CLS, SEP, MASK, PAD)))
         self._continues = np.array([piece.startswith(CONTINUATION) for piece in tokenizer.pieces])
         self._masking = _masking(settings, dataset.vocab_size)
