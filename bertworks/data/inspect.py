@@ -10,6 +10,7 @@ from bertworks.data.settings import DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 
 _BAR_WIDTH = 40
+_LEFT_OUT = ("duplicates", "too_short", "empty")
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def summary_text(found: dict[str, Any]) -> str:
     for split in SPLITS:
         counts = "".join(f" {found[split][kind]:>14,} {kind}" for kind in ("documents", "sentences", "tokens"))
         lines.append(f"{split:<8}{counts}")
-    for name in ("duplicates", "too_short", "empty"):
+    for name in _LEFT_OUT:
         if found[name]:
             lines.append(f"left out {found[name]:>14,} documents: {name.replace('_', ' ')}")
     for name, title in (("sentence_lengths", "Sentences"), ("document_lengths", "Documents")):
