@@ -213,7 +213,6 @@ def test_an_error_of_the_corpus_is_passed_on_as_it_is(corpus: Corpus, tmp_path: 
 INTERRUPT_WHILE_COUNTING = """
 import os, signal, sys, time
 from pathlib import Path
-from bertworks import processes
 from bertworks.text import word_counts
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules
@@ -224,6 +223,7 @@ def blocks():
     os.killpg(0, signal.SIGINT)
     time.sleep(60)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 word_counts._CHUNK_CHARS = 1
 corpus = Corpus([sys.argv[1]])
 corpus.blocks = blocks
