@@ -67,10 +67,11 @@ class BulkTokenizer:
             entries=np.full(_NUM_POINTS, _UNKNOWN, np.int32),
             neighbours=np.full(_NUM_POINTS, kernel.UNMET, np.uint8),
             sequences=np.zeros((_MAX_SEQUENCES, 2), np.int32),
-            sigma=np.array([self._codes.get("σ", 0), self._codes.get("ς", 0)], np.int32),
             trie=self._build_trie(),
             unk_id=self._unk_id,
         )
+        self._add_sequence("σ", ())
+        self._add_sequence("ς", ())
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of every text."""

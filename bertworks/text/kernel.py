@@ -34,8 +34,7 @@ class Tables(NamedTuple):
 
     entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it is met
     neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it; UNMET until it is met
-    sequences: NDArray[np.int32]  # (entry, combining class) of characters that become several
-    sigma: NDArray[np.int32]  # the letters σ and ς
+    sequences: NDArray[np.int32]  # (letter, combining class) of characters that become several; the first are σ and ς
     trie: NDArray[np.int32]
     unk_id: int
 
@@ -135,7 +134,7 @@ def tokenize(
     That is the texts done and their tokens; the text at fault is begun again in the next call. Each text in `points`
     ends with a line end, which also ends its last word.
     """
-    entries, neighbours, sequences, sigma, trie, unk_id = tables
+    entries, neighbours, sequences, trie, unk_id = tables
     letters = np.zeros(MAX_WORD_LENGTH, np.int32)
     orders = np.zeros(MAX_WORD_LENGTH, np.int32)  # combining classes; written only for letters that have one
     starts = np.zeros(MAX_WORD_LENGTH, np.int32)
@@ -174,37 +173,33 @@ def tokenize(
                 form = _sigma_form(points, index, first, neighbours)
                 if form == _NOT_YET:
                     return text, count_before
-                kind, value = np.int32(LETTER), sigma[form]
-            is_sequence, sequence = kind == SEQUENCE, value >> 2
-            for part in range(value & 3 if is_sequence else 1):
-                order = np.int32(0)
-                if is_sequence:
-                    entry, order = sequences[sequence + part, 0], sequences[sequence + part, 1]
-                    kind, value = entry >> KIND_SHIFT, entry & _VALUE
-                if kind == LETTER:
+                value = form << 2 | 1  # the first two sequences are σ and ς
+            if kind in (SEQUENCE, SIGMA):
+                for part in range(value >> 2, (value >> 2) + (value & 3)):
+                    order = sequences[part, 1]
                     if not order:
                         run_start = length
                     if length < MAX_WORD_LENGTH:
-                        _put_combining(letters, orders, length, run_start, value, order)
+                        _put_combining(letters, orders, length, run_start, sequences[part, 0], order)
                         starts[length] = place
                     length += 1
                     end = place + 1
                     if not order:
                         run_start = length
-                    continue
-                if length:
-                    count = _finish_word(letters, starts, marks, length, end, number, trie, unk_id, rows, count)
-                    number += 1
-                    length = run_start = 0
-                    if has_marks:
-                        marks[:] = 0
-                        has_marks = False
-                if kind == ALONE:
-                    rows[count, ID] = value
-                    rows[count, START] = place
-                    rows[count, END] = place + 1
-                    rows[count, WORD] = number
-                    count += 1
-                    number += 1
+                continue
+            if length:
+                count = _finish_word(letters, starts, marks, length, end, number, trie, unk_id, rows, count)
+                number += 1
+                length = run_start = 0
+                if has_marks:
+                    marks[:] = 0
+                    has_marks = False
+            if kind == ALONE:
+                rows[count, ID] = value
+                rows[count, START] = place
+                rows[count, END] = place + 1
+                rows[count, WORD] = number
+                count += 1
+                number += 1
         counts[text] = count - count_before
     return len(text_ends), count
