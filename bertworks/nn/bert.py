@@ -1,0 +1,152 @@
+"""BERT: the encoder of the paper, over packed tokens, with the heads that a task asks for.
+
+T tokens, S sequences, D width, N heads, H width of a head, M masked positions, V vocabulary.
+
+Section 3 in code: a token's embedding is the sum of its piece's, its segment's and its position's, normalised. Each
+block attends, adds and normalises, then does the same with a feed-forward layer four times as wide (post-LN, as in the
+Transformer). Dropout follows every sub-layer. The pooler reads [CLS], the first token of a sequence.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertworks.nn.attention import attend, attention_weights
+from bertworks.nn.config import BertConfig
+from bertworks.nn.heads import Head, make_head
+from bertworks.nn.layers import Embedding, LayerNorm, Linear, activate
+from bertworks.nn.packing import Packing, Tokens
+
+_SINUSOID_BASE = 10_000.0
+
+
+class Encoded(NamedTuple):
+    """What the encoder gives; the lists are empty unless they were asked for."""
+
+    hidden_TD: Tensor
+    all_hidden: list[Tensor]  # embeddings and every layer, [T, D] each
+    attentions: list[list[Tensor]]  # for every layer and sequence, [N, L, L]
+
+
+class Embeddings(nn.Module):
+    """Piece + segment + position, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.token = Embedding(config.vocab_size, config.hidden_size)
+        self.position = Embedding(config.max_position_embeddings, config.hidden_size)
+        self.segment = Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = config.hidden_dropout_prob
+        self.position.weight.requires_grad_(config.positions == "learned")
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return [T, D]."""
+        x_TD = self.token(tokens.token_ids) + self.segment(tokens.segment_ids) + self.position(tokens.position_ids)
+        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to its input and normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.qkv = Linear(width, 3 * width)
+        self.attention_out = Linear(width, width)
+        self.attention_norm = LayerNorm(width, config.layer_norm_eps)
+        self.up = Linear(width, config.intermediate_size)
+        self.down = Linear(config.intermediate_size, width)
+        self.norm = LayerNorm(width, config.layer_norm_eps)
+        self.num_heads, self.head_width = config.num_attention_heads, config.head_width
+        self.causal = config.direction != "both"
+        self.act = config.hidden_act
+        self.dropout, self.attention_dropout = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+
+    def forward(self, x_TD: Tensor, packing: Packing) -> Tensor:
+        """Return [T, D]."""
+        dropout = self.attention_dropout if self.training else 0.0
+        attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout)
+        x_TD = self.attention_norm(x_TD + self._drop(self.attention_out(attended_TD)))
+        return self.norm(x_TD + self._drop(self.down(activate(self.up(x_TD), self.act))))
+
+    def project(self, x_TD: Tensor) -> Tensor:
+        """Return queries, keys and values of all heads, [T, 3, N, H]."""
+        return self.qkv(x_TD).view(-1, 3, self.num_heads, self.head_width)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Bert(nn.Module):
+    """The encoder and its heads.
+
+    Args:
+        config: the sizes.
+        heads: which heads to have and how many outputs each has, see `make_head`.
+        pooler: whether to have the layer over [CLS] that is trained with NSP; heads that read it bring it along.
+    """
+
+    def __init__(self, config: BertConfig, heads: dict[str, int] | None = None, *, pooler: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.heads: nn.ModuleDict = nn.ModuleDict(
+            {name: make_head(name, config, num_outputs) for name, num_outputs in (heads or {}).items()}
+        )
+        needs_pooler = pooler or any(head.reads_pooled for head in self.all_heads())
+        self.pooler = Linear(config.hidden_size, config.hidden_size) if needs_pooler else None
+
+    def all_heads(self) -> Iterable[Head]:
+        """Return the heads."""
+        return self.heads.values()  # type: ignore[return-value]
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return the last layer's output, [T, D]."""
+        x_TD, packing = self._begin(tokens)
+        for block in self.blocks:
+            x_TD = block(x_TD, packing)
+        return packing.leave(x_TD)
+
+    def encode(self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False) -> Encoded:
+        """Return the last layer's output and, if asked for, every layer's and the attention weights."""
+        x_TD, packing = self._begin(tokens)
+        all_hidden = [packing.leave(x_TD)] if hidden else []
+        all_attentions = []
+        for block in cast(Iterable[Block], self.blocks):
+            if attentions:
+                heads_T3NH = packing.leave(block.project(x_TD))
+                starts = tokens.packing.cumulative_lengths.tolist()
+                all_attentions.append(attention_weights(heads_T3NH, starts, self.config.direction))
+            x_TD = block(x_TD, packing)
+            if hidden:
+                all_hidden.append(packing.leave(x_TD))
+        return Encoded(packing.leave(x_TD), all_hidden, all_attentions)
+
+    def _begin(self, tokens: Tokens) -> tuple[Tensor, Packing]:
+        packing = tokens.packing
+        if self.config.direction == "right_to_left":
+            packing = packing.backwards()
+        return packing.enter(self.embeddings(tokens)), packing
+
+    def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
+        """Return the pooled output of every sequence, [S, D]: its [CLS] through a dense layer and tanh."""
+        assert self.pooler is not None, "this model has no pooler"
+        # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
+        firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
+        return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
+
+
+def sinusoids(num_positions: int, width: int) -> Tensor:
+    """Return the Transformer's fixed position table: sines in even, cosines in odd columns, ever longer waves."""
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * torch.pow(
+        _SINUSOID_BASE, -torch.arange(0, width, 2, dtype=torch.float64) / width
+    )
+    table = torch.zeros(num_positions, width, dtype=torch.float64)
+    table[:, 0::2] = angles.sin()
+    table[:, 1::2] = angles.cos()[:, : width // 2]
+    return table.float()

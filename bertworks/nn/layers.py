@@ -1,0 +1,69 @@
+"""Linear maps, embeddings and LayerNorm whose weights are made without values.
+
+A model folder or `initialise` gives the values: torch's own layers would first fill hundreds of megabytes with random
+numbers that are then overwritten.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Linear(nn.Module):
+    """x W^T + b."""
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_out, num_in))
+        self.bias = nn.Parameter(torch.empty(num_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map the last dimension."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(nn.Module):
+    """A row for every id."""
+
+    def __init__(self, num_rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_rows, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up the rows."""
+        return F.embedding(ids, self.weight)
+
+
+class LayerNorm(nn.Module):
+    """Mean 0 and variance 1 over the last dimension, then scaled and shifted."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+def activate(x: Tensor, name: str) -> Tensor:
+    """Apply the activation function of that name."""
+    if name == "relu":
+        return F.relu(x)
+    return F.gelu(x, approximate="tanh" if name == "gelu_new" else "none")
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, std: float, seed: int) -> None:
+    """Fill all weights as the original code does: matrices by a normal cut at two deviations, biases 0, scales 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim > 1:
+                values = torch.empty(parameter.shape)  # drawn on the CPU: the same on every device
+                nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=generator)
+                parameter.copy_(values)
+            else:
+                parameter.fill_(1.0 if isinstance(module, LayerNorm) and name == "weight" else 0.0)

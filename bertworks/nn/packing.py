@@ -1,0 +1,121 @@
+"""Texts of different lengths as one row of tokens, without padding.
+
+A batch is its tokens laid end to end and the places where each sequence starts. Everything but attention works token by
+token and needs no more than that. Attention needs to know which tokens belong together: flash attention on a GPU takes
+the starts as they are, and everywhere else sequences of one length are computed together. So that these are slices and
+not copies, sequences are laid in order of length on entry to the encoder and put back at its end, once, not per layer.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Run(NamedTuple):
+    """Sequences of one length that lie together."""
+
+    first_token: int
+    num_sequences: int
+    length: int
+
+
+class Packing(NamedTuple):
+    """Which tokens of a batch belong together. T tokens, S sequences, the last of which ends at T."""
+
+    cumulative_lengths: Tensor  # [S + 1], int32, on the device
+    max_length: int
+    runs: tuple[Run, ...] | None  # None: attention takes the cumulative lengths
+    order: Tensor | None = None  # [T]: the tokens as attention wants them; None: as they are
+    inverse: Tensor | None = None  # [T]: and back again
+
+    def enter(self, rows: Tensor) -> Tensor:
+        """Lay a batch's rows as attention wants them."""
+        return rows if self.order is None else rows.index_select(0, self.order)
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """Put rows back to where the batch has them."""
+        return rows if self.inverse is None else rows.index_select(0, self.inverse)
+
+    def backwards(self) -> "Packing":
+        """Lay everything the other way round, so that what comes after a token lies before it."""
+        num_tokens = self.cumulative_lengths[-1:]
+        if self.order is None or self.inverse is None:
+            order = inverse = torch.arange(num_tokens.item(), device=num_tokens.device).flip(0)
+        else:
+            order, inverse = self.order.flip(0), len(self.inverse) - 1 - self.inverse
+        end = len(order)
+        runs = self.runs and tuple(
+            run._replace(first_token=end - run.first_token - run.num_sequences * run.length) for run in self.runs[::-1]
+        )
+        return Packing(num_tokens - self.cumulative_lengths.flip(0), self.max_length, runs, order, inverse)
+
+
+class Tokens(NamedTuple):
+    """What the encoder reads."""
+
+    token_ids: Tensor  # [T]
+    segment_ids: Tensor  # [T]
+    position_ids: Tensor  # [T]
+    packing: Packing
+
+
+def pack_lengths(
+    lengths: Sequence[int] | NDArray[np.integer], device: torch.device | str = "cpu", *, flash: bool = False
+) -> Packing:
+    """Say how sequences of these lengths lie end to end.
+
+    Args:
+        lengths: of each sequence; 0 is allowed.
+        device: where the tokens are.
+        flash: whether attention will be flash attention, which takes them as they are.
+    """
+    counts = np.asarray(lengths, np.int64)
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    cumulative = torch.from_numpy(starts.astype(np.int32)).to(device, non_blocking=True)
+    longest = int(counts.max(initial=0))
+    if flash:
+        return Packing(cumulative, longest, None)
+    by_length = np.argsort(counts, kind="stable")
+    runs = _runs(counts[by_length])
+    if np.array_equal(by_length, np.arange(len(counts))):
+        return Packing(cumulative, longest, runs)
+    order = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in by_length])
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return Packing(cumulative, longest, runs, torch.from_numpy(order).to(device), torch.from_numpy(inverse).to(device))
+
+
+def _runs(lengths: NDArray[np.int64]) -> tuple[Run, ...]:
+    """Find the runs of lengths that ascend."""
+    found = []
+    first_token = 0
+    for length, count in zip(*np.unique(lengths, return_counts=True), strict=True):
+        if length:
+            found.append(Run(first_token, int(count), int(length)))
+        first_token += int(length) * int(count)
+    return tuple(found)
+
+
+def pack(
+    ids: Sequence[Sequence[int]],
+    segment_ids: Sequence[Sequence[int]] | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    flash: bool = False,
+) -> Tokens:
+    """Lay sequences of ids end to end; positions count from 0 in each."""
+    lengths = [len(sequence) for sequence in ids]
+    token_ids = _joined(ids)
+    segments = _joined(segment_ids) if segment_ids is not None else np.zeros_like(token_ids)
+    positions = np.concatenate([np.arange(length) for length in lengths]) if lengths else np.zeros(0, np.int64)
+    rows = [torch.from_numpy(array).to(device) for array in (token_ids, segments, positions)]
+    return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash))
+
+
+def _joined(sequences: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    return np.fromiter((value for sequence in sequences for value in sequence), np.int64)
