@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertworks.errors import UserError
+    from bertworks.model import Model, load
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["Tokenizer", "UserError", "__version__", "split_sentences"]
+__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "split_sentences"]
 
 _HOMES = {
+    "Model": "bertworks.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
+    "load": "bertworks.model",
     "split_sentences": "bertworks.text.sentences",
 }
 

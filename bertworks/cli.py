@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from bertworks import __version__
+from bertworks.cli_models import add_commands
 from bertworks.errors import UserError
 
 app = typer.Typer(
@@ -221,6 +222,9 @@ def demo(
     from bertworks.demo import run_demo
 
     run_demo(overrides or [], quiet=quiet)
+
+
+add_commands(app)
 
 
 def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> Any:

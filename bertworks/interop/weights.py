@@ -10,7 +10,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, safe_join
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -128,28 +128,41 @@ def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
 
 def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
     """Write tensors in the order of their names; the same weights give the same bytes."""
+    names = sorted(tensors)
+    entries = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
+    write_in_order(path, entries, (tensors[name] for name in names))
+
+
+def write_in_order(
+    path: str | os.PathLike[str],
+    entries: Sequence[tuple[str, torch.dtype, tuple[int, ...]]],
+    tensors: Iterable[Tensor],
+) -> None:
+    """Write tensors whose names, types and shapes are known before they are; each is dropped when it is written."""
     header: dict[str, Any] = {METADATA: {"format": "pt"}}  # transformers refuses a file that does not say this
     place = 0
-    for name, tensor in sorted(tensors.items()):
-        end = place + tensor.numel() * tensor.element_size()
-        shape, offsets = list(tensor.shape), [place, end]
-        header[name] = {"dtype": _TYPE_NAMES[tensor.dtype], "shape": shape, "data_offsets": offsets}
+    for name, dtype, shape in entries:
+        end = place + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _TYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [place, end]}
         place = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with atomic_write(path, "wb") as stream:
         stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-        for _, tensor in sorted(tensors.items()):
-            stream.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for (name, dtype, shape), tensor in zip(entries, tensors, strict=True):
+            assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape), f"{name} is not what was announced"
+            if tensor.numel():
+                stream.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def read_sharded(index: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the tensors of several files, of which an index says which tensor lies in which."""
-    from bertworks.files import safe_join
-
+    # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
+    root = index.parents[2] if index.parent.parent.name == "snapshots" else index.parent
+    place = index.parent.relative_to(root)
     tensors: dict[str, Tensor] = {}
     for file_name in sorted(set(names.values())):
-        tensors |= read_weights(safe_join(index.parent, file_name))
+        tensors |= read_weights(safe_join(root, (place / file_name).as_posix()))
     missing = sorted(set(names) - set(tensors))
     if missing:
         raise CorruptFile(f"{index} lists {missing[0]!r}, which its file does not hold")

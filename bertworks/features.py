@@ -1,0 +1,132 @@
+"""Hidden states of the texts of a file, written as safetensors, JSON lines or parquet.
+
+Texts are computed some hundreds at a time and written as they come, so memory does not grow with the file. A word's
+features are those of its first piece, as in the paper's section 5.3.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+from bertworks.interop.weights import write_in_order
+from bertworks.model import Features, Model
+from bertworks.text.encoding import Encoding
+
+PER = ("token", "word")
+_TEXTS_AT_ONCE = 256
+
+
+class Row(NamedTuple):
+    """What is written of one text."""
+
+    number: int  # of the text, from 0
+    names: list[str]  # tokens, or words as they stand in the text
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    hidden: NDArray[np.float32]  # [layers, tokens or words, width]
+
+
+def write_features(
+    model: Model, texts: Sequence[str], out: Path, *, layers: Sequence[int], per: str = "token", truncate: bool = False
+) -> None:
+    """Write the features of every text; the ending of `out` names the form."""
+    writers: dict[str, Callable[..., None]] = {
+        ".safetensors": _write_safetensors,
+        ".jsonl": _write_jsonl,
+        ".parquet": _write_parquet,
+    }
+    if per not in PER:
+        raise UserError(f"no features are kept per {per[:40]!r}; choose {' or '.join(PER)}")
+    if out.suffix not in writers:
+        raise UserError(f"cannot tell the form of {out}; let it end in {', '.join(writers)}")
+    model.check_layers(layers)
+    writers[out.suffix](model, texts, out, layers, per, truncate)
+
+
+def _rows(model: Model, texts: Sequence[str], layers: Sequence[int], per: str, truncate: bool) -> Iterator[Row]:
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        some = texts[first : first + _TEXTS_AT_ONCE]
+        for number, found in enumerate(model.features(some, layers=layers, truncate=truncate)):
+            yield _row(first + number, some[number], found, per)
+
+
+def _row(index: int, text: str, found: Features, per: str) -> Row:
+    encoding = found.encoding
+    if per == "token":
+        return Row(index, encoding.tokens, encoding.ids, encoding.offsets, found.hidden)
+    firsts, spans = _words(encoding)
+    names = [text[start:end] for start, end in spans]
+    return Row(index, names, [encoding.ids[place] for place in firsts], spans, found.hidden[:, firsts])
+
+
+def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return each word's first piece and its span of characters."""
+    firsts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for place, word in enumerate(encoding.word_ids):
+        if word is not None:
+            firsts.setdefault(word, place)
+            ends[word] = encoding.offsets[place][1]
+    return list(firsts.values()), [(encoding.offsets[place][0], ends[word]) for word, place in firsts.items()]
+
+
+def _write_safetensors(
+    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
+) -> None:
+    """Write `i/hidden`, `i/ids` and `i/offsets`; the header comes first in a file, so lengths are found out before."""
+    width, sizes = model.net.config.hidden_size, model.encode(texts, truncate=truncate)
+    entries: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
+    for index, encoding in enumerate(sizes):
+        count = len(encoding.ids) if per == "token" else len(_words(encoding)[0])
+        entries.append((f"{index}/hidden", torch.float32, (len(layers), count, width)))
+        entries.append((f"{index}/ids", torch.int64, (count,)))
+        entries.append((f"{index}/offsets", torch.int64, (count, 2)))
+
+    def tensors() -> Iterator[torch.Tensor]:
+        for row in _rows(model, texts, layers, per, truncate):
+            yield torch.from_numpy(np.ascontiguousarray(row.hidden))
+            yield torch.tensor(row.ids, dtype=torch.int64)
+            yield torch.tensor(row.offsets, dtype=torch.int64).view(-1, 2)
+
+    write_in_order(out, entries, tensors())
+
+
+def _write_jsonl(
+    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
+) -> None:
+    with atomic_write(out) as stream:
+        for row in _rows(model, texts, layers, per, truncate):
+            values: dict[str, Any] = {"index": row.number, f"{per}s": row.names, "ids": row.ids, "offsets": row.offsets}
+            values["layers"] = {
+                str(layer): np.round(part.astype(float), 6).tolist()
+                for layer, part in zip(layers, row.hidden, strict=True)
+            }
+            stream.write(json.dumps(values, ensure_ascii=False) + "\n")
+
+
+def _write_parquet(
+    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
+) -> None:
+    """Write a row for every token or word: index, name, id, start, end, and a column of vectors for each layer."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UserError('parquet needs pyarrow: pip install "bertworks[data]"') from None
+    vector = pa.list_(pa.float32(), model.net.config.hidden_size)
+    whole = pa.int64()
+    columns = [("index", whole), (per, pa.string()), ("id", whole), ("start", whole), ("end", whole)]
+    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in layers)])
+    with atomic_write(out, "wb") as stream, pq.ParquetWriter(stream, schema) as writer:
+        for row in _rows(model, texts, layers, per, truncate):
+            starts, ends = zip(*row.offsets, strict=True) if row.offsets else ((), ())
+            values = [[row.number] * len(row.ids), row.names, row.ids, list(starts), list(ends)]
+            vectors = [pa.FixedSizeListArray.from_arrays(part.ravel(), part.shape[-1]) for part in row.hidden]
+            writer.write_table(pa.Table.from_arrays([*map(pa.array, values), *vectors], schema=schema))

@@ -1,0 +1,42 @@
+"""Where a model lies: a folder, a run folder, or a name in the local Hugging Face cache. Nothing is ever fetched."""
+
+import os
+import re
+from pathlib import Path
+
+from bertworks.errors import UserError
+
+_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_BERT_OWNER = "google-bert"  # where the names without an owner have moved to
+
+
+def find_model(source: str | os.PathLike[str]) -> Path:
+    """Return the model folder that is meant, or say where it was looked for."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / "model" if (folder / "model" / "config.json").exists() else folder
+    if folder.exists():
+        raise UserError(f"{source} is a file; give the folder with its config.json")
+    cached = _find_cached(os.fspath(source))
+    if cached is None:
+        raise UserError(f"no model {str(source)[:80]!r}: neither a folder nor a name in {_cache_folder()}")
+    return cached
+
+
+def _cache_folder() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache)
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+
+
+def _find_cached(name: str) -> Path | None:
+    if not _CACHE_NAME.fullmatch(name):
+        return None
+    for full_name in (name, f"{_BERT_OWNER}/{name}"):
+        folder = _cache_folder() / f"models--{full_name.replace('/', '--')}"
+        reference = folder / "refs" / "main"
+        if reference.is_file():
+            snapshot = folder / "snapshots" / reference.read_text().strip()[:64]
+            if snapshot.is_dir() and snapshot.parent == folder / "snapshots":
+                return snapshot
+    return None
