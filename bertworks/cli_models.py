@@ -110,8 +110,6 @@ def features(
     from bertworks.features import write_features
     from bertworks.files import check_can_write
 
-    if per not in ("token", "word"):
-        raise UserError(f"--per {per[:40]} is not possible; choose token or word")
     check_can_write(out)
     net = _load(model, device, dtype)
     lines = list(_lines(["-"]) if source == "-" else _file_lines(Path(source)))
@@ -135,9 +133,8 @@ def attend(
     encoding, weights = _load(model, device, "float32").attention(text, pair, truncate=truncate)
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, Path(model).name))
-    typer.echo(
-        f"{out}: {weights.shape[0]} layers of {weights.shape[1]} heads over {len(encoding.ids)} tokens", err=True
-    )
+    num_layers, num_heads, num_tokens, _ = weights.shape
+    typer.echo(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -250,12 +250,7 @@ class Model:
             raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
 
 
-def load(
-    source: str | os.PathLike[str],
-    *,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-) -> Model:
+def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> Model:
     """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache."""
     place = find_device(device)
     if dtype not in DTYPES:
