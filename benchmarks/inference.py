@@ -72,7 +72,9 @@ def forward_ratios(name: str, config: BertConfig, folder: Path) -> dict[str, flo
     for case, (work, bar) in batches(config, np.random.default_rng(0)).items():
         rounds = 9 if name == "base-size" else 25
         results[f"{name}, {case}: ratio (bar: {bar})"] = ratios(
-            lambda work=work: [net(batch) for batch in work], lambda work=work: [theirs(batch) for batch in work], rounds
+            lambda work=work: [net(batch) for batch in work],
+            lambda work=work: [theirs(batch) for batch in work],
+            rounds,
         )
     return results
 
@@ -81,7 +83,9 @@ _LOADERS = {
     "ours": "from bertworks.model import load as f",
     "transformers": "from transformers import AutoModel; f = AutoModel.from_pretrained",
 }
-_LOAD = "import sys, time, resource; {imports}; t = time.perf_counter(); m = f(sys.argv[1]); t = time.perf_counter() - t; "
+_LOAD = (
+    "import sys, time, resource; {imports}; t = time.perf_counter(); m = f(sys.argv[1]); t = time.perf_counter() - t; "
+)
 _PEAK = "print(t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
 
 

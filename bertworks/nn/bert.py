@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertworks.nn.attention import attend, attention_weights
 from bertworks.nn.config import BertConfig
+from bertworks.nn.dropout import Dropout
 from bertworks.nn.heads import Head, make_head
 from bertworks.nn.layers import Embedding, LayerNorm, Linear, activate
 from bertworks.nn.packing import Packing, Tokens
@@ -40,19 +40,19 @@ class Embeddings(nn.Module):
         self.position = Embedding(config.max_position_embeddings, config.hidden_size)
         self.segment = Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.dropout = config.hidden_dropout_prob
+        self.dropout = Dropout(config.hidden_dropout_prob, place=0)
         self.position.weight.requires_grad_(config.positions == "learned")
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return [T, D]."""
         x_TD = self.token(tokens.token_ids) + self.segment(tokens.segment_ids) + self.position(tokens.position_ids)
-        return F.dropout(self.norm(x_TD), self.dropout, self.training)
+        return self.dropout(self.norm(x_TD), tokens.dropout_seed)
 
 
 class Block(nn.Module):
     """Attention and feed-forward, each added to its input and normalised."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, number: int = 0) -> None:
         super().__init__()
         width = config.hidden_size
         self.qkv = Linear(width, 3 * width)
@@ -64,21 +64,20 @@ class Block(nn.Module):
         self.num_heads, self.head_width = config.num_attention_heads, config.head_width
         self.causal = config.direction != "both"
         self.act = config.hidden_act
-        self.dropout, self.attention_dropout = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.drop_attended = Dropout(config.hidden_dropout_prob, place=2 * number + 1)
+        self.drop_fed = Dropout(config.hidden_dropout_prob, place=2 * number + 2)
 
-    def forward(self, x_TD: Tensor, packing: Packing) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: Packing, dropout_seed: Tensor | None = None) -> Tensor:
         """Return [T, D]."""
         dropout = self.attention_dropout if self.training else 0.0
         attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout)
-        x_TD = self.attention_norm(x_TD + self._drop(self.attention_out(attended_TD)))
-        return self.norm(x_TD + self._drop(self.down(activate(self.up(x_TD), self.act))))
+        x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), dropout_seed))
+        return self.norm(x_TD + self.drop_fed(self.down(activate(self.up(x_TD), self.act)), dropout_seed))
 
     def project(self, x_TD: Tensor) -> Tensor:
         """Return queries, keys and values of all heads, [T, 3, N, H]."""
         return self.qkv(x_TD).view(-1, 3, self.num_heads, self.head_width)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
 
 
 class Bert(nn.Module):
@@ -94,7 +93,7 @@ class Bert(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.num_hidden_layers))
         self.heads: nn.ModuleDict = nn.ModuleDict(
             {name: make_head(name, config, num_outputs) for name, num_outputs in (heads or {}).items()}
         )
@@ -109,7 +108,7 @@ class Bert(nn.Module):
         """Return the last layer's output, [T, D]."""
         x_TD, packing = self._begin(tokens)
         for block in self.blocks:
-            x_TD = block(x_TD, packing)
+            x_TD = block(x_TD, packing, tokens.dropout_seed)
         return packing.leave(x_TD)
 
     def encode(self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False) -> Encoded:
@@ -122,7 +121,7 @@ class Bert(nn.Module):
                 heads_T3NH = packing.leave(block.project(x_TD))
                 starts = tokens.packing.cumulative_lengths.tolist()
                 all_attentions.append(attention_weights(heads_T3NH, starts, self.config.direction))
-            x_TD = block(x_TD, packing)
+            x_TD = block(x_TD, packing, tokens.dropout_seed)
             if hidden:
                 all_hidden.append(packing.leave(x_TD))
         return Encoded(packing.leave(x_TD), all_hidden, all_attentions)
@@ -131,7 +130,9 @@ class Bert(nn.Module):
         packing = tokens.packing
         if self.config.direction == "right_to_left":
             packing = packing.backwards()
-        return packing.enter(self.embeddings(tokens)), packing
+        # In training the embeddings stay in fp32, whose rows gather gradients from thousands of tokens.
+        x_TD = self.embeddings(tokens).to(self.blocks[0].norm.weight.dtype) if self.blocks else self.embeddings(tokens)
+        return packing.enter(x_TD), packing
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
         """Return the pooled output of every sequence, [S, D]: its [CLS] through a dense layer and tanh."""

@@ -39,9 +39,9 @@ class MlmHead(nn.Module):
         x_MD = self.norm(activate(self.dense(hidden_MD), self.act))
         missing = -len(embedding_VD) % _COLUMN_MULTIPLE if hidden_MD.is_cuda else 0
         if not missing:
-            return F.linear(x_MD, embedding_VD, self.bias)
+            return F.linear(x_MD, embedding_VD.to(x_MD.dtype), self.bias)
         bias_V = F.pad(self.bias, (0, missing), value=-torch.inf)
-        return F.linear(x_MD, F.pad(embedding_VD, (0, 0, 0, missing)), bias_V)
+        return F.linear(x_MD, F.pad(embedding_VD.to(x_MD.dtype), (0, 0, 0, missing)), bias_V)
 
 
 class OutputHead(nn.Module):

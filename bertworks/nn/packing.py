@@ -61,6 +61,7 @@ class Tokens(NamedTuple):
     segment_ids: Tensor  # [T]
     position_ids: Tensor  # [T]
     packing: Packing
+    dropout_seed: Tensor | None = None  # one int32; None: dropout draws from torch's generator
 
 
 def pack_lengths(

@@ -1,0 +1,33 @@
+"""A batch of the loader on the device where it is trained on."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertworks.data.loader import Packed
+from bertworks.nn.packing import Tokens, pack_lengths
+
+
+class TrainBatch(NamedTuple):
+    """T tokens, S sequences, M masked positions; what is padding has weight 0."""
+
+    tokens: Tokens
+    masked_positions: Tensor  # [M]
+    masked_ids: Tensor  # [M]
+    masked_weights: Tensor  # [M]
+    next_labels: Tensor  # [S]
+    next_weights: Tensor  # [S]
+
+
+def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
+    """Move the arrays of a slice to a device and say how its sequences lie.
+
+    `max_length` is that of the data and not of the slice, so that a compiled step sees one number.
+    """
+    moved = [torch.from_numpy(array).to(device, non_blocking=True) for array in packed]
+    token_ids, segment_ids, position_ids, _, positions, ids, weights, labels, label_weights = moved
+    packing = pack_lengths(np.diff(packed.cumulative_lengths), device, flash=flash)._replace(max_length=max_length)
+    tokens = Tokens(token_ids, segment_ids, position_ids, packing)
+    return TrainBatch(tokens, positions.long(), ids.long(), weights, labels.long(), label_weights)
