@@ -67,16 +67,22 @@ function paintThumbnail(canvas, levels, colour) {
   const pen = canvas.getContext("2d");
   const image = pen.createImageData(size, size);
   new Uint32Array(image.data.buffer).fill(new Uint32Array(colour.buffer)[0]);
-  const opacity = new Uint8Array(size * size);
-  const pixelOfToken = page.tokens.map((_, index) => Math.floor((index * size) / numTokens));
-  levels.forEach((level, place) => {
-    const pixel = size * pixelOfToken[Math.floor(place / numTokens)] + pixelOfToken[place % numTokens];
-    opacity[pixel] = Math.max(opacity[pixel], level);
-  });
-  opacity.forEach((level, pixel) => {
+  largestLevels(levels, size).forEach((level, pixel) => {
     image.data[4 * pixel + 3] = level;
   });
   pen.putImageData(image, 0, 0);
+}
+
+function largestLevels(levels, size) {
+  const largest = new Uint8Array(size * size);
+  const pixelOfToken = page.tokens.map((_, index) => Math.floor((index * size) / numTokens));
+  for (let from = 0, place = 0; from < numTokens; from++) {
+    for (let to = 0; to < numTokens; to++, place++) {
+      const pixel = size * pixelOfToken[from] + pixelOfToken[to];
+      if (levels[place] > largest[pixel]) largest[pixel] = levels[place];
+    }
+  }
+  return largest;
 }
 
 function pixelOf(colour) {
