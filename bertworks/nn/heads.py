@@ -40,7 +40,7 @@ class MlmHead(nn.Module):
 
 
 def tied_logits(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
-    """Score rows with every piece's embedding, [M, V]; on CUDA up to 63 columns of -inf follow, which change no softmax."""
+    """Score rows with each piece's embedding, [M, V]; on CUDA up to 63 columns of -inf follow, unseen by a softmax."""
     missing = -len(embedding_VD) % _COLUMN_MULTIPLE if x_MD.is_cuda else 0
     if not missing:
         return F.linear(x_MD, embedding_VD, bias_V)
