@@ -40,7 +40,7 @@ def _begins(tokens: Tokens) -> Tensor:
 
 def _neighbours(tokens: Tokens, is_there_T: Tensor, shift: int, weights_T: Tensor | None) -> Targets:
     counted_T = is_there_T.float() if weights_T is None else is_there_T * weights_T
-    return Targets(tokens.token_ids.roll(shift), counted_T)
+    return Targets(tokens.token_ids.roll(shift).long(), counted_T)
 
 
 def loss_sum(logits_MV: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:

@@ -100,15 +100,19 @@ def test_scores_do_not_depend_on_batch_neighbours(pairs):
         first = end
 
 
+def gathered(text, other):
+    return torch.cat([text, torch.softmax(text @ other.T, 1) @ other], 1)
+
+
 @torch.no_grad()
-def test_each_text_of_a_pair_is_read_with_the_other():
-    model, packing = reader(pairs=True), pack_lengths([4, 5])
-    x = features([4, 5])
-    attended = attend_to_partner(model.reader(x, packing), packing)
-    changed = x.clone()
-    changed[6] += 1
-    other = attend_to_partner(model.reader(changed, packing), packing)
-    assert (attended[:4] != other[:4]).any(1).all()
+def test_a_pair_is_scored_as_the_paper_has_it():
+    """Two BiLSTMs with attention in between, the largest values, [u; v; |u - v|; u * v]: step by step, one pair."""
+    model, layers = reader(pairs=True), [features([4, 5], seed) for seed in range(3)]
+    first, second = (model.reader.lstm(text)[0] for text in (sum(layers) / 3).split([4, 5]))
+    u = model.pair_reader.lstm(gathered(first, second))[0].amax(0)
+    v = model.pair_reader.lstm(gathered(second, first))[0].amax(0)
+    expected = model.out(torch.tanh(model.hidden(torch.cat([u, v, (u - v).abs(), u * v]))))
+    torch.testing.assert_close(model(layers, pack_lengths([4, 5]))[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
