@@ -1,1 +1,1 @@
-"""Other people's formats: Hugging Face folders and Google's checkpoints, read and written."""
+"""Other people's file formats: what they wrote opens here, and what we write opens there."""

@@ -35,13 +35,18 @@ class MlmHead(nn.Module):
         self.act = config.hidden_act
 
     def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Return logits [M, V]; on CUDA up to 63 columns of -inf follow, which change no softmax."""
-        x_MD = self.norm(activate(self.dense(hidden_MD), self.act))
-        missing = -len(embedding_VD) % _COLUMN_MULTIPLE if hidden_MD.is_cuda else 0
-        if not missing:
-            return F.linear(x_MD, embedding_VD.to(x_MD.dtype), self.bias)
-        bias_V = F.pad(self.bias, (0, missing), value=-torch.inf)
-        return F.linear(x_MD, F.pad(embedding_VD.to(x_MD.dtype), (0, 0, 0, missing)), bias_V)
+        """Return logits [M, V], with the extra columns of `tied_logits`."""
+        return tied_logits(self.norm(activate(self.dense(hidden_MD), self.act)), embedding_VD, self.bias)
+
+
+def tied_logits(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    """Score rows with each piece's embedding, [M, V]; on CUDA up to 63 columns of -inf follow, unseen by a softmax."""
+    embedding_VD = embedding_VD.to(x_MD.dtype)
+    missing = -len(embedding_VD) % _COLUMN_MULTIPLE if x_MD.is_cuda else 0
+    if not missing:
+        return F.linear(x_MD, embedding_VD, bias_V)
+    bias_V = embedding_VD.new_zeros(len(embedding_VD)) if bias_V is None else bias_V
+    return F.linear(x_MD, F.pad(embedding_VD, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-torch.inf))
 
 
 class OutputHead(nn.Module):

@@ -56,14 +56,20 @@ def activate(x: Tensor, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, std: float, seed: int) -> None:
-    """Fill all weights as the original code does: matrices by a normal cut at two deviations, biases 0, scales 1."""
+def initialise(model: nn.Module, std: float, seed: int, *, cut: bool = True) -> None:
+    """Fill all weights as the original code does: matrices by a normal cut at two deviations, biases 0, scales 1.
+
+    GPT-1's normal is not cut.
+    """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim > 1:
                 values = torch.empty(parameter.shape)  # drawn on the CPU: the same on every device
-                nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=generator)
+                if cut:
+                    nn.init.trunc_normal_(values, 0.0, std, -2 * std, 2 * std, generator=generator)
+                else:
+                    nn.init.normal_(values, 0.0, std, generator=generator)
                 parameter.copy_(values)
             else:
                 parameter.fill_(1.0 if isinstance(module, LayerNorm) and name == "weight" else 0.0)
