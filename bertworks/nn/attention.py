@@ -2,8 +2,8 @@
 
 T tokens, N heads, H width of a head, D = N * H, G sequences of one length L.
 
-On CUDA in half precision it is flash attention over cumulative lengths, which knows dropout; elsewhere torch's scaled
-dot product, once for every length that occurs. `causal` lets a token look only at itself and what lies before it.
+On CUDA in half precision it is flash attention over cumulative lengths, or in training the kernels of
+`gpu_attention.py`; elsewhere torch's scaled dot product, once for every length that occurs. `causal` lets a token look only at itself and what lies before it.
 """
 
 import itertools
@@ -16,9 +16,23 @@ from bertworks.nn.config import Direction
 from bertworks.nn.packing import Packing, Run
 
 
-def attend(qkv_T3NH: Tensor, packing: Packing, *, causal: bool = False, dropout: float = 0.0) -> Tensor:
-    """Return the attended values, [T, N * H]."""
+def attend(
+    qkv_T3NH: Tensor,
+    packing: Packing,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    place: int = 0,
+) -> Tensor:
+    """Return the attended values, [T, N * H]; `seed` and `place` are those of `dropout.py`."""
     if packing.runs is None:
+        if seed is not None:
+            from bertworks.nn.gpu_attention import gpu_attention  # needs triton, which only GPU builds of torch bring
+
+            longest = packing.max_length
+            out_TNH, _ = gpu_attention(qkv_T3NH, packing.cumulative_lengths, seed, longest, place, dropout, causal)
+            return out_TNH.flatten(1)
         return _flash(qkv_T3NH, packing, causal, dropout)
     if len(packing.runs) == 1 and packing.runs[0].num_sequences * packing.runs[0].length == len(qkv_T3NH):
         return _of_run(qkv_T3NH, packing.runs[0], causal, dropout)

@@ -65,15 +65,18 @@ class Block(nn.Module):
         self.causal = config.direction != "both"
         self.act = config.hidden_act
         self.attention_dropout = config.attention_probs_dropout_prob
-        self.drop_attended = Dropout(config.hidden_dropout_prob, place=2 * number + 1)
-        self.drop_fed = Dropout(config.hidden_dropout_prob, place=2 * number + 2)
+        self.place = 3 * number + 1
+        self.drop_attended = Dropout(config.hidden_dropout_prob, self.place + 1)
+        self.drop_fed = Dropout(config.hidden_dropout_prob, self.place + 2)
 
-    def forward(self, x_TD: Tensor, packing: Packing, dropout_seed: Tensor | None = None) -> Tensor:
-        """Return [T, D]."""
+    def forward(self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> Tensor:
+        """Return [T, D]; `seed` is that of the dropout."""
         dropout = self.attention_dropout if self.training else 0.0
-        attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout)
-        x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), dropout_seed))
-        return self.norm(x_TD + self.drop_fed(self.down(activate(self.up(x_TD), self.act)), dropout_seed))
+        attended_TD = attend(
+            self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=self.place
+        )
+        x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), seed))
+        return self.norm(x_TD + self.drop_fed(self.down(activate(self.up(x_TD), self.act)), seed))
 
     def project(self, x_TD: Tensor) -> Tensor:
         """Return queries, keys and values of all heads, [T, 3, N, H]."""
@@ -129,9 +132,11 @@ class Bert(nn.Module):
     def _begin(self, tokens: Tokens) -> tuple[Tensor, Packing]:
         packing = tokens.packing
         if self.config.direction == "right_to_left":
-            packing = packing.backwards()
+            packing = packing.backwards(len(tokens.token_ids))
         # In training the embeddings stay in fp32, whose rows gather gradients from thousands of tokens.
-        x_TD = self.embeddings(tokens).to(self.blocks[0].norm.weight.dtype) if self.blocks else self.embeddings(tokens)
+        x_TD = self.embeddings(tokens)
+        if self.blocks:
+            x_TD = x_TD.to(cast(Block, self.blocks[0]).norm.weight.dtype)
         return packing.enter(x_TD), packing
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:

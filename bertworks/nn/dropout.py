@@ -43,9 +43,12 @@ class Dropout(nn.Module):
 
 def keep_mask(count: int, seed: Tensor, place: int, share: float, device: torch.device) -> Tensor:
     """Return which of `count` elements are kept."""
-    key = _mixed(seed + _wrapped(place * _PLACE_STEP))
-    number = torch.arange(count, dtype=torch.int32, device=device)
-    number = (number ^ ((number >> 16) & 0xFFFF)) * _MULTIPLIER_1 + key
+    return kept(torch.arange(count, dtype=torch.int32, device=device), seed, place, share)
+
+
+def kept(index: Tensor, seed: Tensor, place: int, share: float) -> Tensor:
+    """Return whether each element is kept, by its index (int32)."""
+    number = (index ^ ((index >> 16) & 0xFFFF)) * _MULTIPLIER_1 + _mixed(seed + place_key(place))
     return (_mixed(number) & _LOW_31) >= int(share * (1 << 31))
 
 
@@ -55,6 +58,6 @@ def _mixed(number: Tensor) -> Tensor:
     return number ^ ((number >> 16) & 0xFFFF)
 
 
-def _wrapped(number: int) -> int:
-    """Bring a whole number into the range of int32, as the arithmetic of that type would."""
-    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+def place_key(place: int) -> int:
+    """Return a place's share of the key, brought into the range of int32 as the arithmetic of that type would."""
+    return (place * _PLACE_STEP + (1 << 31)) % (1 << 32) - (1 << 31)

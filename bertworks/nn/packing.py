@@ -40,16 +40,15 @@ class Packing(NamedTuple):
         """Put rows back to where the batch has them."""
         return rows if self.inverse is None else rows.index_select(0, self.inverse)
 
-    def backwards(self) -> "Packing":
+    def backwards(self, num_tokens: int) -> "Packing":
         """Lay everything the other way round, so that what comes after a token lies before it."""
-        num_tokens = self.cumulative_lengths[-1:]
         if self.order is None or self.inverse is None:
-            order = inverse = torch.arange(num_tokens.item(), device=num_tokens.device).flip(0)
+            order = inverse = torch.arange(num_tokens, device=self.cumulative_lengths.device).flip(0)
         else:
-            order, inverse = self.order.flip(0), len(self.inverse) - 1 - self.inverse
-        end = len(order)
+            order, inverse = self.order.flip(0), num_tokens - 1 - self.inverse
         runs = self.runs and tuple(
-            run._replace(first_token=end - run.first_token - run.num_sequences * run.length) for run in self.runs[::-1]
+            run._replace(first_token=num_tokens - run.first_token - run.num_sequences * run.length)
+            for run in self.runs[::-1]
         )
         return Packing(num_tokens - self.cumulative_lengths.flip(0), self.max_length, runs, order, inverse)
 

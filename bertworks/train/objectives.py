@@ -13,11 +13,11 @@ from bertworks.train.batch import TrainBatch
 
 
 class Sums(NamedTuple):
-    """Of one kind of prediction: the summed loss, how many were right, and how many there were."""
+    """Of one kind of prediction: the summed loss, how many were right, and of how many."""
 
     loss: Tensor
     correct: Tensor
-    count: Tensor
+    total: Tensor  # of the weights: how many predictions there were
 
 
 def mlm_and_nsp(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
