@@ -3,7 +3,8 @@
 T tokens, N heads, H width of a head, D = N * H, G sequences of one length L.
 
 On CUDA in half precision it is flash attention over cumulative lengths, or in training the kernels of
-`gpu_attention.py`; elsewhere torch's scaled dot product, once for every length that occurs. `causal` lets a token look only at itself and what lies before it.
+`gpu_attention.py`; elsewhere torch's scaled dot product, once for every length that occurs. `causal` lets a token look
+only at itself and what lies before it.
 """
 
 import itertools

@@ -43,13 +43,17 @@ class Dropout(nn.Module):
 
 def keep_mask(count: int, seed: Tensor, place: int, share: float, device: torch.device) -> Tensor:
     """Return which of `count` elements are kept."""
-    return kept(torch.arange(count, dtype=torch.int32, device=device), seed, place, share)
-
-
-def kept(index: Tensor, seed: Tensor, place: int, share: float) -> Tensor:
-    """Return whether each element is kept, by its index (int32)."""
+    index = torch.arange(count, dtype=torch.int32, device=device)
     number = (index ^ ((index >> 16) & 0xFFFF)) * _MULTIPLIER_1 + _mixed(seed + place_key(place))
     return (_mixed(number) & _LOW_31) >= int(share * (1 << 31))
+
+
+def kept_pairs(rows: Tensor, columns: Tensor, seed: Tensor, place: int, share: float) -> Tensor:
+    """Return which attention weights are kept, [rows, columns], by the numbers (int32) of their queries and keys."""
+    key = seed + place_key(place)
+    number = (_mixed(rows + key)[:, None] ^ _mixed(columns ^ key)[None, :]) * _MULTIPLIER_1
+    number = (number ^ ((number >> 15) & 0x1FFFF)) * _MULTIPLIER_2
+    return (number.long() & 0xFFFFFFFF) >= int(share * (1 << 32))
 
 
 def _mixed(number: Tensor) -> Tensor:
@@ -59,5 +63,10 @@ def _mixed(number: Tensor) -> Tensor:
 
 
 def place_key(place: int) -> int:
-    """Return a place's share of the key, brought into the range of int32 as the arithmetic of that type would."""
-    return (place * _PLACE_STEP + (1 << 31)) % (1 << 32) - (1 << 31)
+    """Return a place's share of the key."""
+    return wrapped(place * _PLACE_STEP)
+
+
+def wrapped(number: int) -> int:
+    """Bring a whole number into the range of int32, as the arithmetic of that type would."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)

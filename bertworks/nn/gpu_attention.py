@@ -1,48 +1,42 @@
-"""Attention for training on a GPU: packed sequences, dropout by the hash of `dropout.py`, one kernel each way.
+"""Attention for training on a GPU: packed sequences, dropout by a hash as in `dropout.py`, few kernels.
 
 T tokens, N heads, H width of a head, S sequences. A program owns a block of queries of one head of one sequence. For
 sequences of up to 128 tokens, nine tenths of BERT's pre-training, all of a sequence's keys fit a block: the backward
 pass is then a single kernel that reads queries, keys and values once and writes their gradients straight into the
-layout of the matrix product before it, with no sums in global memory between. That is 2.5 times as fast as flash
-attention at that length. Longer sequences take two kernels, one for queries and one for keys and values.
+layout of the matrix product before it, with no sums in global memory between. Longer sequences take two kernels, one
+for queries and one for keys and values. The function bodies that triton compiles have no types.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertworks.nn.dropout import place_key
+from bertworks.nn.dropout import place_key, wrapped
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_BLOCK = 128
-_LONG_BLOCK = 64  # in the backward pass of long sequences, where two score blocks and two sums are held at once
 
 
 @triton.jit
-def _mixed(number):  # type: ignore[no-untyped-def]
+def _mixed(number):
     number = (number ^ (number >> 16)) * 0x7FEB352D
     number = (number ^ (number >> 15)) * 0x846CA68B
     return number ^ (number >> 16)
 
 
 @triton.jit
-def _kept(rows, columns, key, max_length, threshold):  # type: ignore[no-untyped-def]
-    """Tell which weights of a block are kept, by the same hash as `dropout.keep_mask`."""
-    index = (rows[:, None] * max_length + columns[None, :]).to(tl.uint32)
-    number = (index ^ (index >> 16)) * 0x7FEB352D + key
-    return (_mixed(number) & 0x7FFFFFFF) >= threshold
+def _kept(row_keys, column_keys, threshold):
+    """Tell which weights of a block are kept, as `dropout.kept_pairs` does."""
+    # The keys are mixed once for a row or column; what is left for each of their pairs is what the kernel's time is.
+    number = (row_keys[:, None] ^ column_keys[None, :]) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    return number >= threshold.to(tl.uint32)
 
 
 @triton.jit
-def _key(seed, place):  # type: ignore[no-untyped-def]
-    return _mixed((tl.load(seed) + place).to(tl.uint32))
-
-
-@triton.jit
-def _visible(rows, columns, length, CAUSAL: tl.constexpr):  # type: ignore[no-untyped-def]
+def _visible(rows, columns, length, CAUSAL: tl.constexpr):
     seen = columns[None, :] < length
     if CAUSAL:
         seen = seen & (columns[None, :] <= rows[:, None])
@@ -50,37 +44,37 @@ def _visible(rows, columns, length, CAUSAL: tl.constexpr):  # type: ignore[no-un
 
 
 @triton.jit
-def _tile(base, first, rows, length, stride, H: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(base, first, rows, length, stride, H: tl.constexpr, WIDTH: tl.constexpr):
     """Return the addresses of some rows of a sequence and which of them exist."""
     lanes = tl.arange(0, WIDTH)
     return base + (first + rows)[:, None] * stride + lanes[None, :], (rows < length)[:, None] & (lanes < H)[None, :]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
-    qkv, out, log_sums, starts, seed, place, num_tokens, max_length, scale, threshold, keep_scale,
-    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
+def _forward(
+    qkv, out, log_sums, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
-    if block * BLOCK >= length:
+    if block * QUERIES >= length:
         return
-    rows = block * BLOCK + tl.arange(0, BLOCK)
-    token_stride = 3 * N * H
-    place_q, exists = _tile(qkv + head * H, first, rows, length, token_stride, H, WIDTH)
+    rows = block * QUERIES + tl.arange(0, QUERIES)
+    numbers = head * num_tokens + first + rows
+    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
     q = tl.load(place_q, mask=exists, other=0.0)
     if DROPOUT:
-        key = _key(seed, place)
-    numbers = head * num_tokens + first + rows
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    sum_v = tl.zeros([BLOCK, WIDTH], tl.float32)
-    end = tl.minimum((block + 1) * BLOCK, length) if CAUSAL else length
-    for start in range(0, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, token_stride, H, WIDTH)
+        key = (tl.load(seed) + place).to(tl.uint32)
+        row_keys = _mixed(numbers.to(tl.uint32) + key)
+    best = tl.full([QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    sum_v = tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = tl.minimum((block + 1) * QUERIES, length) if CAUSAL else length
+    for start in range(0, end, KEYS):
+        columns = start + tl.arange(0, KEYS)
+        place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
         k = tl.load(place_k, mask=exist, other=0.0)
         scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2_E)
         scores = tl.where(_visible(rows, columns, length, CAUSAL), scores, float("-inf"))
@@ -89,18 +83,19 @@ def _forward(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(best - new_best)
         total = total * shrink + tl.sum(weights, 1)
         if DROPOUT:
-            weights = tl.where(_kept(numbers, columns, key, max_length, threshold), weights * keep_scale, 0.0)
+            keep = _kept(row_keys, _mixed(columns.to(tl.uint32) ^ key), threshold)
+            weights = tl.where(keep, weights, 0.0)
         v = tl.load(place_k + N * H, mask=exist, other=0.0)
         sum_v = sum_v * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
         best = new_best
     place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
-    tl.store(place_out, (sum_v / total[:, None]).to(q.dtype), mask=exists)
+    tl.store(place_out, (sum_v * (keep_scale / total)[:, None]).to(q.dtype), mask=exists)
     tl.store(log_sums + numbers, best + tl.log2(total), mask=rows < length)
 
 
 @triton.jit
-def _gradients(  # type: ignore[no-untyped-def]
-    q, k, v, grad, delta, log_sum, rows, columns, numbers, length, key, max_length, scale, threshold, keep_scale,
+def _gradients(
+    q, k, v, grad, delta, log_sum, rows, columns, row_keys, column_keys, length, scale, threshold, keep_scale,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Return the weights as they were used and the gradient of the scores, for one block of queries and keys."""
@@ -110,58 +105,67 @@ def _gradients(  # type: ignore[no-untyped-def]
     grad_weights = tl.dot(grad, tl.trans(v))
     used = weights
     if DROPOUT:
-        keep = _kept(numbers, columns, key, max_length, threshold)
+        keep = _kept(row_keys, column_keys, threshold)
         used = tl.where(keep, weights * keep_scale, 0.0)
         grad_weights = tl.where(keep, grad_weights * keep_scale, 0.0)
     return used.to(q.dtype), (weights * (grad_weights - delta[:, None]) * scale).to(q.dtype)
 
 
 @triton.jit
-def _backward_short(  # type: ignore[no-untyped-def]
-    qkv, out, log_sums, grad_out, grad_qkv, starts, seed, place, num_tokens, max_length, scale, threshold, keep_scale,
-    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
+def _backward_short(
+    qkv, out, log_sums, grad_out, grad_qkv, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     sequence, head = tl.program_id(1), tl.program_id(0)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
     if length <= 0:
         return
-    rows = tl.arange(0, BLOCK)
-    numbers = head * num_tokens + first + rows
-    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
-    place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
-    q = tl.load(place_q, mask=exists, other=0.0)
-    k = tl.load(place_q + N * H, mask=exists, other=0.0)
-    v = tl.load(place_q + 2 * N * H, mask=exists, other=0.0)
-    grad = tl.load(place_grad, mask=exists, other=0.0)
-    o = tl.load(place_out, mask=exists, other=0.0)
-    delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1)
-    log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
-    key = _key(seed, place) if DROPOUT else 0
-    used, grad_scores = _gradients(
-        q, k, v, grad, delta, log_sum, rows, rows, numbers, length, key, max_length, scale, threshold, keep_scale,
-        CAUSAL, DROPOUT,
-    )  # fmt: skip
-    place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    tl.store(place_grad_q + 2 * N * H, tl.dot(tl.trans(used), grad).to(q.dtype), mask=exists)
-    tl.store(place_grad_q, tl.dot(grad_scores, k).to(q.dtype), mask=exists)
-    tl.store(place_grad_q + N * H, tl.dot(tl.trans(grad_scores), q).to(q.dtype), mask=exists)
+    columns = tl.arange(0, KEYS)
+    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(place_k, mask=exist, other=0.0)
+    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    column_keys = _mixed(columns.to(tl.uint32) ^ key)
+    grad_k = tl.zeros([KEYS, WIDTH], tl.float32)
+    grad_v = tl.zeros([KEYS, WIDTH], tl.float32)
+    for start in range(0, length, QUERIES):
+        rows = start + tl.arange(0, QUERIES)
+        numbers = head * num_tokens + first + rows
+        place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+        place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+        place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+        q = tl.load(place_q, mask=exists, other=0.0)
+        grad = tl.load(place_grad, mask=exists, other=0.0)
+        o = tl.load(place_out, mask=exists, other=0.0)
+        delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1)
+        log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
+        used, grad_scores = _gradients(
+            q, k, v, grad, delta, log_sum, rows, columns, _mixed(numbers.to(tl.uint32) + key), column_keys, length,
+            scale, threshold, keep_scale, CAUSAL, DROPOUT,
+        )  # fmt: skip
+        grad_v += tl.dot(tl.trans(used), grad)
+        grad_k += tl.dot(tl.trans(grad_scores), q)
+        place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+        tl.store(place_grad_q, tl.dot(grad_scores, k).to(q.dtype), mask=exists)
+    place_grad_k, exist = _tile(grad_qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    tl.store(place_grad_k, grad_k.to(k.dtype), mask=exist)
+    tl.store(place_grad_k + N * H, grad_v.to(k.dtype), mask=exist)
 
 
 @triton.jit
-def _backward_queries(  # type: ignore[no-untyped-def]
-    qkv, out, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, max_length, scale, threshold,
-    keep_scale, N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
+def _backward_queries(
+    qkv, out, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
-    if block * BLOCK >= length:
+    if block * QUERIES >= length:
         return
-    rows = block * BLOCK + tl.arange(0, BLOCK)
+    rows = block * QUERIES + tl.arange(0, QUERIES)
     numbers = head * num_tokens + first + rows
     place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
     place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
@@ -172,17 +176,18 @@ def _backward_queries(  # type: ignore[no-untyped-def]
     delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(deltas + numbers, delta, mask=rows < length)
     log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
-    key = _key(seed, place) if DROPOUT else 0
-    grad_q = tl.zeros([BLOCK, WIDTH], tl.float32)
-    end = tl.minimum((block + 1) * BLOCK, length) if CAUSAL else length
-    for start in range(0, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    row_keys = _mixed(numbers.to(tl.uint32) + key)
+    grad_q = tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = tl.minimum((block + 1) * QUERIES, length) if CAUSAL else length
+    for start in range(0, end, KEYS):
+        columns = start + tl.arange(0, KEYS)
         place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
         k = tl.load(place_k, mask=exist, other=0.0)
         v = tl.load(place_k + N * H, mask=exist, other=0.0)
         _, grad_scores = _gradients(
-            q, k, v, grad, delta, log_sum, rows, columns, numbers, length, key, max_length, scale, threshold,
-            keep_scale, CAUSAL, DROPOUT,
+            q, k, v, grad, delta, log_sum, rows, columns, row_keys, _mixed(columns.to(tl.uint32) ^ key), length,
+            scale, threshold, keep_scale, CAUSAL, DROPOUT,
         )  # fmt: skip
         grad_q += tl.dot(grad_scores, k)
     place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
@@ -190,26 +195,27 @@ def _backward_queries(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward_keys(  # type: ignore[no-untyped-def]
-    qkv, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, max_length, scale, threshold,
-    keep_scale, N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
+def _backward_keys(
+    qkv, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
-    if block * BLOCK >= length:
+    if block * KEYS >= length:
         return
-    columns = block * BLOCK + tl.arange(0, BLOCK)
+    columns = block * KEYS + tl.arange(0, KEYS)
     place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
     k = tl.load(place_k, mask=exist, other=0.0)
     v = tl.load(place_k + N * H, mask=exist, other=0.0)
-    key = _key(seed, place) if DROPOUT else 0
-    grad_k = tl.zeros([BLOCK, WIDTH], tl.float32)
-    grad_v = tl.zeros([BLOCK, WIDTH], tl.float32)
-    begin = block * BLOCK if CAUSAL else 0
-    for start in range(begin, length, BLOCK):
-        rows = start + tl.arange(0, BLOCK)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    column_keys = _mixed(columns.to(tl.uint32) ^ key)
+    grad_k = tl.zeros([KEYS, WIDTH], tl.float32)
+    grad_v = tl.zeros([KEYS, WIDTH], tl.float32)
+    begin = (block * KEYS // QUERIES) * QUERIES if CAUSAL else 0
+    for start in range(begin, length, QUERIES):
+        rows = start + tl.arange(0, QUERIES)
         numbers = head * num_tokens + first + rows
         place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
         place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
@@ -218,8 +224,8 @@ def _backward_keys(  # type: ignore[no-untyped-def]
         delta = tl.load(deltas + numbers, mask=rows < length, other=0.0)
         log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
         used, grad_scores = _gradients(
-            q, k, v, grad, delta, log_sum, rows, columns, numbers, length, key, max_length, scale, threshold,
-            keep_scale, CAUSAL, DROPOUT,
+            q, k, v, grad, delta, log_sum, rows, columns, _mixed(numbers.to(tl.uint32) + key), column_keys, length,
+            scale, threshold, keep_scale, CAUSAL, DROPOUT,
         )  # fmt: skip
         grad_v += tl.dot(tl.trans(used), grad)
         grad_k += tl.dot(tl.trans(grad_scores), q)
@@ -228,10 +234,30 @@ def _backward_keys(  # type: ignore[no-untyped-def]
     tl.store(place_grad_k + N * H, grad_v.to(k.dtype), mask=exist)
 
 
-def _numbers(qkv_T3NH: Tensor, seed: Tensor, place: int, share: float, max_length: int) -> tuple[Any, ...]:
+class _Launch(NamedTuple):
+    """How a kernel is cut: rows of queries and keys in a block, warps and pipeline stages; measured on an H200."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict[str, int]:
+        """Return the launch options of a kernel."""
+        return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+
+
+_SHORT = 128  # tokens: the longest sequences whose keys are one block
+_FORWARD = _Launch(64, 64, 4, 3)
+_BACKWARD_SHORT = _Launch(64, _SHORT, 8, 1)
+_BACKWARD_QUERIES = _Launch(64, 64, 4, 2)
+_BACKWARD_KEYS = _Launch(64, 64, 4, 2)
+
+
+def _numbers(qkv_T3NH: Tensor, seed: Tensor, place: int, share: float) -> tuple[Any, ...]:
     """Return the kernels' arguments that do not depend on the direction."""
-    scale = qkv_T3NH.shape[-1] ** -0.5
-    return seed, place_key(place), len(qkv_T3NH), max_length, scale, int(share * (1 << 31)), 1 / (1 - share)
+    threshold = wrapped(int(share * (1 << 32)))
+    return seed, place_key(place), len(qkv_T3NH), qkv_T3NH.shape[-1] ** -0.5, threshold, 1 / (1 - share)
 
 
 def _sizes(qkv_T3NH: Tensor, share: float, causal: bool) -> dict[str, Any]:
@@ -248,18 +274,17 @@ def gpu_attention(
     num_tokens, _, num_heads, width = qkv_T3NH.shape
     out_TNH = qkv_T3NH.new_empty(num_tokens, num_heads, width)
     log_sums_NT = qkv_T3NH.new_empty(num_heads, num_tokens, dtype=torch.float32)
-    block = _BLOCK if max_length > 64 else 64
-    grid = (num_heads, triton.cdiv(max_length, block), len(starts) - 1)
+    grid = (num_heads, triton.cdiv(max_length, _FORWARD.queries), len(starts) - 1)
     _forward[grid](
-        qkv_T3NH, out_TNH, log_sums_NT, starts, *_numbers(qkv_T3NH, seed, place, share, max_length),
-        BLOCK=block, num_warps=8 if block == _BLOCK else 4, num_stages=2, **_sizes(qkv_T3NH, share, causal),
+        qkv_T3NH, out_TNH, log_sums_NT, starts, *_numbers(qkv_T3NH, seed, place, share),
+        **_sizes(qkv_T3NH, share, causal), **_FORWARD.options(),
     )  # fmt: skip
     return out_TNH, log_sums_NT
 
 
 @gpu_attention.register_fake
-def _(qkv_T3NH, starts, seed, max_length, place, share, causal):  # type: ignore[no-untyped-def]
-    num_tokens, _, num_heads, width = qkv_T3NH.shape
+def _(qkv_T3NH: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    num_tokens, num_heads, width = qkv_T3NH.shape[0], *qkv_T3NH.shape[2:]
     log_sums_NT = qkv_T3NH.new_empty(num_heads, num_tokens, dtype=torch.float32)
     return qkv_T3NH.new_empty(num_tokens, num_heads, width), log_sums_NT
 
@@ -271,40 +296,38 @@ def gpu_attention_backward(
 ) -> Tensor:  # fmt: skip
     """Return the gradient of queries, keys and values, [T, 3, N, H]."""
     grad_qkv_T3NH = torch.empty_like(qkv_T3NH)
-    num_heads = qkv_T3NH.shape[2]
-    numbers = _numbers(qkv_T3NH, seed, place, share, max_length)
+    num_heads, num_sequences = qkv_T3NH.shape[2], len(starts) - 1
+    numbers = _numbers(qkv_T3NH, seed, place, share)
     sizes = _sizes(qkv_T3NH, share, causal)
-    if max_length <= _BLOCK:
-        block = _BLOCK if max_length > 64 else 64
-        _backward_short[(num_heads, len(starts) - 1)](
-            qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, grad_qkv_T3NH, starts, *numbers,
-            BLOCK=block, num_warps=8 if block == _BLOCK else 4, num_stages=1, **sizes,
+    if max_length <= _SHORT:
+        _backward_short[(num_heads, num_sequences)](
+            qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, grad_qkv_T3NH, starts, *numbers, **sizes,
+            **_BACKWARD_SHORT.options(),
         )  # fmt: skip
         return grad_qkv_T3NH
     deltas_NT = torch.empty_like(log_sums_NT)
-    grid = (num_heads, triton.cdiv(max_length, _LONG_BLOCK), len(starts) - 1)
-    _backward_queries[grid](
-        qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, grad_qkv_T3NH, deltas_NT, starts, *numbers,
-        BLOCK=_LONG_BLOCK, num_warps=4, num_stages=2, **sizes,
+    _backward_queries[(num_heads, triton.cdiv(max_length, _BACKWARD_QUERIES.queries), num_sequences)](
+        qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, grad_qkv_T3NH, deltas_NT, starts, *numbers, **sizes,
+        **_BACKWARD_QUERIES.options(),
     )  # fmt: skip
-    _backward_keys[grid](
-        qkv_T3NH, log_sums_NT, grad_TNH, grad_qkv_T3NH, deltas_NT, starts, *numbers,
-        BLOCK=_LONG_BLOCK, num_warps=4, num_stages=2, **sizes,
+    _backward_keys[(num_heads, triton.cdiv(max_length, _BACKWARD_KEYS.keys), num_sequences)](
+        qkv_T3NH, log_sums_NT, grad_TNH, grad_qkv_T3NH, deltas_NT, starts, *numbers, **sizes,
+        **_BACKWARD_KEYS.options(),
     )  # fmt: skip
     return grad_qkv_T3NH
 
 
 @gpu_attention_backward.register_fake
-def _(qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, starts, seed, max_length, place, share, causal):  # type: ignore[no-untyped-def]
+def _(qkv_T3NH: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(qkv_T3NH)
 
 
-def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     qkv_T3NH, starts, seed, *ctx.settings = inputs
     ctx.save_for_backward(qkv_T3NH, *output, starts, seed)
 
 
-def _differentiate(ctx, grad_TNH, _):  # type: ignore[no-untyped-def]
+def _differentiate(ctx: Any, grad_TNH: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     qkv_T3NH, out_TNH, log_sums_NT, starts, seed = ctx.saved_tensors
     grad_TNH = grad_TNH.contiguous()
     grad = gpu_attention_backward(qkv_T3NH, out_TNH, log_sums_NT, grad_TNH, starts, seed, *ctx.settings)

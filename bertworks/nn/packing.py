@@ -48,7 +48,7 @@ class Packing(NamedTuple):
             order, inverse = self.order.flip(0), num_tokens - 1 - self.inverse
         runs = self.runs and tuple(
             run._replace(first_token=num_tokens - run.first_token - run.num_sequences * run.length)
-            for run in self.runs[::-1]
+            for run in reversed(self.runs)
         )
         return Packing(num_tokens - self.cumulative_lengths.flip(0), self.max_length, runs, order, inverse)
 
