@@ -51,8 +51,8 @@ def keep_mask(count: int, seed: Tensor, place: int, share: float, device: torch.
 def kept_pairs(rows: Tensor, columns: Tensor, seed: Tensor, place: int, share: float) -> Tensor:
     """Return which attention weights are kept, [rows, columns], by the numbers (int32) of their queries and keys."""
     key = seed + place_key(place)
-    number = (_mixed(rows + key)[:, None] ^ _mixed(columns ^ key)[None, :]) * _MULTIPLIER_1
-    number = (number ^ ((number >> 15) & 0x1FFFF)) * _MULTIPLIER_2
+    row_keys, column_keys = _mixed(rows + key), _mixed(columns ^ key)
+    number = (row_keys | 1)[:, None] * column_keys[None, :] + _mixed(row_keys)[:, None]
     return (number.long() & 0xFFFFFFFF) >= int(share * (1 << 32))
 
 

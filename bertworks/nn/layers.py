@@ -55,7 +55,7 @@ def activate(x: Tensor, name: str) -> Tensor:
     if name == "relu":
         return F.relu(x)
     if name == "gelu" and x.is_cuda and x.dtype != torch.float32:
-        return _HalfGelu.apply(x)
+        return _HalfGelu.apply(x)  # type: ignore[no-untyped-call]
     return F.gelu(x, approximate="tanh" if name == "gelu_new" else "none")
 
 
@@ -68,12 +68,14 @@ class _HalfGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Apply it."""
         ctx.save_for_backward(x)
         wide = x.float()
         return (wide * _normal(wide)[0]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return the gradient of its input."""
         (x,) = ctx.saved_tensors
         wide = x.float()
         below, density = _normal(wide)
