@@ -110,7 +110,9 @@ def save_by_operations(folder: Path, tensors: Mapping[str, Any], num_parts: int)
         for part, prefix in enumerate(parts):
             own = names[part::num_parts]
             constants = [tf.constant(tensors[name]) for name in own]
-            session.run(tf.raw_ops.SaveV2(prefix=prefix, tensor_names=own, shape_and_slices=[""] * len(own), tensors=constants))
+            session.run(
+                tf.raw_ops.SaveV2(prefix=prefix, tensor_names=own, shape_and_slices=[""] * len(own), tensors=constants)
+            )
         session.run(tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(folder / "merged")))
     return folder / "merged"
 

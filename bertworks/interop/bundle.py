@@ -10,6 +10,7 @@ Tensors are read and not mapped: a mapped file that is cut short under its reade
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,8 @@ def _widen_in_place(room: NDArray[np.uint8]) -> None:
         wide[piece] = narrow[piece].astype(np.uint32) << 16
 
 
-def _check_places(parts: list[tuple[str, Entry]], shard_path: Any) -> None:
-    """Refuse tensors that lie outside their file or on each other: all of them fit into memory as large as the files."""
+def _check_places(parts: list[tuple[str, Entry]], shard_path: Callable[[int], Path]) -> None:
+    """Refuse tensors outside their file or on each other: so all together they need no more memory than the files."""
     last_shard, end, size = -1, 0, 0
     for name, entry in sorted(parts, key=lambda part: (part[1].shard, part[1].offset, part[1].size)):
         if entry.shard != last_shard:

@@ -10,6 +10,7 @@ byte is checked by something, and nothing can point in circles. What keys expand
 gigabytes of a small file.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -114,7 +115,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def write_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return a table of entries in ascending order: one data block, nothing shared between keys."""
-    assert all(before[0] < after[0] for before, after in zip(entries, entries[1:], strict=False))
+    assert all(before[0] < after[0] for before, after in itertools.pairwise(entries))
     data, metaindex = _write_block(entries), _write_block([])
     index = _write_block([(entries[-1][0], _handle_bytes(0, data))])
     footer = _handle_bytes(len(data), metaindex) + _handle_bytes(len(data) + len(metaindex), index)
