@@ -108,8 +108,8 @@ def _widen_in_place(room: NDArray[np.uint8]) -> None:
     """Make float32 of the bfloat16 in the upper half, from the front: what is written never passes what is read."""
     wide = room.view(np.uint32)
     narrow = room.view(np.uint16)[len(wide) :]
-    for start in range(0, len(wide), _PIECE_BYTES):
-        piece = slice(start, start + _PIECE_BYTES)
+    for start in range(0, len(wide), _PIECE_BYTES // 4):
+        piece = slice(start, start + _PIECE_BYTES // 4)
         wide[piece] = narrow[piece].astype(np.uint32) << 16
 
 
