@@ -87,10 +87,10 @@ def _text(key: bytes) -> str:
 def _read_header(header: bytes | None) -> int:
     if header is None:
         raise CorruptFile("it has no header")
-    fields = _only_numbers(header, (1, 2))
-    if fields.get(2, 0) == _BIG_ENDIAN:
+    fields = _Fields(header)
+    if fields.number(2) == _BIG_ENDIAN:
         raise CorruptFile("its numbers are big-endian, which is not supported; write it again on a usual machine")
-    num_shards = fields.get(1, 0)
+    num_shards = fields.number(1)
     if not 1 <= num_shards <= _MAX_SHARDS:
         raise CorruptFile(f"{num_shards:,} data files are not possible")
     return num_shards
@@ -98,13 +98,15 @@ def _read_header(header: bytes | None) -> int:
 
 def _read_entry(message: bytes, num_shards: int) -> tuple[Entry, list[Place]]:
     """Return what an entry says, and the places of its parts as they are written, with lengths of FULL_EXTENT."""
-    fields = _only_numbers(message, (1, 3, 4, 5, 6))
-    shape = tuple(_only_numbers(dim, (1,)).get(1, 0) for part in _messages(message, 2) for dim in _messages(part, 2))
+    fields = _Fields(message)
+    shape = tuple(_Fields(dim).number(1) for part in fields.messages(2) for dim in _Fields(part).messages(2))
     places = [
-        tuple((numbers.get(1, 0), numbers.get(2, FULL_EXTENT)) for numbers in _extents(part))
-        for part in _messages(message, 7)
+        tuple(
+            (numbers.number(1), numbers.number(2, FULL_EXTENT)) for numbers in map(_Fields, _Fields(part).messages(1))
+        )
+        for part in fields.messages(7)
     ]
-    entry = Entry(fields.get(1, 0), shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0), fields.get(6, 0))
+    entry = Entry(fields.number(1), shape, fields.number(3), fields.number(4), fields.number(5), fields.number(6))
     if entry.shard >= num_shards:
         raise CorruptFile(f"data file {entry.shard:,} of {num_shards:,}")
     if len(shape) > _MAX_RANK or math.prod(max(dim, 1) for dim in shape) > _MAX_ELEMENTS:
@@ -112,25 +114,27 @@ def _read_entry(message: bytes, num_shards: int) -> tuple[Entry, list[Place]]:
     return entry, places
 
 
-def _extents(place: bytes) -> list[dict[int, int]]:
-    return [_only_numbers(extent, (1, 2)) for extent in _messages(place, 1)]
+class _Fields:
+    """The fields of a message by number; those that nobody asks for are let be."""
 
+    def __init__(self, message: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        for number, value in read_fields(message):
+            self._fields.setdefault(number, []).append(value)
 
-def _only_numbers(message: bytes, wanted: tuple[int, ...]) -> dict[int, int]:
-    fields = {}
-    for number, value in read_fields(message):
-        if number in wanted:
-            if not isinstance(value, int) or value >= 1 << 63:
-                raise CorruptFile(f"field {number} is not a number of 0 or more")
-            fields[number] = value
-    return fields
+    def number(self, number: int, default: int = 0) -> int:
+        """Return a number of 0 or more, or what its absence means; of several the last one counts."""
+        value = self._fields.get(number, (default,))[-1]
+        if not isinstance(value, int) or value >= 1 << 63:
+            raise CorruptFile(f"field {number} is not a number of 0 or more")
+        return value
 
-
-def _messages(message: bytes, wanted: int) -> list[bytes]:
-    found = [value for number, value in read_fields(message) if number == wanted]
-    if not all(isinstance(value, bytes) for value in found):
-        raise CorruptFile(f"field {wanted} is not a message")
-    return found  # type: ignore[return-value]
+    def messages(self, number: int) -> list[bytes]:
+        """Return the messages or texts of a field that may stand several times."""
+        found = [value for value in self._fields.get(number, ()) if isinstance(value, bytes)]
+        if len(found) < len(self._fields.get(number, ())):
+            raise CorruptFile(f"field {number} is not a message")
+        return found
 
 
 def _checked(name: str, entry: Entry) -> Entry:

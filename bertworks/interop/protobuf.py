@@ -15,6 +15,8 @@ _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return the number at a position, below 2^64, and the position behind it."""
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1  # nearly all of them
     value = 0
     for index, byte in enumerate(data[position : position + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * index

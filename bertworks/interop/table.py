@@ -18,7 +18,7 @@ from bertworks.errors import CorruptFile
 from bertworks.interop.crc32c import crc32c, masked
 from bertworks.interop.protobuf import read_varint, write_varint
 
-MAX_TABLE_BYTES = 1 << 21  # some 40,000 tensors; the largest BERT with its optimizer's state has 1,200 in 0.1 MB
+MAX_TABLE_BYTES = 1 << 20  # some 20,000 tensors; the largest BERT with its optimizer's state has 1,200 in 0.1 MB
 _MAX_KEY_BYTES = 1 << 12
 _MAX_EXPANSION = 8
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")

@@ -63,7 +63,7 @@ def seal(content, crc=crc_by_bits, kind=0):
 
 
 def block(entries, restart_interval=16):
-    written, restarts, before = b"", [], b""
+    written, restarts, before = bytearray(), [], b""
     for number, (key, value) in enumerate(entries):
         shared = 0
         if number % restart_interval == 0:
@@ -73,7 +73,7 @@ def block(entries, restart_interval=16):
                 shared += 1
         written += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         before = key
-    return written + b"".join(struct.pack("<I", number) for number in (*(restarts or [0]), len(restarts) or 1))
+    return bytes(written) + b"".join(struct.pack("<I", number) for number in (*(restarts or [0]), len(restarts) or 1))
 
 
 def table(entries, *, per_block=5, restart_interval=3, crc=crc_by_bits):
