@@ -346,14 +346,18 @@ def test_an_index_that_is_too_large_is_refused_before_it_is_read(tmp_path):
         Bundle(tmp_path / "x")
 
 
-def test_an_index_of_the_largest_size_is_read_in_time(tmp_path):
+@pytest.mark.parametrize(("num_tensors", "is_fine"), [(19_999, True), (20_000, False), (43_000, False)])
+def test_the_largest_index_is_read_in_time_and_a_larger_one_refused(tmp_path, num_tensors, is_fine):
+    """The header is an entry too."""
     empty = entry(1, (0,), checksum=mask(0))
-    entries = [(b"%05d" % number, empty) for number in range(43_000)]
-    content = assemble([block([(b"", header()), *entries])], [b"\xff"], crc32c)
-    assert 1_000_000 < len(content) < 1 << 20
-    prefix = put(tmp_path / "x", content)
+    entries = [(b"", header()), *((b"%05d" % number, empty) for number in range(num_tensors))]
+    prefix = put(tmp_path / "x", assemble([block(entries)], [b"\xff"], crc32c))
     started = time.process_time()
-    assert len(Bundle(prefix).names()) == 43_000
+    if is_fine:
+        assert len(Bundle(prefix).names()) == num_tensors
+    else:
+        with pytest.raises(CorruptFile, match="more than 20,000"):
+            Bundle(prefix)
     assert time.process_time() - started < 1
 
 
