@@ -68,7 +68,7 @@ def test_keys_of_parts_are_those_of_tensorflow(extents, expected):
     assert slice_key("a", extents) == bytes.fromhex(expected)
 
 
-def test_zero_and_ff_in_a_name_are_escaped_in_the_keys_of_its_parts():
+def test_a_zero_in_a_name_is_escaped_in_the_keys_of_its_parts():
     assert slice_key("a\0ÿ", []) == b"\0a\0\xff\xc3\xbf\0\1\0"
 
 
@@ -83,6 +83,14 @@ def test_a_bfloat16_tensor_is_read_exactly_as_float32(tmp_path):
     found = Bundle(tmp_path / "x").read("half")
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found.view(np.uint32), upper.astype(np.uint32) << 16)
+
+
+def test_a_truth_value_is_true_whatever_its_bits(tmp_path):
+    raw = bytes([0, 1, 2, 255])
+    made = {b"": header(), b"truth": entry(10, (4,), size=4, checksum=mask(crc_by_bits(raw)))}
+    (tmp_path / "x.index").write_bytes(table(sorted(made.items())))
+    (tmp_path / "x.data-00000-of-00001").write_bytes(raw)
+    assert Bundle(tmp_path / "x").read("truth").view(np.uint8).tolist() == [0, 1, 1, 1]
 
 
 def test_text_is_not_listed_and_refused_by_name(tmp_path):

@@ -26,6 +26,8 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.bundle_writer import write_bundle
 from bertworks.interop.crc32c import crc32c
+from bertworks.interop.protobuf import read_varint
+from bertworks.interop.table import read_table
 
 ROOM = 1 << 22  # for what Python itself needs: growing its table of known texts once takes 2 MB
 DATA = bytes(range(200)) * 5
@@ -124,8 +126,6 @@ def check_resealed(checkpoint, num_cases, seed):
 
 
 def _entries_of(checkpoint):
-    from bertworks.interop.table import read_table
-
     return dict(read_table(index_of(checkpoint).read_bytes()))
 
 
@@ -136,6 +136,13 @@ def test_random_bytes_are_refused(tmp_path):
 def test_any_bit_changed_in_the_last_bytes_of_an_index_is_noticed(checkpoint):
     size = 8 * len(index_of(checkpoint).read_bytes())
     check_index_flips(checkpoint, range(size - 8 * 48, size))
+
+
+def test_any_bit_changed_in_the_block_that_nobody_reads_is_noticed(checkpoint):
+    footer_bytes = index_of(checkpoint).read_bytes()[-48:]
+    offset, position = read_varint(footer_bytes, 0)
+    size, _ = read_varint(footer_bytes, position)
+    check_index_flips(checkpoint, range(8 * offset, 8 * (offset + size + 5)))
 
 
 def test_bits_changed_anywhere_in_an_index_are_noticed(checkpoint):
@@ -245,6 +252,7 @@ def parted(places, shapes=None, type_number=4, whole=(4, 5)):
 
 HOSTILE_PARTS = {
     "a gap": (parted([[(0, 1), (0, 5)], [(2, 2), (0, 5)]]), "do not make up"),
+    "a hole, the sum right": (parted([[(0, 1), (0, 5)], [(2, 3), (0, 5)]]), "do not make up"),
     "an overlap": (parted([[(0, 3), (0, 5)], [(2, 2), (0, 5)]]), "do not make up"),
     "too few": (parted([[(0, 3), (0, 5)]]), "do not make up"),
     "beyond the whole": (parted([[(0, 4), (0, 5)], [(4, 4), (0, 5)]]), "do not make up"),

@@ -222,6 +222,18 @@ def test_safetensors_open_in_the_library_and_come_back(tmp_path):
             np.testing.assert_array_equal(opened.get_tensor(name), expected)
     for name, found in read_safetensors(tmp_path / "x").items():
         np.testing.assert_array_equal(found, tensors[name])
+        assert found.flags.aligned
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_the_numbers_of_safetensors_begin_at_multiples_of_their_width(tmp_path, length):
+    tensors = {"a" * length: np.ones(3, np.float32), "z": np.array(3, np.int64)}
+    write_safetensors(tmp_path / "x", tensors)
+    content = (tmp_path / "x").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    assert size % 8 == 0
+    assert header["z"]["data_offsets"] == [0, 8]
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567", bytes(8), b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}x"])

@@ -218,6 +218,11 @@ def test_the_exact_gelu_is_written_with_a_warning():
     assert "computes the tanh form" in warnings[0]
 
 
+def test_what_config_json_does_not_say_is_as_in_transformers():
+    config, _ = to_google({"model_type": "bert"}, "config.json")
+    assert (config.vocab_size, config.type_vocab_size, config.hidden_size) == (30_522, 2, 768)
+
+
 def test_another_epsilon_is_written_with_a_warning():
     assert "1e-12 fixed" in to_google(huggingface_config(layer_norm_eps=1e-5), "config.json")[1][0]
 
