@@ -24,8 +24,8 @@ from bertworks.interop.folder import (
     write_safetensors,
 )
 from bertworks.interop.google import read_google
-from bertworks.interop.google_config import read_json_object, to_google
-from bertworks.interop.google_writer import known_names, write_google
+from bertworks.interop.google_config import read_json_object
+from bertworks.interop.google_writer import write_google
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
@@ -60,7 +60,7 @@ def convert(
     """Convert a checkpoint of the original BERT to a model folder, or a model folder to such a checkpoint.
 
     Args:
-        source: a checkpoint's prefix, its .index file or its folder; or a model folder.
+        source: a checkpoint's prefix, one of its files or its folder; or a model folder.
         destination: a folder that is not there yet or is empty; or, for a checkpoint, a prefix in such a folder.
         to: "google" or "folder"; None: a checkpoint where `destination` ends in .ckpt, else a folder.
         lowercase: whether the model was trained on lower-cased text; None: what the vocabulary looks like.
@@ -135,8 +135,7 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     config = read_json_object(source / CONFIG_FILE)
     tensors = with_modern_names(read_safetensors(source / WEIGHTS_FILE))
     tokenizer = Tokenizer.from_folder(source)
-    known = known_names(to_google(config, str(source / CONFIG_FILE))[0].num_hidden_layers)
-    left_out = [name for name in tensors if name not in known and not name.startswith(("bert.", "cls."))]
+    left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
     has_optimizer = (source / OPTIMIZER_FILE).is_file()
     optimizer = read_safetensors(source / OPTIMIZER_FILE) if has_optimizer and with_optimizer else {}
     if has_optimizer and not with_optimizer:
@@ -155,6 +154,7 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
         left_out=left_out,
         notes=[
             *([_left_out_note(left_out)] if left_out else []),
+            *(["hidden_act gelu_new is called gelu there"] if config.get("hidden_act") == "gelu_new" else []),
             f"the original code must be told --do_lower_case={is_lower}; its files do not say it",
         ],
         warnings=warnings,

@@ -5,6 +5,7 @@ together.
 """
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from bertworks.interop.names import GLOBAL_STEP, Parameter, parameters, turned
 from bertworks.text.vocabulary import PAD, read_vocabulary
 
 CONFIG_FILE, VOCABULARY_FILE = "bert_config.json", "vocab.txt"
+_ENDING = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 Tensors = dict[str, NDArray[Any]]
 
 
@@ -36,7 +38,7 @@ class GoogleModel(NamedTuple):
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the prefix that is meant by a prefix, by an .index file or by a folder with one checkpoint in it."""
+    """Return the prefix that is meant by a prefix, by one of its files or by a folder with one checkpoint in it."""
     path = Path(path)
     if path.is_dir():
         prefixes = sorted(index.with_suffix("") for index in path.glob("*.index"))
@@ -48,7 +50,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
                 else f"{path} holds no checkpoint: no file that ends in .index"
             )
         return prefixes[0]
-    prefix = path.with_suffix("") if path.suffix == ".index" else path
+    prefix = path.with_name(_ENDING.sub("", path.name)) if path.name else path
     if not prefix.with_name(prefix.name + ".index").is_file():
         raise UserError(f"there is no checkpoint {prefix}: neither such a folder nor {prefix.name}.index is there")
     return prefix
@@ -58,7 +60,7 @@ def read_google(path: str | os.PathLike[str], *, with_optimizer: bool = False) -
     """Read a checkpoint of the original code with its configuration and vocabulary.
 
     Args:
-        path: a checkpoint's prefix (".../bert_model.ckpt"), its .index file, or a folder with one checkpoint.
+        path: a checkpoint's prefix (".../bert_model.ckpt"), one of its files, or a folder with one checkpoint.
         with_optimizer: read Adam's state and the step too.
     """
     prefix = find_checkpoint(path)

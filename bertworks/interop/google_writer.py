@@ -41,7 +41,7 @@ def write_google(
     google_config, warnings = to_google(dict(config), "config.json")
     step = {name: np.asarray(value, np.int64) for name, value in (optimizer or {}).items() if name == GLOBAL_STEP}
     given = {name: value for name, value in {**tensors, **(optimizer or {})}.items() if name not in step}
-    every = known_names(google_config.num_hidden_layers)
+    every = _by_name(google_config.num_hidden_layers)
     _check(given, every, google_config, len(pieces))
     write_bundle(prefix, {every[name].google: turned(tensor, every[name]) for name, tensor in given.items()} | step)
     said = {name: value for name, value in google_config if value is not None}
@@ -54,7 +54,7 @@ def write_google(
     return warnings + pieces_warnings(len(pieces), google_config.vocab_size)
 
 
-def known_names(num_layers: int) -> dict[str, Parameter]:
+def _by_name(num_layers: int) -> dict[str, Parameter]:
     """Return what Google has a place for, Adam's state too, by Hugging Face's names."""
     table = parameters(num_layers)
     return {parameter.huggingface: parameter for known in table for parameter in (known, *known.slots())}

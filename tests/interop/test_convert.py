@@ -104,6 +104,7 @@ def test_a_folder_goes_to_google_by_its_ending_or_by_the_option(bertworks, folde
     assert code == 0
     assert "left out: optimizer.safetensors; --with-optimizer" in err
     assert "--do_lower_case=True" in err
+    assert "gelu_new is called gelu there" in err
     assert bertworks("convert", folder, tmp_path / "b", "--to", "google")[0] == 0
     ours, theirs = Bundle(tmp_path / "a/my.ckpt"), Bundle(tmp_path / "b/bert_model.ckpt")
     assert ours.names() == theirs.names() == sorted(random_variables())

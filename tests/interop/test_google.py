@@ -60,8 +60,10 @@ def test_old_spellings_become_those_of_today(old, new):
     assert modern_name(new) == new
 
 
-@pytest.mark.parametrize("which", ["", "bert_model.ckpt", "bert_model.ckpt.index"])
-def test_a_folder_a_prefix_and_an_index_name_the_same_checkpoint(tmp_path, which):
+@pytest.mark.parametrize(
+    "which", ["", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]
+)
+def test_a_folder_a_prefix_and_a_file_name_the_same_checkpoint(tmp_path, which):
     write_folder(tmp_path, random_variables())
     assert find_checkpoint(tmp_path / which) == tmp_path / "bert_model.ckpt"
 
