@@ -182,6 +182,44 @@ def inspect(
 
 
 @app.command(no_args_is_help=True)
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A checkpoint of the original BERT (its prefix, .index file or folder), or a model folder.",
+        ),
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="A new folder; or, for a checkpoint, NEW_FOLDER/NAME.ckpt.")
+    ],
+    to: Annotated[str | None, typer.Option(help="google or folder; else told by whether DST ends in .ckpt.")] = None,
+    cased: Annotated[
+        bool | None,
+        typer.Option(
+            "--cased/--lowercase", help="How the model's text was; else told by the vocabulary.", show_default=False
+        ),
+    ] = None,
+    with_optimizer: Annotated[bool, typer.Option("--with-optimizer", help="Adam's state and the step too.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back."""
+    from bertworks.interop.convert import convert
+
+    lowercase = None if cased is None else not cased
+    converted = convert(source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer)
+    for warning in converted.warnings:
+        warn(warning)
+    if as_json:
+        print_json(converted._asdict())
+    elif not quiet:
+        for note in converted.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"{converted.out}: {converted.parameters:,} parameters in {converted.tensors:,} tensors")
+
+
+@app.command(no_args_is_help=True)
 def tokenize(
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")],
     vocab: VocabOption,

@@ -1,0 +1,328 @@
+"""`bertworks convert` as a person or a script meets it, from a checkpoint to a folder and back."""
+
+import json
+import pickle
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from google_reference import CONFIG, pieces, random_variables, write_folder
+
+from bertworks import Tokenizer, cli
+from bertworks.errors import CorruptFile, UserError
+from bertworks.files import verify_manifest
+from bertworks.interop.bundle import Bundle
+from bertworks.interop.convert import convert, has_capitals
+from bertworks.interop.folder import read_safetensors, with_modern_names, write_safetensors
+
+WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+
+
+@pytest.fixture
+def bertworks(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def google(tmp_path):
+    return write_folder(tmp_path / "google", random_variables(with_optimizer=True))
+
+
+@pytest.fixture
+def folder(google, tmp_path):
+    convert(google, tmp_path / "folder", with_optimizer=True)
+    return tmp_path / "folder"
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def rewrite(folder, change):
+    """Change the weights of a folder."""
+    tensors = read_safetensors(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write_safetensors(folder / "model.safetensors", change(tensors))
+
+
+def test_a_checkpoint_becomes_a_folder_with_all_files(bertworks, google, tmp_path):
+    code, out, err = bertworks("convert", google, tmp_path / "out")
+    assert code == 0
+    assert f"{len(random_variables())} tensors" in out
+    assert "adam_m" in err
+    assert "--with-optimizer" in err
+    assert set(verify_manifest(tmp_path / "out")) == {
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "bertworks.json",
+    }  # fmt: skip
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["model_type"], config["hidden_act"], config["layer_norm_eps"]) == ("bert", "gelu_new", 1e-12)
+    provenance = json.loads((tmp_path / "out/bertworks.json").read_text())["provenance"]
+    assert sorted(provenance["files"]) == sorted(path.name for path in google.iterdir())
+    assert all(len(digest) == 64 for digest in provenance["files"].values())
+
+
+def test_json_says_what_was_made(bertworks, google, tmp_path):
+    code, out, err = bertworks("convert", google, tmp_path / "out", "--json", "--with-optimizer")
+    result = json.loads(out)
+    assert (code, err) == (0, "")
+    assert result["form"] == "folder"
+    assert result["optimizer_tensors"] == 2 * result["tensors"] + 1
+    assert result["parameters"] == sum(value.size for value in random_variables().values())
+    assert result["left_out"] == []
+
+
+def test_quiet_is_silent(bertworks, google, tmp_path):
+    assert bertworks("convert", google, tmp_path / "out", "--quiet") == (0, "", "")
+
+
+def test_the_same_checkpoint_gives_the_same_bytes(google, tmp_path):
+    for name in ("a", "b"):
+        convert(google, tmp_path / name, with_optimizer=True)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_there_and_back_is_exact_on_every_file(google, folder, tmp_path):
+    """N7"""
+    converted = convert(folder, tmp_path / "back/bert_model.ckpt", with_optimizer=True)
+    assert converted.warnings == []
+    before, after = contents(google), contents(tmp_path / "back")
+    assert json.loads(after.pop("bert_config.json")) == json.loads(before.pop("bert_config.json"))
+    assert set(after) - set(before) == {"checkpoint", "manifest.json"}
+    assert before.items() <= after.items()
+
+
+def test_a_folder_goes_to_google_by_its_ending_or_by_the_option(bertworks, folder, tmp_path):
+    code, _, err = bertworks("convert", folder, tmp_path / "a/my.ckpt")
+    assert code == 0
+    assert "left out: optimizer.safetensors; --with-optimizer" in err
+    assert "--do_lower_case=True" in err
+    assert "gelu_new is called gelu there" in err
+    assert bertworks("convert", folder, tmp_path / "b", "--to", "google")[0] == 0
+    ours, theirs = Bundle(tmp_path / "a/my.ckpt"), Bundle(tmp_path / "b/bert_model.ckpt")
+    assert ours.names() == theirs.names() == sorted(random_variables())
+
+
+@pytest.mark.parametrize(
+    ("options", "vocabulary", "expected"),
+    [
+        ((), pieces(), True),
+        ((), pieces(cased=True), False),
+        (("--cased",), pieces(), False),
+        (("--lowercase",), pieces(cased=True), True),
+    ],
+)
+def test_lower_casing_is_told_or_seen_in_the_vocabulary(bertworks, tmp_path, options, vocabulary, expected):
+    write_folder(tmp_path / "google", random_variables(), vocabulary=vocabulary)
+    code, _, err = bertworks("convert", tmp_path / "google", tmp_path / "out", *options)
+    assert code == 0
+    assert ("capital letters" in err) == (not options)
+    assert Tokenizer.from_folder(tmp_path / "out").rules.lowercase is expected
+    assert Tokenizer.from_folder(tmp_path / "out").pieces == vocabulary
+
+
+def test_special_and_unused_pieces_are_no_capitals():
+    assert not has_capitals(["[PAD]", "[UNK]", "[CLS]", "[unused1]", "word", "é", "한", ""])
+    assert has_capitals(["[UNK]", "##A"])
+
+
+def test_the_exact_gelu_warns(bertworks, folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
+    code, out, err = bertworks("convert", folder, tmp_path / "g/x.ckpt", "--json")
+    assert code == 0
+    assert err.startswith("warning: hidden_act is the exact (erf) gelu")
+    assert json.loads(out)["warnings"]
+    assert json.loads((tmp_path / "g/bert_config.json").read_text())["hidden_act"] == "gelu"
+
+
+def test_an_empty_folder_is_filled_and_a_full_one_refused(bertworks, google, folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert bertworks("convert", google, tmp_path / "empty")[0] == 0
+    before = contents(tmp_path / "empty")
+    for source, destination in ((google, "empty"), (folder, "empty/x.ckpt"), (google, "google/vocab.txt")):
+        code, out, err = bertworks("convert", source, tmp_path / destination)
+        assert (code, out) == (2, "")
+        assert "not an empty folder" in err
+    assert contents(tmp_path / "empty") == before
+
+
+def test_a_failure_leaves_nothing_behind(google, tmp_path):
+    data = google / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(b"????" + data.read_bytes()[4:])
+    with pytest.raises(CorruptFile):
+        convert(google, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["google"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere", "out"), "no checkpoint"),
+        (("nowhere", "out.ckpt"), "no model folder"),
+        (("google", "out.ckpt"), "no model folder"),
+        (("google", "out", "--to", "google"), "no model folder"),
+        (("google", "out", "--to", "onnx"), "google or folder"),
+        (("folder", "out"), "is a model folder already"),
+        (("folder/config.json", "out"), "no checkpoint"),
+        (("folder", "out/a%2fb.ckpt"), "not a usable name"),
+        (("google", "a\0b"), "null"),
+    ],
+)
+def test_a_mistake_is_one_line(bertworks, google, folder, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = bertworks("convert", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "google"]
+
+
+class Canary:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "weights.pkl", "zipped.ckpt", ""])
+def test_a_pickle_is_refused_and_never_opened(bertworks, tmp_path, name):
+    """S1"""
+    (tmp_path / "in").mkdir()
+    content = pickle.dumps(Canary(tmp_path / "canary"))
+    if name == "zipped.ckpt":
+        with zipfile.ZipFile(tmp_path / "in" / name, "w") as archive:
+            archive.writestr("archive/data.pkl", content)
+    else:
+        (tmp_path / "in" / (name or "pytorch_model.bin")).write_bytes(content)
+    code, _, err = bertworks("convert", tmp_path / "in" / name, tmp_path / "out")
+    assert code == 2
+    assert "refused: pickle" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_safetensors_open_in_the_library_and_come_back(tmp_path):
+    from safetensors import safe_open
+
+    tensors = {"b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "a": np.float32([1]), "step": np.array(3, np.int64)}
+    write_safetensors(tmp_path / "x", tensors)
+    with safe_open(tmp_path / "x", framework="numpy") as opened:
+        assert opened.metadata() == {"format": "pt"}
+        for name, expected in tensors.items():
+            np.testing.assert_array_equal(opened.get_tensor(name), expected)
+    for name, found in read_safetensors(tmp_path / "x").items():
+        np.testing.assert_array_equal(found, tensors[name])
+        assert found.flags.aligned
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_the_numbers_of_safetensors_begin_at_multiples_of_their_width(tmp_path, length):
+    tensors = {"a" * length: np.ones(3, np.float32), "z": np.array(3, np.int64)}
+    write_safetensors(tmp_path / "x", tensors)
+    content = (tmp_path / "x").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    assert size % 8 == 0
+    assert header["z"]["data_offsets"] == [0, 8]
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", bytes(8), b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}x"])
+def test_damaged_safetensors_are_corrupt(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(CorruptFile):
+        read_safetensors(tmp_path / "x")
+
+
+def stored_as(tensors, code):
+    """A safetensors file by hand, for the types that numpy has not."""
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        raw = (tensor.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        header[name] = {"dtype": code, "shape": tensor.shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def test_bfloat16_weights_are_written_exactly_as_float32(folder, tmp_path):
+    tensors = read_safetensors(folder / "model.safetensors")
+    (folder / "model.safetensors").write_bytes(stored_as(tensors, "BF16"))
+    convert(folder, tmp_path / "g/x.ckpt")
+    found = Bundle(tmp_path / "g/x.ckpt").read("cls/predictions/output_bias")
+    expected = tensors["cls.predictions.bias"].view(np.uint32) & 0xFFFF0000
+    np.testing.assert_array_equal(found.view(np.uint32), expected)
+
+
+def test_another_type_is_refused_by_name(folder, tmp_path):
+    tensors = read_safetensors(folder / "model.safetensors")
+    (folder / "model.safetensors").write_bytes(stored_as(tensors, "I16"))
+    with pytest.raises(UserError, match="is I16; only"):
+        convert(folder, tmp_path / "g/x.ckpt")
+
+
+OLD_FORMS = {
+    "gamma and beta": lambda tensors: {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    },
+    "the output matrix again": lambda tensors: tensors | {DECODER: tensors[WORDS]},
+    "the output bias again": lambda tensors: (
+        tensors | {"cls.predictions.decoder.bias": tensors["cls.predictions.bias"]}
+    ),
+    "the output bias by its other name": lambda tensors: {
+        name.replace("cls.predictions.bias", "cls.predictions.decoder.bias"): tensor for name, tensor in tensors.items()
+    },
+    "position ids": lambda tensors: tensors | {"bert.embeddings.position_ids": np.arange(16, dtype=np.int64)[None]},
+}
+
+
+@pytest.mark.parametrize("form", OLD_FORMS)
+def test_files_of_older_versions_give_the_same_checkpoint(google, folder, tmp_path, form):
+    rewrite(folder, OLD_FORMS[form])
+    converted = convert(folder, tmp_path / "back/bert_model.ckpt", with_optimizer=True)
+    assert converted.left_out == []
+    data = "bert_model.ckpt.data-00000-of-00001"
+    assert (tmp_path / "back" / data).read_bytes() == (google / data).read_bytes()
+
+
+def test_a_bare_encoder_has_its_prefix_added(folder, tmp_path):
+    rewrite(folder, lambda tensors: {name[5:]: value for name, value in tensors.items() if name.startswith("bert.")})
+    convert(folder, tmp_path / "g/x.ckpt")
+    expected = sorted(name for name in random_variables() if name.startswith("bert/"))
+    assert Bundle(tmp_path / "g/x.ckpt").names() == expected
+
+
+def test_a_fine_tuned_head_is_left_out_by_name(folder, tmp_path):
+    rewrite(folder, lambda tensors: tensors | {"classifier.weight": np.zeros((2, 12), np.float32)})
+    converted = convert(folder, tmp_path / "g/x.ckpt", with_optimizer=True)
+    assert converted.left_out == ["classifier.weight"]
+    assert "classifier.weight" in converted.notes[0]
+
+
+def test_an_output_matrix_of_its_own_cannot_be_written(folder, tmp_path):
+    rewrite(folder, lambda tensors: tensors | {DECODER: tensors[WORDS] + 1})
+    with pytest.raises(UserError, match="not the same as"):
+        convert(folder, tmp_path / "g/x.ckpt")
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_layer_norm_by_both_names_is_refused():
+    one = np.ones(3, np.float32)
+    with pytest.raises(UserError, match="twice"):
+        with_modern_names({"bert.x.LayerNorm.gamma": one, "bert.x.LayerNorm.weight": one})
+
+
+def test_the_configuration_is_the_originals_again(folder, tmp_path):
+    convert(folder, tmp_path / "g/x.ckpt")
+    assert json.loads((tmp_path / "g/bert_config.json").read_text()) == CONFIG
