@@ -1,6 +1,7 @@
 """The commands that use a model: fill, nsp, embed, features, attend."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,7 +113,9 @@ def features(
 
     check_can_write(out)
     net = _load(model, device, dtype)
-    lines = list(_lines(["-"]) if source == "-" else _file_lines(Path(source)))
+    lines = list(_lines(["-"])) if source == "-" else _file_lines(Path(source))
+    if not lines:
+        raise UserError(f"no text in {'standard input' if source == '-' else source}; it has one on each line")
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
     typer.echo(f"{out}: features of {len(lines):,} texts", err=True)
 
@@ -149,15 +152,24 @@ def _load(model: str, device: str, dtype: str) -> Any:
     return load(model, device=device, dtype=dtype)
 
 
-def _lines(texts: list[str]) -> Any:
-    return (line.removesuffix("\n") for line in sys.stdin) if texts == ["-"] else texts
+def _lines(texts: list[str]) -> Iterator[str]:
+    if texts != ["-"]:
+        yield from texts
+        return
+    try:
+        for line in sys.stdin:
+            yield line.removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8: {error.reason}") from error
 
 
 def _file_lines(path: Path) -> list[str]:
+    """Return the lines of a file, which end at line breaks and at no other sign."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        with open(path, encoding="utf-8-sig") as stream:
+            return [line.removesuffix("\n") for line in stream]
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise UserError(f"{path} is not UTF-8: {error.reason}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
