@@ -138,10 +138,11 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             mapped = mmap.mmap(stream.fileno(), end, access=mmap.ACCESS_COPY)
         except ValueError as error:
             raise CorruptFile(f"{path} was cut off while it was read") from error
-    return {name: _view(mapped, entry) for name, entry in entries.items()}
+    return {name: view_of(mapped, entry) for name, entry in entries.items()}
 
 
-def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
+def view_of(mapped: mmap.mmap, entry: Entry) -> Tensor:
+    """Return a tensor whose numbers lie in a mapped file."""
     if not entry.num_bytes:
         return torch.empty(entry.shape, dtype=entry.dtype)
     if entry.first_byte % entry.dtype.itemsize:
