@@ -28,6 +28,15 @@ def find_model(source: str | os.PathLike[str]) -> Path:
     return cached
 
 
+def is_model(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a name leads to a model folder, by the files that only such a folder has."""
+    try:
+        folder = find_model(source)
+    except UserError:
+        return False
+    return any((folder / name).exists() for name in ("config.json", "modules.json"))
+
+
 def _cache_folder() -> Path:
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache)

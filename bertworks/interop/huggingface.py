@@ -168,7 +168,9 @@ def _heads(
         heads["span"] = 2
     classifier = tensors.get("classifier.weight")
     if classifier is not None:
-        heads[_classifier(raw, about, tensors, folder)] = len(classifier) if classifier.numel() else 1
+        heads[_classifier(raw, about, tensors, folder)] = (
+            classifier.shape[0] if classifier.ndim and classifier.numel() else 1
+        )
     return heads
 
 

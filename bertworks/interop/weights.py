@@ -186,11 +186,11 @@ def read_sharded(index: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the tensors of several files, of which an index says which tensor lies in which."""
     index = index.absolute()
     # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
-    root = index.parents[2] if index.parent.parent.name == "snapshots" else index.parent
-    place = index.parent.relative_to(root)
+    in_cache = index.parent.parent.name == "snapshots"
+    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
     tensors: dict[str, Tensor] = {}
     for file_name in sorted(set(names.values())):
-        tensors |= read_weights(safe_join(root, (place / file_name).as_posix()))
+        tensors |= read_weights(safe_join(root, place + file_name))
     missing = sorted(set(names) - set(tensors))
     if missing:
         raise CorruptFile(f"{index} lists {missing[0]!r}, which its file does not hold")
