@@ -1,6 +1,6 @@
 """A model folder for a person to look at: its sizes, what its parameters are for, its tensors and where it comes from.
 
-Tensors are shown under the names that they have in the file, those of all layers in one line.
+Tensors are shown under Hugging Face's names, those of all layers in one line.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.module_names import to_theirs
-from bertworks.interop.sentence_folders import find_encoder, read_pooling
+from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
 
@@ -86,6 +86,10 @@ def report_text(report: Mapping[str, Any]) -> str:
 
 def _facts(report: Mapping[str, Any]) -> list[str]:
     facts = [f"heads: {', '.join(report['heads']) or 'none'}"]
+    if report["pooling"] != Pooling()._asdict():
+        facts.append(
+            "pooling: {mode}, normalised: {normalize}, at most {max_length} tokens".format(**report["pooling"])
+        )
     if report["labels"]:
         facts.append(f"labels: {_shortened(report['labels'])}")
     if report["unused"]:
