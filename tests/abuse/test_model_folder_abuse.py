@@ -348,6 +348,9 @@ def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
     (tmp_path / "run").mkdir()
     folder.rename(tmp_path / "run" / "model")
     assert find_model(tmp_path / "run") == tmp_path / "run" / "model"
+    (tmp_path / "run" / "model" / "model").mkdir()
+    (tmp_path / "run" / "model" / "model" / "config.json").touch()
+    assert find_model(tmp_path / "run" / "model") == tmp_path / "run" / "model"
 
 
 @pytest.mark.parametrize(

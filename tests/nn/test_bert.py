@@ -182,6 +182,19 @@ def test_dropout_acts_in_training_only_and_on_every_sublayer():
     assert zeros == {"nsp": False, "classify": True, "choose": True, "tag": True, "span": False}  # as in the original
 
 
+def test_dropout_follows_the_embeddings_and_both_parts_of_every_block(monkeypatch):
+    counts, dropout = [], torch.nn.functional.dropout
+
+    def counted(x, share, training):
+        counts.append((share, training))
+        return dropout(x, share, training)
+
+    monkeypatch.setattr("torch.nn.functional.dropout", counted)
+    net = small_net(num_hidden_layers=3, hidden_dropout_prob=0.25).train()
+    net(pack(*random_texts([4], net.config)))
+    assert counts == [(0.25, True)] * (1 + 2 * 3)
+
+
 @pytest.mark.parametrize("name", ["mlm", "tag", "span", "nsp", "classify", "choose"])
 def test_heads_over_cls_bring_the_pooler_along(name):
     with_pooler = Bert(small_config(), {name: 2}, pooler=False).pooler is not None

@@ -146,6 +146,12 @@ def test_their_folder_gives_their_numbers_here(tmp_path, config, head):
     assert_same_outputs(folder.net, model)
 
 
+@pytest.mark.parametrize("name", ["gelu_python", "gelu_pytorch_tanh", "gelu_fast", "gelu_new"])
+def test_other_names_of_the_same_activation(tmp_path, name):
+    model = their_model("BertForMaskedLM", hidden_act=name)
+    assert_same_outputs(read_folder(save_theirs(model, tmp_path)).net, model)
+
+
 def our_net(heads=None, *, pooler=True, seed=0, **changes):
     sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
              "intermediate_size": 48, "max_position_embeddings": 24}  # fmt: skip
