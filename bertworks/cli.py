@@ -156,13 +156,23 @@ def prepare(
 
 @app.command(no_args_is_help=True)
 def inspect(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder that `bertworks prepare` made.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA|MODEL", help="A folder that `bertworks prepare` made, or a model.")
+    ],
     overrides: OverridesArgument = None,
     instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at prepared data: counts and lengths, or instances as the model sees them."""
+    """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
+    from bertworks.locate import is_model
+
+    if is_model(data):
+        from bertworks.model_report import model_report, report_text
+
+        report = model_report(data)
+        print_json(report) if as_json else typer.echo(report_text(report))
+        return
     import itertools
 
     from bertworks.config import from_overrides

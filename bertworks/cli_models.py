@@ -1,13 +1,15 @@
 """The commands that use a model: fill, nsp, embed, features, attend."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from bertworks.errors import UserError
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A model folder, a run folder, or a name in the local Hugging Face cache."),
@@ -55,7 +57,7 @@ def nsp(
     as_json: JsonOption = False,
 ) -> None:
     """Tell how likely B follows A in a document."""
-    follows = _load(model, device, dtype).nsp(first, second, truncate=truncate)
+    follows = _load(model, device, dtype).nsp(_utf8(first), _utf8(second), truncate=truncate)
     if as_json:
         _print_json({"is_next": follows, "is_random": 1 - follows})
     else:
@@ -112,7 +114,9 @@ def features(
 
     check_can_write(out)
     net = _load(model, device, dtype)
-    lines = list(_lines(["-"]) if source == "-" else _file_lines(Path(source)))
+    lines = list(_lines(["-"])) if source == "-" else _file_lines(Path(source))
+    if not lines:
+        raise UserError(f"no text in {'standard input' if source == '-' else source}; it has one on each line")
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
     typer.echo(f"{out}: features of {len(lines):,} texts", err=True)
 
@@ -130,7 +134,7 @@ def attend(
     from bertworks.files import atomic_write, check_can_write
 
     check_can_write(out)
-    encoding, weights = _load(model, device, "float32").attention(text, pair, truncate=truncate)
+    encoding, weights = _load(model, device, "float32").attention(_utf8(text), pair and _utf8(pair), truncate=truncate)
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, Path(model).name))
     num_layers, num_heads, num_tokens, _ = weights.shape
@@ -149,17 +153,35 @@ def _load(model: str, device: str, dtype: str) -> Any:
     return load(model, device=device, dtype=dtype)
 
 
-def _lines(texts: list[str]) -> Any:
-    return (line.removesuffix("\n") for line in sys.stdin) if texts == ["-"] else texts
+def _lines(texts: list[str]) -> Iterator[str]:
+    return _decoded(sys.stdin.buffer, "standard input") if texts == ["-"] else map(_utf8, texts)
 
 
 def _file_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        with open(path, "rb") as stream:
+            return list(_decoded(stream, str(path)))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
+    """Give the lines of a stream, which end at line breaks and at no other sign."""
+    for number, line in enumerate(stream, 1):
+        start = _BYTE_ORDER_MARK if number == 1 else b""
+        try:
+            yield line.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{what}, line {number}: not UTF-8 ({error.reason})") from error
+
+
+def _utf8(text: str) -> str:
+    """Refuse an argument that is not UTF-8: Python passes it on, and fails when it is to be printed."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the text {ascii(text)[:60]} is not UTF-8") from None
+    return text
 
 
 def _layers(given: str, net: Any) -> list[int]:

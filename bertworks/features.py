@@ -33,11 +33,21 @@ class Row(NamedTuple):
     hidden: NDArray[np.float32]  # [layers, tokens or words, width]
 
 
+class Work(NamedTuple):
+    """What is to be written: of which texts, which layers, and whether of tokens or words."""
+
+    model: Model
+    texts: Sequence[str]
+    encodings: Sequence[Encoding]
+    layers: list[int]  # counted from 0
+    per: str
+
+
 def write_features(
     model: Model, texts: Sequence[str], out: Path, *, layers: Sequence[int], per: str = "token", truncate: bool = False
 ) -> None:
     """Write the features of every text; the ending of `out` names the form."""
-    writers: dict[str, Callable[..., None]] = {
+    writers: dict[str, Callable[[Work, Path], None]] = {
         ".safetensors": _write_safetensors,
         ".jsonl": _write_jsonl,
         ".parquet": _write_parquet,
@@ -46,15 +56,17 @@ def write_features(
         raise UserError(f"no features are kept per {per[:40]!r}; choose {' or '.join(PER)}")
     if out.suffix not in writers:
         raise UserError(f"cannot tell the form of {out}; let it end in {', '.join(writers)}")
-    model.check_layers(layers)
-    writers[out.suffix](model, texts, out, layers, per, truncate)
+    chosen = model.check_layers(layers)
+    if len(set(chosen)) < len(chosen):
+        raise UserError(f"layers {list(layers)} name a layer twice; the model's last is {len(model.net.blocks)}")
+    writers[out.suffix](Work(model, texts, model.encode(texts, truncate=truncate), chosen, per), out)
 
 
-def _rows(model: Model, texts: Sequence[str], layers: Sequence[int], per: str, truncate: bool) -> Iterator[Row]:
-    for first in range(0, len(texts), _TEXTS_AT_ONCE):
-        some = texts[first : first + _TEXTS_AT_ONCE]
-        for number, found in enumerate(model.features(some, layers=layers, truncate=truncate)):
-            yield _row(first + number, some[number], found, per)
+def _rows(work: Work) -> Iterator[Row]:
+    for first in range(0, len(work.texts), _TEXTS_AT_ONCE):
+        some = work.encodings[first : first + _TEXTS_AT_ONCE]
+        for number, found in enumerate(work.model.features_of(some, work.layers), first):
+            yield _row(number, work.texts[number], found, work.per)
 
 
 def _row(index: int, text: str, found: Features, per: str) -> Row:
@@ -77,20 +89,18 @@ def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
     return list(firsts.values()), [(encoding.offsets[place][0], ends[word]) for word, place in firsts.items()]
 
 
-def _write_safetensors(
-    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
-) -> None:
+def _write_safetensors(work: Work, out: Path) -> None:
     """Write `i/hidden`, `i/ids` and `i/offsets`; the header comes first in a file, so lengths are found out before."""
-    width, sizes = model.net.config.hidden_size, model.encode(texts, truncate=truncate)
+    width = work.model.net.config.hidden_size
     entries: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
-    for index, encoding in enumerate(sizes):
-        count = len(encoding.ids) if per == "token" else len(_words(encoding)[0])
-        entries.append((f"{index}/hidden", torch.float32, (len(layers), count, width)))
+    for index, encoding in enumerate(work.encodings):
+        count = len(encoding) if work.per == "token" else len(_words(encoding)[0])
+        entries.append((f"{index}/hidden", torch.float32, (len(work.layers), count, width)))
         entries.append((f"{index}/ids", torch.int64, (count,)))
         entries.append((f"{index}/offsets", torch.int64, (count, 2)))
 
     def tensors() -> Iterator[torch.Tensor]:
-        for row in _rows(model, texts, layers, per, truncate):
+        for row in _rows(work):
             yield torch.from_numpy(np.ascontiguousarray(row.hidden))
             yield torch.tensor(row.ids, dtype=torch.int64)
             yield torch.tensor(row.offsets, dtype=torch.int64).view(-1, 2)
@@ -98,34 +108,31 @@ def _write_safetensors(
     write_in_order(out, entries, tensors())
 
 
-def _write_jsonl(
-    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
-) -> None:
+def _write_jsonl(work: Work, out: Path) -> None:
     with atomic_write(out) as stream:
-        for row in _rows(model, texts, layers, per, truncate):
-            values: dict[str, Any] = {"index": row.number, f"{per}s": row.names, "ids": row.ids, "offsets": row.offsets}
+        for row in _rows(work):
+            values: dict[str, Any] = {"index": row.number, f"{work.per}s": row.names}
+            values |= {"ids": row.ids, "offsets": row.offsets}
             values["layers"] = {
                 str(layer): np.round(part.astype(float), 6).tolist()
-                for layer, part in zip(layers, row.hidden, strict=True)
+                for layer, part in zip(work.layers, row.hidden, strict=True)
             }
             stream.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _write_parquet(
-    model: Model, texts: Sequence[str], out: Path, layers: Sequence[int], per: str, truncate: bool
-) -> None:
+def _write_parquet(work: Work, out: Path) -> None:
     """Write a row for every token or word: index, name, id, start, end, and a column of vectors for each layer."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise UserError('parquet needs pyarrow: pip install "bertworks[data]"') from None
-    vector = pa.list_(pa.float32(), model.net.config.hidden_size)
+    vector = pa.list_(pa.float32(), work.model.net.config.hidden_size)
     whole = pa.int64()
-    columns = [("index", whole), (per, pa.string()), ("id", whole), ("start", whole), ("end", whole)]
-    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in layers)])
+    columns = [("index", whole), (work.per, pa.string()), ("id", whole), ("start", whole), ("end", whole)]
+    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in work.layers)])
     with atomic_write(out, "wb") as stream, pq.ParquetWriter(stream, schema) as writer:
-        for row in _rows(model, texts, layers, per, truncate):
+        for row in _rows(work):
             starts, ends = zip(*row.offsets, strict=True) if row.offsets else ((), ())
             values = [[row.number] * len(row.ids), row.names, row.ids, list(starts), list(ends)]
             vectors = [pa.FixedSizeListArray.from_arrays(part.ravel(), part.shape[-1]) for part in row.hidden]

@@ -5,22 +5,37 @@ import re
 from pathlib import Path
 
 from bertworks.errors import UserError
+from bertworks.files import safe_join
 
-_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_MAX_REVISION_BYTES = 64
 _BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 
 def find_model(source: str | os.PathLike[str]) -> Path:
     """Return the model folder that is meant, or say where it was looked for."""
-    folder = Path(source)
-    if folder.is_dir():
-        return folder / "model" if (folder / "model" / "config.json").exists() else folder
-    if folder.exists():
-        raise UserError(f"{source} is a file; give the folder with its config.json")
-    cached = _find_cached(os.fspath(source))
+    try:
+        folder = Path(source)
+        if folder.is_dir():
+            is_run = not (folder / "config.json").exists() and (folder / "model" / "config.json").exists()
+            return folder / "model" if is_run else folder
+        if folder.exists():
+            raise UserError(f"{source} is a file; give the folder with its config.json")
+        cached = _find_cached(os.fspath(source))
+    except OSError as error:
+        raise UserError(f"no model {str(source)[:80]!r}: {error.strerror}") from error
     if cached is None:
         raise UserError(f"no model {str(source)[:80]!r}: neither a folder nor a name in {_cache_folder()}")
     return cached
+
+
+def is_model(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a name leads to a model folder, by the files that only such a folder has."""
+    try:
+        folder = find_model(source)
+    except UserError:
+        return False
+    return any((folder / name).exists() for name in ("config.json", "modules.json"))
 
 
 def _cache_folder() -> Path:
@@ -36,7 +51,9 @@ def _find_cached(name: str) -> Path | None:
         folder = _cache_folder() / f"models--{full_name.replace('/', '--')}"
         reference = folder / "refs" / "main"
         if reference.is_file():
-            snapshot = folder / "snapshots" / reference.read_text().strip()[:64]
-            if snapshot.is_dir() and snapshot.parent == folder / "snapshots":
+            with open(reference, "rb") as stream:
+                revision = stream.read(_MAX_REVISION_BYTES).strip().decode(errors="replace")
+            snapshot = safe_join(folder / "snapshots", revision)
+            if snapshot.is_dir():
                 return snapshot
     return None

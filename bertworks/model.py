@@ -16,15 +16,16 @@ from torch import Tensor
 
 from bertworks.errors import UserError
 from bertworks.interop.huggingface import ModelFolder, read_folder, write_folder
-from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
+from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling, write_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert, Encoded
 from bertworks.nn.packing import Tokens, pack
 from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import MASK
+from bertworks.text.vocabulary import MASK, UNK
 
 Pool = Literal["cls", "mean", "max"]
+POOLS = ("cls", "mean", "max")
 _TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
 _TOKENS_AT_ONCE_ON_DEVICE = 65_536
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,7 +55,7 @@ class Model:
         self.pooling = pooling
         self.max_length = min(pooling.max_length or 1 << 30, self.net.config.max_position_embeddings)
         self._device = device
-        self._flash = device.type == "cuda" and self.net.embeddings.token.weight.dtype != torch.float32
+        self._flash = _can_flash(self.net, device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder that transformers opens too."""
@@ -63,6 +64,8 @@ class Model:
         with atomic_folder(folder) as temporary:
             write_folder(temporary, self.net, labels=self.labels, about=self.about)
             self.tokenizer.save(temporary)
+            if self.pooling != Pooling():
+                write_pooling(temporary, self.pooling, self.net.config.hidden_size)
 
     def fill(
         self, text: str, top_k: int = 5, *, targets: Sequence[str] | None = None, truncate: bool = False
@@ -84,12 +87,17 @@ class Model:
         mask_id = self.tokenizer.id_of(MASK)
         ids = self._cut(self._ids_with_masks(text, mask_id), truncate)
         places = [place for place, id in enumerate(ids) if id == mask_id]
-        if not places:
+        num_masks = text.count(MASK)
+        if not num_masks:
             raise UserError(f"no [MASK] to fill in {text[:60]!r}")
-        allowed = [self._piece_id(target) for target in targets] if targets else None
+        if len(places) < num_masks:
+            raise UserError(f"{num_masks - len(places)} of {num_masks} [MASK] lie in what was cut; shorten the text")
+        allowed = list(dict.fromkeys(self._piece_id(target) for target in targets)) if targets else None
+        # A model of one direction guesses the next piece it comes to, which is not at the token itself.
+        ahead = {"both": 0, "left_to_right": -1, "right_to_left": 1}[self.net.config.direction]
         with torch.inference_mode():
             hidden_TD = self.net(self._pack([ids], None))
-            logits_MV = self.mlm_logits(hidden_TD[places]).float()
+            logits_MV = self.mlm_logits(hidden_TD[[place + ahead for place in places]]).float()
             scores_MV = logits_MV.softmax(-1)[:, : len(self.tokenizer)]
         return [self._best(scores_V, top_k, allowed) for scores_V in scores_MV.cpu()]
 
@@ -105,6 +113,8 @@ class Model:
         pieces = self.tokenizer.tokenize(target)
         if len(pieces) != 1:
             raise UserError(f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one")
+        if pieces == [UNK]:
+            raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
         return self.tokenizer.id_of(pieces[0])
 
     def _best(self, scores_V: Tensor, top_k: int, allowed: list[int] | None) -> list[dict[str, Any]]:
@@ -151,6 +161,8 @@ class Model:
         """
         chosen = self.check_layers(layers if layers is not None else [-1])
         pool = pooling or self.pooling.mode
+        if pool not in POOLS:
+            raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose {', '.join(POOLS)}")
         vectors = np.empty((len(texts), len(chosen) * self.net.config.hidden_size), np.float32)
         for rows, tokens, encoded in self._encoded(self.encode(texts, truncate=truncate), chosen):
             hidden_TD = torch.cat([encoded.all_hidden[layer] for layer in chosen], dim=-1)
@@ -164,10 +176,13 @@ class Model:
     ) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
         chosen = self.check_layers(layers if layers is not None else range(self.net.config.num_hidden_layers + 1))
-        encodings = self.encode(texts, truncate=truncate)
-        found: list[Any] = [None] * len(texts)
-        for rows, tokens, encoded in self._encoded(encodings, chosen):
-            hidden = torch.stack([encoded.all_hidden[layer] for layer in chosen]).float().cpu().numpy()
+        return self.features_of(self.encode(texts, truncate=truncate), chosen)
+
+    def features_of(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[Features]:
+        """Return the hidden states of texts that `encode` gave; layers count from 0."""
+        found: list[Any] = [None] * len(encodings)
+        for rows, tokens, encoded in self._encoded(encodings, layers):
+            hidden = torch.stack([encoded.all_hidden[layer] for layer in layers]).float().cpu().numpy()
             starts = tokens.packing.cumulative_lengths.tolist()
             for place, row in enumerate(rows):
                 found[row] = Features(encodings[row], hidden[:, starts[place] : starts[place + 1]])
@@ -177,6 +192,8 @@ class Model:
         self, text: str, pair: str | None = None, *, truncate: bool = False
     ) -> tuple[Encoding, NDArray[np.float32]]:
         """Return a text's encoding and its attention weights, [layers, heads, from token, to token]."""
+        if not self.net.blocks:
+            raise UserError("the model has no layers, so nothing attends in it")
         encoding = self.encode([text], None if pair is None else [pair], truncate=truncate)[0]
         with torch.inference_mode():
             tokens = self._pack([encoding.ids], [encoding.segment_ids])
@@ -190,12 +207,13 @@ class Model:
         last_only = set(layers) == {self.net.config.num_hidden_layers}
         for rows in self._batches([len(encoding.ids) for encoding in encodings]):
             tokens = self._pack([encodings[row].ids for row in rows], [encodings[row].segment_ids for row in rows])
-            with torch.inference_mode():
+            with torch.inference_mode():  # ended before the yield, or it would hold in the caller's code too
                 if last_only:
                     last = self.net(tokens)
-                    yield rows, tokens, Encoded(last, [last] * (self.net.config.num_hidden_layers + 1), [])
+                    encoded = Encoded(last, [last] * (self.net.config.num_hidden_layers + 1), [])
                 else:
-                    yield rows, tokens, self.net.encode(tokens, hidden=True)
+                    encoded = self.net.encode(tokens, hidden=True)
+            yield rows, tokens, encoded
 
     def _batches(self, lengths: list[int]) -> Iterator[list[int]]:
         most = _TOKENS_AT_ONCE if self._device.type == "cpu" else _TOKENS_AT_ONCE_ON_DEVICE
@@ -217,6 +235,8 @@ class Model:
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool = False
     ) -> Sequence[Encoding]:
         """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused."""
+        if pairs is not None and self.net.config.type_vocab_size < 2:
+            raise UserError("the model reads single texts, not pairs: it knows one segment (type_vocab_size 1)")
         encodings = self.tokenizer.encode_batch(texts, pairs, self.max_length if truncate else None)
         for number, encoding in enumerate(encodings):
             if len(encoding.ids) > self.max_length:
@@ -257,14 +277,13 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
         raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
     root = find_model(source)
     folder = find_encoder(root)
-    opened = read_folder(folder)
-    opened.net.to(place, DTYPES[dtype])
-    tokenizer = Tokenizer.from_folder(folder)
+    opened, tokenizer, pooling = read_folder(folder), Tokenizer.from_folder(folder), read_pooling(root)
     if len(tokenizer) > opened.net.config.vocab_size:
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
-    return Model(opened, tokenizer, read_pooling(root), place)
+    opened.net.to(place, DTYPES[dtype])
+    return Model(opened, tokenizer, pooling, place)
 
 
 def find_device(name: str) -> torch.device:
@@ -275,10 +294,18 @@ def find_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).cpu()  # refused by `meta` too, a device without memory
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"the device {name[:40]!r} is not there; choose auto or cpu") from error
     return device
+
+
+def _can_flash(net: Bert, device: torch.device) -> bool:
+    """Tell whether the GPU has flash attention for a model: half precision, heads of a width that its kernel takes."""
+    if device.type != "cuda" or net.embeddings.token.weight.dtype == torch.float32:
+        return False
+    width = net.config.head_width
+    return width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _pool(hidden_TD: Tensor, tokens: Tokens, pool: Pool) -> Tensor:
@@ -287,11 +314,7 @@ def _pool(hidden_TD: Tensor, tokens: Tokens, pool: Pool) -> Tensor:
     if pool == "cls":
         return hidden_TD.index_select(0, starts[:-1])
     lengths = starts.diff()
-    if pool == "mean":
-        return torch.segment_reduce(hidden_TD, "mean", lengths=lengths.long(), axis=0)
-    if pool == "max":
-        return torch.segment_reduce(hidden_TD, "max", lengths=lengths.long(), axis=0)
-    raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose cls, mean or max")
+    return torch.segment_reduce(hidden_TD, pool, lengths=lengths.long(), axis=0)
 
 
 def model_folder_of(source: str | os.PathLike[str]) -> Path:

@@ -8,7 +8,7 @@ tensors are checked against each other, and every contradiction is told at once,
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,14 +20,15 @@ from bertworks.interop.module_names import COUNTERS, TIED, modern_name, theirs_o
 from bertworks.interop.weights import read_sharded, read_weights, write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.nn.heads import OutputHead
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 OWN_FILE = "bertworks.json"
 RIGHT_TO_LEFT_TYPE = "bertworks-right-to-left"
-_MAX_JSON_BYTES = 16 << 20
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "pytorch_model.pt")
+_MAX_JSON_BYTES = 10_000_000
+_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".ckpt")
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # same functions
 _CLASSIFIERS = {
     "BertForSequenceClassification": "classify",
@@ -59,66 +60,100 @@ def read_folder(folder: Path) -> ModelFolder:
     raw = read_json(folder / CONFIG_FILE)
     about = read_json(folder / OWN_FILE) if (folder / OWN_FILE).exists() else {}
     config = read_config(raw, about, folder / CONFIG_FILE)
-    tensors = {modern_name(name): tensor for name, tensor in _read_tensors(folder).items()}
-    heads = _heads(raw, about, tensors, folder)
+    tensors = _by_modern_names(_read_tensors(folder), folder)
+    heads, labels = _heads(raw, about, tensors, folder), _labels(raw)
     with torch.device("meta"):  # sizes without memory: the tensors bring it
         net = Bert(config, heads, pooler="bert.pooler.dense.weight" in tensors)
-    unused = _check(net, tensors, folder)
+    unused = _check(net, tensors, labels, folder)
     net.load_state_dict(to_ours(net.state_dict(), tensors), assign=True)
-    return ModelFolder(net, _labels(raw), about, unused)
+    return ModelFolder(net, labels, about, unused)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds."""
+    content = parse_json(path)
+    if not isinstance(content, dict):
+        raise CorruptFile(f"{path} holds a {type(content).__name__}, not an object")
+    return content
+
+
+def parse_json(path: Path) -> Any:
+    """Return what a JSON file of a model folder holds."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
-        content = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path.parent} has no {path.name}: not a model folder") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path} is not JSON: {str(error)[:200]}") from error
-    if not isinstance(content, dict):
-        raise CorruptFile(f"{path} holds a {type(content).__name__}, not an object")
-    return content
 
 
 def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -> BertConfig:
     """Read a config.json; keys of transformers that do not change the encoder are passed over."""
-    model_type = raw.get("model_type", "bert")
-    if model_type not in ("bert", RIGHT_TO_LEFT_TYPE):
-        raise UserError(f"{where}: model_type {str(model_type)[:40]!r} is not a BERT")
-    if (kind := raw.get("position_embedding_type") or "absolute") != "absolute":
-        raise UserError(f"{where}: position_embedding_type {str(kind)[:40]!r} is not in BERT; only absolute is read")
+    problems = _not_bert(raw)
     values = {name: raw[name] for name in BertConfig.model_fields if name in raw}
     values["hidden_act"] = _ACTIVATIONS.get(str(raw.get("hidden_act")), raw.get("hidden_act", "gelu"))
     values["positions"] = about.get("positions", "learned")
     values["direction"] = "left_to_right" if raw.get("is_decoder") else "both"
-    if model_type == RIGHT_TO_LEFT_TYPE:
+    if raw.get("model_type") == RIGHT_TO_LEFT_TYPE:
         values["direction"] = "right_to_left"
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range"):
         if type(values.get(name)) is int:
             values[name] = float(values[name])  # JSON writes 0.0 as 0
-    return validate(BertConfig, values, str(where))
+    try:
+        config = validate(BertConfig, values, str(where))
+    except ConfigError as error:
+        raise ConfigError(str(where), problems + error.problems) from error
+    if problems:
+        raise ConfigError(str(where), problems)
+    return config
+
+
+def _not_bert(raw: Mapping[str, Any]) -> list[str]:
+    """Name what no size could make right: another kind of model, or of positions."""
+    problems = []
+    if raw.get("model_type", "bert") not in ("bert", RIGHT_TO_LEFT_TYPE):
+        problems.append(f"model_type: {str(raw['model_type'])[:40]!r} is not a BERT")
+    if (kind := raw.get("position_embedding_type") or "absolute") != "absolute":
+        problems.append(f"position_embedding_type: {str(kind)[:40]!r} is not in BERT; only absolute is read")
+    if not isinstance(raw.get("is_decoder", False), bool):
+        problems.append(f"is_decoder: {str(raw['is_decoder'])[:40]!r} is neither true nor false")
+    return problems
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     if (folder / WEIGHTS_FILE).exists():
         return read_weights(folder / WEIGHTS_FILE)
     if (folder / INDEX_FILE).exists():
-        names = read_json(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise CorruptFile(f"{folder / INDEX_FILE} has no weight_map of names")
-        return read_sharded(folder / INDEX_FILE, names)
-    for name in _PICKLES:
-        if (folder / name).exists():
-            raise UserError(
-                f"refused: pickle. {folder / name} could run code when it is opened; "
-                f"`bertworks convert {folder} NEW --allow-pickle` reads its tensors and nothing else"
-            )
+        return read_sharded(folder / INDEX_FILE, read_weight_map(folder / INDEX_FILE))
+    pickles = sorted(path for path in folder.iterdir() if path.suffix in _PICKLE_ENDINGS)
+    if pickles:
+        raise UserError(
+            f"refused: pickle. {pickles[0]} could run code when it is opened; "
+            f"`bertworks convert {folder} NEW --allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
+        )
     raise UserError(f"{folder} has no {WEIGHTS_FILE}")
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """Return which tensor lies in which file, by the index of a folder whose weights are in several."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CorruptFile(f"{index} has no weight_map of names")
+    return names
+
+
+def _by_modern_names(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    named = {modern_name(name): tensor for name, tensor in tensors.items()}
+    if len(named) < len(tensors):
+        raise CorruptFile(f"{folder} has the same tensor under two names, an old and a new one")
+    bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    if copy in named:  # some files have only this one of the two
+        named.setdefault(bias, named[copy])
+    return named
 
 
 def _heads(
@@ -133,7 +168,9 @@ def _heads(
         heads["span"] = 2
     classifier = tensors.get("classifier.weight")
     if classifier is not None:
-        heads[_classifier(raw, about, tensors, folder)] = classifier.shape[0] if classifier.ndim else 0
+        heads[_classifier(raw, about, tensors, folder)] = (
+            classifier.shape[0] if classifier.ndim and classifier.numel() else 1
+        )
     return heads
 
 
@@ -150,9 +187,11 @@ def _classifier(raw: Mapping[str, Any], about: Mapping[str, Any], tensors: Mappi
     return known[0]
 
 
-def _check(net: Bert, tensors: Mapping[str, Tensor], folder: Path) -> list[str]:
+def _check(net: Bert, tensors: Mapping[str, Tensor], labels: list[str], folder: Path) -> list[str]:
     """See that the tensors are those of the model, by name and shape; returns the names of others."""
     problems, used = _untied(tensors), {*COUNTERS, *TIED}
+    if labels and _num_labels(net) not in (None, len(labels)):
+        problems.append(f"id2label in {CONFIG_FILE} names {len(labels)} labels, and the head has {_num_labels(net)}")
     for ours, parameter in net.named_parameters():
         parts = theirs_of(ours)
         used.update(parts)
@@ -181,6 +220,12 @@ def _untied(tensors: Mapping[str, Tensor]) -> list[str]:
     ]
 
 
+def _num_labels(net: Bert) -> int | None:
+    """Return how many classes or tags a model tells apart."""
+    head = next((net.heads[name] for name in ("classify", "tag") if name in net.heads), None)
+    return cast(OutputHead, head).out.weight.shape[0] if head is not None else None
+
+
 def _labels(raw: Mapping[str, Any]) -> list[str]:
     names = raw.get("id2label")
     if not isinstance(names, dict):
@@ -195,17 +240,28 @@ def write_folder(
     folder: Path, net: Bert, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write config, weights and bertworks.json into a folder that is there."""
-    heads = tuple(net.heads)
+    heads = tuple(sorted(net.heads))
     parameters = {name: parameter.detach() for name, parameter in net.named_parameters()}
     tensors = to_theirs(parameters)
     if not heads:
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     write_weights(folder / WEIGHTS_FILE, tensors)
     config = config_json(net.config, _ARCHITECTURES.get(heads, "BertModel"), labels or [])
-    own = dict(about or {}) | ({"positions": net.config.positions} if net.config.positions != "learned" else {})
-    for name, content in ((CONFIG_FILE, config), (OWN_FILE, own)):
+    if not labels and (num_labels := _num_labels(net)) is not None:
+        config["num_labels"] = num_labels
+    for name, content in ((CONFIG_FILE, config), (OWN_FILE, _own(net, about or {}))):
         with atomic_write(folder / name) as stream:
             json.dump(content, stream, ensure_ascii=False, indent=2)
+
+
+def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
+    own = dict(about)
+    if net.config.positions != "learned":
+        own["positions"] = net.config.positions
+    for name in _CLASSIFIERS.values():
+        if name in net.heads:
+            own["head"] = name
+    return own
 
 
 def config_json(config: BertConfig, architecture: str, labels: list[str]) -> dict[str, Any]:

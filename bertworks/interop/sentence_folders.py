@@ -1,11 +1,12 @@
 """Folders of sentence-transformers: a BERT, possibly in a folder of its own, and how its tokens become one vector."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import safe_join
-from bertworks.interop.huggingface import read_json
+from bertworks.files import atomic_write, safe_join
+from bertworks.interop.huggingface import parse_json, read_json
 
 MODULES_FILE = "modules.json"
 _LENGTH_FILE = "sentence_bert_config.json"
@@ -63,13 +64,34 @@ def _max_length(folder: Path) -> int | None:
 
 def _modules(folder: Path) -> dict[str, str]:
     """Return the paths of a folder's modules by their kind, or nothing if it has no list of modules."""
-    import json
-
     path = folder / MODULES_FILE
     if not path.exists():
         return {}
     try:
-        modules: list[dict[str, Any]] = json.loads(path.read_bytes())
-        return {module["type"].rpartition(".")[2]: str(module["path"]) for module in modules}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        modules = {module["type"].rpartition(".")[2]: module["path"] for module in parse_json(path)}
+        if not all(isinstance(name, str) for name in modules.values()):
+            raise TypeError("a path is not text")
+    except (KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{path} is not a list of modules: {str(error)[:200]}") from error
+    return modules
+
+
+def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
+    """Write how a folder's texts are embedded, so that sentence-transformers does it too."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalize else [])]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    modes = {name: mode == pooling.mode for name, mode in _MODES.items()}
+    contents: dict[str, Any] = {
+        MODULES_FILE: modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **modes},
+        _LENGTH_FILE: {"max_seq_length": pooling.max_length, "do_lower_case": False},
+    }
+    for path in paths[1:]:
+        (folder / path).mkdir()
+    for name, content in contents.items():
+        with atomic_write(folder / name) as stream:
+            json.dump(content, stream, indent=2)

@@ -6,13 +6,14 @@ refused: ranges follow each other without overlap or hole and end where the file
 file; pages are read when they are used, and writing to a tensor does not reach the file.
 """
 
+import contextlib
 import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,11 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
 
 _LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
-_MAX_TENSORS = 50_000  # a BERT of 512 layers has 8,000; a header of millions takes seconds to read
+# A BERT of 512 layers has 8,000 tensors and a header of 1 MB; the format's own limit of 100 MB takes seconds to read.
+_MAX_HEADER_BYTES = 10_000_000
+_MAX_TENSORS = 50_000
+_MAX_DIMENSIONS = 8
+_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
 _ALIGNMENT = 8
 METADATA = "__metadata__"
 
@@ -44,25 +48,41 @@ class Entry(NamedTuple):
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
     """Return what a file holds, checked; byte ranges count from the start of the file."""
+    with _opened(path) as stream:
+        return _read_header(path, stream)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         with open(path, "rb") as stream:
-            file_bytes = os.fstat(stream.fileno()).st_size
-            length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-            room = min(file_bytes - _LENGTH_BYTES, _MAX_HEADER_BYTES)
-            if not 2 <= length <= room:
-                raise CorruptFile(f"{path} is not a safetensors file: a header of {length} bytes where {room} fit")
-            header = stream.read(length)
+            yield stream
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, Entry]:
+    file_bytes = os.fstat(stream.fileno()).st_size
+    start = stream.read(_LENGTH_BYTES)
+    length = int.from_bytes(start, "little")
+    room = max(0, min(file_bytes - _LENGTH_BYTES, _MAX_HEADER_BYTES))
+    if not 2 <= length <= room:
+        if start.startswith(_PICKLE_STARTS):
+            raise CorruptFile(f"refused: pickle. {path} is not a safetensors file, and opening it could run code")
+        raise CorruptFile(f"{path} is not a safetensors file: a header of {length} bytes where {room} fit")
     try:
-        return _entries(_parse(header), _LENGTH_BYTES + length, file_bytes)
+        return _entries(_parse(stream.read(length)), _LENGTH_BYTES + length, file_bytes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not a sound safetensors file: {str(error)[:200]}") from error
+        raise CorruptFile(f"{path} is not a sound safetensors file: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
 
 
 def _parse(header: bytes) -> dict[str, Any]:
-    # Before it is parsed: a tensor needs a range, so the count cannot be more than the header has of these.
-    if header.count(b'"data_offsets"') > _MAX_TENSORS:
+    # Before it is parsed: a tensor takes three brackets, and each costs 60 bytes of memory and more.
+    if header.count(b"[") + header.count(b"{") > 3 * _MAX_TENSORS:
         raise ValueError(f"more than {_MAX_TENSORS:,} tensors")
     parsed = json.loads(header, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     if not isinstance(parsed, dict):
@@ -99,7 +119,9 @@ def _entry(name: str, fields: dict[str, Any], base: int) -> Entry:
     shape, (first, end) = fields["shape"], fields["data_offsets"]
     if fields["dtype"] not in _TYPES:
         raise ValueError(f"{name[:60]!r} has the type {str(fields['dtype'])[:20]!r}, which is not read here")
-    if not all(type(number) is int and 0 <= number < 1 << 62 for number in [*shape, first, end]):
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"{name[:60]!r} has no shape of up to {_MAX_DIMENSIONS} numbers")
+    if not all(type(number) is int and 0 <= number < 1 << 48 for number in [*shape, first, end]):
         raise ValueError(f"{name[:60]!r} has a shape or range of other things than whole numbers")
     dtype = _TYPES[fields["dtype"]]
     if end - first != math.prod(shape) * dtype.itemsize:
@@ -109,13 +131,18 @@ def _entry(name: str, fields: dict[str, Any], base: int) -> Entry:
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Return the tensors of a file as views of the mapped file."""
-    entries = read_header(path)
-    with open(path, "rb") as stream:
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-    return {name: _view(mapped, entry) for name, entry in entries.items()}
+    with _opened(path) as stream:
+        entries = _read_header(path, stream)
+        try:
+            end = max((entry.first_byte + entry.num_bytes for entry in entries.values()), default=1)
+            mapped = mmap.mmap(stream.fileno(), end, access=mmap.ACCESS_COPY)
+        except ValueError as error:
+            raise CorruptFile(f"{path} was cut off while it was read") from error
+    return {name: view_of(mapped, entry) for name, entry in entries.items()}
 
 
-def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
+def view_of(mapped: mmap.mmap, entry: Entry) -> Tensor:
+    """Return a tensor whose numbers lie in a mapped file."""
     if not entry.num_bytes:
         return torch.empty(entry.shape, dtype=entry.dtype)
     if entry.first_byte % entry.dtype.itemsize:
@@ -157,12 +184,13 @@ def write_in_order(
 
 def read_sharded(index: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the tensors of several files, of which an index says which tensor lies in which."""
+    index = index.absolute()
     # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
-    root = index.parents[2] if index.parent.parent.name == "snapshots" else index.parent
-    place = index.parent.relative_to(root)
+    in_cache = index.parent.parent.name == "snapshots"
+    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
     tensors: dict[str, Tensor] = {}
     for file_name in sorted(set(names.values())):
-        tensors |= read_weights(safe_join(root, (place / file_name).as_posix()))
+        tensors |= read_weights(safe_join(root, place + file_name))
     missing = sorted(set(names) - set(tensors))
     if missing:
         raise CorruptFile(f"{index} lists {missing[0]!r}, which its file does not hold")

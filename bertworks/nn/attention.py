@@ -37,6 +37,8 @@ def attend(
         return _flash(qkv_T3NH, packing, causal, dropout)
     if len(packing.runs) == 1 and packing.runs[0].num_sequences * packing.runs[0].length == len(qkv_T3NH):
         return _of_run(qkv_T3NH, packing.runs[0], causal, dropout)
+    if not packing.runs:  # only empty sequences
+        return qkv_T3NH[:, 0].flatten(1)
     return torch.cat([_of_run(qkv_T3NH, run, causal, dropout) for run in packing.runs])
 
 

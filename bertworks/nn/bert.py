@@ -20,8 +20,6 @@ from bertworks.nn.heads import Head, make_head
 from bertworks.nn.layers import Embedding, LayerNorm, Linear, activate
 from bertworks.nn.packing import Packing, Tokens
 
-_SINUSOID_BASE = 10_000.0
-
 
 class Encoded(NamedTuple):
     """What the encoder gives; the lists are empty unless they were asked for."""
@@ -37,11 +35,11 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.token = Embedding(config.vocab_size, config.hidden_size)
-        self.position = Embedding(config.max_position_embeddings, config.hidden_size)
+        sinusoidal = config.positions == "sinusoidal"
+        self.position = Embedding(config.max_position_embeddings, config.hidden_size, sinusoidal=sinusoidal)
         self.segment = Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, place=0)
-        self.position.weight.requires_grad_(config.positions == "learned")
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return [T, D]."""
@@ -145,14 +143,3 @@ class Bert(nn.Module):
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
         firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
         return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
-
-
-def sinusoids(num_positions: int, width: int) -> Tensor:
-    """Return the Transformer's fixed position table: sines in even, cosines in odd columns, ever longer waves."""
-    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * torch.pow(
-        _SINUSOID_BASE, -torch.arange(0, width, 2, dtype=torch.float64) / width
-    )
-    table = torch.zeros(num_positions, width, dtype=torch.float64)
-    table[:, 0::2] = angles.sin()
-    table[:, 1::2] = angles.cos()[:, : width // 2]
-    return table.float()

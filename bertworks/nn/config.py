@@ -24,7 +24,7 @@ NAMED_SIZES = {
     "base": "12x768",
     "large": "24x1024",
 }
-_SIZE = re.compile(r"(?P<layers>\d{1,3})x(?P<width>\d{2,5})(x(?P<heads>\d{1,4}))?")
+_SIZE = re.compile(r"(?P<layers>\d{1,3})x(?P<width>\d{2,5})(x(?P<heads>\d{1,4}))?", re.ASCII)
 
 Activation = Literal["gelu", "gelu_new", "relu"]
 Direction = Literal["both", "left_to_right", "right_to_left"]

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_SINUSOID_BASE = 10_000.0
+
 
 class Linear(nn.Module):
     """x W^T + b."""
@@ -25,11 +27,12 @@ class Linear(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A row for every id."""
+    """A row for every id; `sinusoidal` ones are a table that is not learnt."""
 
-    def __init__(self, num_rows: int, width: int) -> None:
+    def __init__(self, num_rows: int, width: int, *, sinusoidal: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_rows, width))
+        self.weight = nn.Parameter(torch.empty(num_rows, width), requires_grad=not sinusoidal)
+        self.sinusoidal = sinusoidal
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up the rows."""
@@ -110,3 +113,17 @@ def initialise(model: nn.Module, std: float, seed: int, *, cut: bool = True) -> 
                 parameter.copy_(values)
             else:
                 parameter.fill_(1.0 if isinstance(module, LayerNorm) and name == "weight" else 0.0)
+        # After the drawing, so that all else begins as it does with learned positions.
+        if isinstance(module, Embedding) and module.sinusoidal:
+            module.weight.copy_(sinusoids(*module.weight.shape))
+
+
+def sinusoids(num_positions: int, width: int) -> Tensor:
+    """Return the Transformer's fixed position table: sines in even, cosines in odd columns, ever longer waves."""
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * torch.pow(
+        _SINUSOID_BASE, -torch.arange(0, width, 2, dtype=torch.float64) / width
+    )
+    table = torch.zeros(num_positions, width, dtype=torch.float64)
+    table[:, 0::2] = angles.sin()
+    table[:, 1::2] = angles.cos()[:, : width // 2]
+    return table.float()

@@ -1,0 +1,368 @@
+"""S6, S7: wrong configs, weights that contradict them and names that lead elsewhere: all told, nothing made."""
+
+import contextlib
+import json
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bertworks
+from bertworks.errors import ConfigError, CorruptFile, UserError
+from bertworks.interop.huggingface import read_folder, write_folder
+from bertworks.interop.sentence_folders import find_encoder, read_pooling
+from bertworks.interop.weights import read_sharded
+from bertworks.locate import find_model
+from bertworks.nn.bert import Bert
+from bertworks.nn.config import BertConfig
+from bertworks.nn.layers import initialise
+
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=8,
+    max_position_embeddings=8,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    net = Bert(CONFIG, {"classify": 3})
+    initialise(net, 0.5, seed=0)
+    write_folder(folder, net, labels=["a", "b", "c"])
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")
+    return folder
+
+
+def change_config(folder, **changes):
+    raw = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({name: value for name, value in raw.items() if value is not ...}))
+
+
+def change_tensors(folder, **changes):
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()} | changes
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(tensors, folder / "model.safetensors")
+
+
+PREFIX = "bert.encoder.layer.1."
+CONTRADICTIONS = {
+    "a missing tensor": (
+        change_tensors,
+        {PREFIX + "output.dense.bias": None},
+        [PREFIX + "output.dense.bias is missing"],
+    ),
+    "a wrong shape": (
+        change_tensors,
+        {PREFIX + "attention.self.key.weight": torch.ones(8, 9), "classifier.bias": torch.ones(4)},
+        [PREFIX + "attention.self.key.weight has the shape (8, 9), and config.json wants (8, 8)", "classifier.bias"],
+    ),
+    "whole numbers": (
+        change_tensors,
+        {"bert.pooler.dense.bias": torch.ones(8, dtype=torch.int64)},
+        ["pooler.dense.bias holds torch.int64"],
+    ),
+    "a scalar classifier": (
+        change_tensors,
+        {"classifier.weight": torch.tensor(1.0)},
+        ["classifier.weight has the shape ()"],
+    ),
+    "an endless empty classifier": (
+        change_tensors,
+        {"classifier.weight": torch.empty(1 << 47, 0)},
+        ["classifier.weight has the shape"],
+    ),
+    "fewer layers in the config": (
+        change_config,
+        {"num_hidden_layers": 1},
+        [PREFIX + "output.dense.weight is there, and config.json has 1 plain"],
+    ),
+    "more layers in the config": (
+        change_config,
+        {"num_hidden_layers": 3},
+        ["bert.encoder.layer.2.output.dense.bias is missing"],
+    ),
+    "another width": (
+        change_config,
+        {"hidden_size": 16},
+        ["word_embeddings.weight has the shape (20, 8)", "classifier.weight"],
+    ),
+    "another vocabulary": (change_config, {"vocab_size": 21}, ["config.json wants (21, 8)"]),
+    "other labels": (change_config, {"id2label": {"0": "x", "1": "y"}}, ["names 2 labels, and the head has 3"]),
+    "an untied output matrix": (
+        change_tensors,
+        {"cls.predictions.decoder.weight": torch.ones(20, 8)},
+        ["decoder.weight differs from"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_weights_and_config_that_contradict_each_other_are_named(folder, kind):
+    change, changes, words = CONTRADICTIONS[kind]
+    change(folder, **changes)
+    with pytest.raises(ConfigError) as caught:
+        read_folder(folder)
+    assert all(word in str(caught.value) for word in words)
+
+
+WRONG_CONFIGS = {
+    "unknown activation": ({"hidden_act": "swish"}, ["hidden_act"]),
+    "activation of another type": ({"hidden_act": ["gelu"]}, ["hidden_act"]),
+    "wrong types": (
+        {"hidden_size": "8", "vocab_size": 20.5, "num_hidden_layers": None, "layer_norm_eps": "x"},
+        ["hidden_size", "vocab_size", "num_hidden_layers", "layer_norm_eps"],
+    ),
+    "not finite": (
+        {"layer_norm_eps": float("inf"), "hidden_dropout_prob": float("nan")},
+        ["layer_norm_eps", "hidden_dropout_prob"],
+    ),
+    "negative": ({"vocab_size": -1, "num_hidden_layers": -1}, ["vocab_size", "num_hidden_layers"]),
+    "far too large": (
+        {
+            "vocab_size": 10**12,
+            "hidden_size": 10**12,
+            "max_position_embeddings": 10**12,
+            "intermediate_size": 10**12,
+            "num_hidden_layers": 10**12,
+        },
+        ["vocab_size", "hidden_size", "max_position_embeddings", "intermediate_size", "num_hidden_layers"],
+    ),
+    "as large as is allowed": (
+        {"hidden_size": 65_536, "vocab_size": 10_000_000, "intermediate_size": 1_048_576},
+        ["word_embeddings.weight has the shape (20, 8)"],
+    ),
+    "heads that do not divide": (
+        {"num_attention_heads": 3, "type_vocab_size": 0},
+        ["3 heads cannot share", "type_vocab_size"],
+    ),
+    "another model": ({"model_type": "gpt2", "vocab_size": -1}, ["model_type: 'gpt2' is not a BERT", "vocab_size"]),
+    "a model type that is a list": ({"model_type": ["bert"]}, ["model_type"]),
+    "relative positions": (
+        {"position_embedding_type": "relative_key", "hidden_act": 3},
+        ["relative_key", "hidden_act"],
+    ),
+    "a decoder perhaps": ({"is_decoder": "yes"}, ["is_decoder: 'yes' is neither true nor false"]),
+    "deep values": ({"hidden_size": json.loads("[" * 300 + "]" * 300)}, ["hidden_size"]),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_CONFIGS)
+def test_every_problem_of_a_config_is_told_and_nothing_is_allocated(folder, grown, kind):
+    """S6."""
+    changes, words = WRONG_CONFIGS[kind]
+    change_config(folder, **changes)
+    started = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        bertworks.load(folder)
+    assert all(word in str(caught.value) for word in words)
+    assert len(caught.value.problems) >= len(words)
+    assert time.monotonic() - started < 2
+    assert grown() < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "holds a list"),
+        (b"null", "holds a NoneType"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe\0", "not JSON"),
+        (b'{"hidden_size": ' + b"9" * 5_000 + b"}", "not JSON"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not JSON"),
+        (b" " * 10_000_001, "at most 10,000,000 are read"),
+    ],
+)
+@pytest.mark.parametrize("name", ["config.json", "bertworks.json"])
+def test_a_file_that_is_no_json_object_is_refused(folder, name, content, words):
+    """S6: a thousand levels and more, and more than 10 MB."""
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        read_folder(folder)
+
+
+def test_a_thousand_levels_in_a_key_that_nobody_reads(folder):
+    """S6: refused, or passed over where this Python can parse it; never a traceback."""
+    text = (folder / "config.json").read_text().rstrip("} \n")
+    (folder / "config.json").write_text(text + ', "unknown": ' + "[" * 1_000 + "]" * 1_000 + "}")
+    with contextlib.suppress(CorruptFile):
+        assert read_folder(folder).labels == ["a", "b", "c"]
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused(folder):
+    """S6."""
+    with open(folder / "vocab.txt", "a") as stream:
+        stream.writelines(f"word{n}\n" for n in range(9))
+    with pytest.raises(UserError, match=r"its vocabulary has 22 pieces and its model 20"):
+        bertworks.load(folder)
+
+
+NAMES = [
+    "../x",
+    "/etc/passwd",
+    "..%2fx",
+    "a\0b",
+    "C:\\x",
+    "x" * 300,
+    "․․/x",
+    "-rf",
+    ".",
+    "",
+    "..",
+    "a/../../x",
+    "a//b",
+    "~/x",
+]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "link.safetensors"])
+def test_an_index_cannot_lead_out_of_its_folder(folder, tmp_path, name):
+    """S7."""
+    (tmp_path / "x").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "link.safetensors").symlink_to(tmp_path / "x")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(UserError, match=r"is not a usable name|leads out of"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"w": 1}}, {"weight_map": {"w": ["a"]}}])
+def test_an_index_without_names_is_corrupt(folder, index):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CorruptFile, match="weight_map"):
+        read_folder(folder)
+
+
+def test_an_index_that_lists_what_is_not_there(folder):
+    index = folder / "model.safetensors.index.json"
+    with pytest.raises(CorruptFile, match="lists 'nothing'"):
+        read_sharded(index, {"nothing": "model.safetensors"})
+    with pytest.raises(UserError, match="No such file"):
+        read_sharded(index, {"nothing": "model-2.safetensors"})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name])
+@pytest.mark.parametrize("kind", ["Transformer", "Pooling"])
+def test_the_modules_of_a_sentence_folder_cannot_lead_out_of_it(folder, kind, name):
+    """S7."""
+    (folder / "modules.json").write_text(json.dumps([{"type": f"x.{kind}", "path": name}]))
+    with pytest.raises(UserError, match="is not a usable name"):
+        find_encoder(folder) if kind == "Transformer" else read_pooling(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", "[1]", '[{"type": 1, "path": ""}]', '[{"type": "a"}]', "[", '[{"type": "a.Transformer", "path": 3}]'],
+)
+def test_a_list_of_modules_that_is_none_is_corrupt(folder, content):
+    (folder / "modules.json").write_text(content)
+    if content == "{}":
+        assert read_pooling(folder).mode == "mean"
+        return
+    with pytest.raises(CorruptFile):
+        find_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "words"),
+    [
+        ({"pooling_mode_weightedmean_tokens": True}, ["Pooling"], "weightedmean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, ["Pooling"], "is not read here"),
+        ({}, ["Pooling"], "pooling none"),
+        ({"pooling_mode_mean_tokens": True}, ["Pooling", "Dense"], "a module 'Dense' is not read here"),
+    ],
+)
+def test_a_sentence_folder_that_does_more_than_we_do_is_refused(folder, pooling, modules, words):
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    names = ["Transformer", *modules]
+    listed = [
+        {"type": f"sentence_transformers.models.{name}", "path": f"1_{name}" if n else ""}
+        for n, name in enumerate(names)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(UserError, match=words):
+        bertworks.load(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/nowhere",
+        "..%2f",
+        "a\0b",
+        "C:\\x",
+        "x" * 300,
+        "x" * 5_000,
+        "․․/x",
+        "-rf",
+        "a/b/c",
+        "models--x",
+        "\ud800",
+        "a\nb",
+        "~",
+        "x/",
+    ],
+)
+def test_a_name_that_is_no_model_is_refused(tmp_path, monkeypatch, name):
+    """S7."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    with pytest.raises(UserError, match="no model"):
+        find_model(name)
+
+
+@pytest.mark.parametrize("revision", [b"..", b".", b"../../../x", b"/etc", b"", b"\xff\xfe", b"a" * 10_000, b"a\0b"])
+def test_a_reference_in_the_cache_cannot_lead_out_of_it(tmp_path, monkeypatch, revision):
+    """S7."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    home = tmp_path / "hub" / "models--a--b"
+    for name in ("refs", "snapshots"):
+        (home / name).mkdir(parents=True)
+    (home / "refs" / "main").write_bytes(revision)
+    with pytest.raises(UserError, match=r"no model|not a usable name"):
+        find_model("a/b")
+
+
+def test_a_file_and_an_empty_folder_are_no_models(tmp_path, folder):
+    with pytest.raises(UserError, match="is a file; give the folder"):
+        bertworks.load(folder / "config.json")
+    with pytest.raises(UserError, match=r"has no config\.json: not a model folder"):
+        bertworks.load(tmp_path)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        bertworks.load(folder)
+
+
+def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
+    (tmp_path / "run").mkdir()
+    folder.rename(tmp_path / "run" / "model")
+    assert find_model(tmp_path / "run") == tmp_path / "run" / "model"
+    (tmp_path / "run" / "model" / "model").mkdir()
+    (tmp_path / "run" / "model" / "model" / "config.json").touch()
+    assert find_model(tmp_path / "run" / "model") == tmp_path / "run" / "model"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "tpu"}, "device 'tpu'"),
+        ({"device": "meta"}, "device 'meta'"),
+        ({"device": "cuda:99"}, "cuda:99"),
+        ({"dtype": "int8"}, "choose float32"),
+        ({"dtype": "float64"}, "choose float32"),
+    ],
+)
+def test_a_device_or_type_that_is_not_there_is_refused(folder, options, words):
+    with pytest.raises(UserError, match=words):
+        bertworks.load(folder, **options)
