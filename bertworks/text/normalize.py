@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 _RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
 
+# str.split() breaks at these, while BERT drops them and joins what stands on their sides.
+_DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+
 SPACE = "space"  # ends a word
 DROP = "drop"  # as if it were not there
 MARK = "mark"  # an accent that is taken off: belongs to the character before it
@@ -128,6 +131,11 @@ def _beside_sigma(char: str) -> str:
     if (char + "Σ").lower()[-1] == "ς":
         return CASED
     return LOOK_THROUGH if ("A" + char + "Σ").lower()[-1] == "ς" else UNCASED
+
+
+def split_spaces(text: str) -> list[str]:
+    """Return the parts between white space; the words of a text are those of its parts, each taken alone."""
+    return _DROPPED_SPACES.sub("", text).split()
 
 
 def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
