@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bertworks.errors import UserError
 from bertworks.text.encoding import ListColumns
-from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words
+from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words, words_of
 from bertworks.text.wordpiece import Match
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class IdsByWords:
         return np.frombuffer(self._parts.ids, np.int32)[places], np.diff(ends[text_ends])
 
     def _work_out(self, part: str) -> list[int]:
-        return [id for word in split_words(part, self._alphabet) for id, _, _ in self._split(word.text)]
+        return [id for word in words_of(part, self._alphabet) for id, _, _ in self._split(word)]
 
 
 class _Parts(dict[str, int]):

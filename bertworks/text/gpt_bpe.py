@@ -9,6 +9,7 @@ fine-tuning, and cannot be written in a text.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 UNK, START, DELIMITER, CLASSIFY = "<unk>", "_start_", "_delimiter_", "_classify_"
 FINE_TUNING_TOKENS = (START, DELIMITER, CLASSIFY)
 END_OF_WORD = "</w>"
-_NEVER = 1 << 62  # the rank of a pair that was not learned
+_NEVER = -1  # the rank of a pair that was not learned
+_PLACE_BITS = 8  # hold any place in a word of 200 letters
+_PLACE = (1 << _PLACE_BITS) - 1
 Merges = Sequence[tuple[str, str]]
 
 
@@ -60,19 +63,36 @@ class BytePairs:
         return matches
 
     def _join(self, word: str) -> list[Match]:
+        """Join pairs, best first: in a heap by rank and place; a pair that is there no longer is passed over."""
         rank_of, wholes = self._ranks.get, self._wholes
         ids = [self._ids.get(letter, self._unk_id) for letter in letters_of(word)]
-        starts = list(range(len(word) + 1))
-        ranks = [rank_of(pair, _NEVER) for pair in pairwise(ids)]
-        while ranks and (best := min(ranks)) != _NEVER:
-            place = ranks.index(best)
-            ids[place] = wholes[best]
-            del ids[place + 1], starts[place + 1], ranks[place]
-            if place:
-                ranks[place - 1] = rank_of((ids[place - 1], ids[place]), _NEVER)
-            if place < len(ranks):
-                ranks[place] = rank_of((ids[place], ids[place + 1]), _NEVER)
-        return list(zip(ids, starts, starts[1:], strict=False))
+        ends, befores = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))
+        ranks = [*(rank_of(pair, _NEVER) for pair in pairwise(ids)), _NEVER]  # of the pair that begins at a place
+        waiting = [rank << _PLACE_BITS | place for place, rank in enumerate(ranks) if rank != _NEVER]
+        heapify(waiting)
+        while waiting:
+            best = heappop(waiting)
+            rank, place = best >> _PLACE_BITS, best & _PLACE
+            if ranks[place] != rank:
+                continue
+            joined = ends[place]
+            ids[place], ends[place] = wholes[rank], ends[joined]
+            ranks[place] = ranks[joined] = _NEVER
+            befores[ends[place]] = place
+            for left, right in ((befores[place], place), (place, ends[place])):
+                if left >= 0 and right < len(ids):
+                    rank = ranks[left] = rank_of((ids[left], ids[right]), _NEVER)
+                    if rank != _NEVER:
+                        heappush(waiting, rank << _PLACE_BITS | left)
+        return _matches(ids, ends)
+
+
+def _matches(ids: list[int], ends: list[int]) -> list[Match]:
+    matches, place = [], 0
+    while place < len(ids):
+        matches.append((ids[place], place, ends[place]))
+        place = ends[place]
+    return matches
 
 
 class GptTokenizer:

@@ -17,7 +17,7 @@ from bertworks.errors import UserError
 from bertworks.processes import num_workers, wait_for, worker_pool
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
-from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words
+from bertworks.text.normalize import Alphabet, Rules, split_spaces, words_of
 
 _CHUNK_CHARS = 1 << 23
 _RUNS_MERGED_AT_ONCE = 32
@@ -47,8 +47,8 @@ def count_texts(texts: Iterable[str], alphabet: Alphabet) -> Counter[str]:
         tokens.update(split_spaces(text))
     words: Counter[str] = Counter()
     for token, count in tokens.items():
-        for word in split_words(token, alphabet):
-            words[word.text] += count
+        for word in words_of(token, alphabet):
+            words[word] += count
     return words
 
 
