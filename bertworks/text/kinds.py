@@ -41,6 +41,7 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
     """Open a vocabulary file with the rules given, or a folder with its own; of another kind than asked: UserError."""
     if kind is not None and kind not in CLASSES:
         raise UserError(f"no tokens of kind {kind!r}; choose {', '.join(CLASSES)}")
+    _check_there(Path(vocab))
     found = kind_of(vocab)
     if found != (kind or found):
         raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; say --tokens {found}, or give another one")
@@ -49,6 +50,15 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
     if found == "words":
         return WordTokenizer.from_vocab(vocab, rules)
     return Tokenizer.from_vocab(vocab, **rules._asdict())
+
+
+def _check_there(path: Path) -> None:
+    """Refuse what holds no vocabulary of any kind, before it is told to be of the wrong one."""
+    if not path.exists():
+        raise UserError(f"cannot read the vocabulary {path}: there is no such file or folder")
+    names = (VOCABULARY_FILE, PIECES_FILE, TOKENIZER_FILE)
+    if path.is_dir() and not any((path / name).exists() for name in names):
+        raise UserError(f"cannot read the vocabulary {path}: the folder has none of {', '.join(names)}")
 
 
 def _is_bpe(folder: Path) -> bool:

@@ -58,7 +58,10 @@ def test_a_file_of_words_opens_with_the_rules_given(tmp_path):
 
 
 def test_what_is_not_there_or_not_known_is_a_user_error(tmp_path):
-    with pytest.raises(UserError, match="cannot read the vocabulary"):
-        open_tokenizer(tmp_path / "nothing.txt", Rules())
+    for kind in (None, *CLASSES):
+        with pytest.raises(UserError, match=r"cannot read the vocabulary .*nothing\.txt: there is no such file"):
+            open_tokenizer(tmp_path / "nothing.txt", Rules(), kind)
+        with pytest.raises(UserError, match="the folder has none of"):
+            open_tokenizer(tmp_path, Rules(), kind)
     with pytest.raises(UserError, match="no tokens of kind 'bytes'; choose wordpiece, gpt-bpe, words"):
         open_tokenizer(tmp_path, Rules(), "bytes")
