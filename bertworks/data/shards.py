@@ -110,6 +110,19 @@ class Dataset:
             raise CorruptFile(f"{self.folder / MANIFEST} lists {num_tokens:,} {split} tokens, not {expected:,}")
         return shards
 
+    def check(self, shard: Shard) -> None:
+        """Check a shard's content when it is first entered or has changed since, and its ids every time."""
+        for kind in ARRAYS:
+            self._check_file(self._path(shard.name, kind))
+        for kind in ("sentences", "documents"):
+            offsets = getattr(shard, kind)
+            if np.any(offsets[1:] < offsets[:-1]):
+                raise CorruptFile(f"{self._path(shard.name, kind)}: offsets do not ascend")
+        largest = int(shard.tokens.max(initial=0))
+        if largest >= self.vocab_size:
+            path = self._path(shard.name, "tokens")
+            raise CorruptFile(f"{path}: id {largest} in a vocabulary of {self.vocab_size}")
+
     def characters(self) -> NDArray[np.uint16]:
         """Map the table that has the character ids of each word [words, 50], after checking its content."""
         kind = self.tokenizer.kind
@@ -123,19 +136,6 @@ class Dataset:
         if int(table.max(initial=0)) >= NUM_CHARACTERS:
             raise CorruptFile(f"{path}: character {int(table.max())}; the last one is {NUM_CHARACTERS - 1}")
         return table
-
-    def check(self, shard: Shard) -> None:
-        """Check a shard's content when it is first entered or has changed since, and its ids every time."""
-        for kind in ARRAYS:
-            self._check_file(self._path(shard.name, kind))
-        for kind in ("sentences", "documents"):
-            offsets = getattr(shard, kind)
-            if np.any(offsets[1:] < offsets[:-1]):
-                raise CorruptFile(f"{self._path(shard.name, kind)}: offsets do not ascend")
-        largest = int(shard.tokens.max(initial=0))
-        if largest >= self.vocab_size:
-            path = self._path(shard.name, "tokens")
-            raise CorruptFile(f"{path}: id {largest} in a vocabulary of {self.vocab_size}")
 
     def _check_file(self, path: Path) -> None:
         entry = self.manifest["files"][path.name]
