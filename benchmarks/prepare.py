@@ -23,14 +23,13 @@ from bertworks import Tokenizer
 from bertworks.data.arrays import Options, make_arrays
 from bertworks.data.shards import write_shard
 from bertworks.data.units import Unit
-from bertworks.text.bulk import BulkTokenizer
 
 SLICE_BYTES, NUM_SLICES, ROW = 10_000_000, 3, 128
 
 
-def ours(bulk: BulkTokenizer, vocab_size: int, lines: list[str], folder: Path) -> int:
+def ours(tokenizer: Tokenizer, lines: list[str], folder: Path) -> int:
     unit = Unit(0, "\n".join(lines).encode(), 0)
-    arrays = make_arrays(unit, bulk, Options(), vocab_size).by_split["train"]
+    arrays = make_arrays(unit, tokenizer, Options(), len(tokenizer)).by_split["train"]
     write_shard(folder, "train-00000", arrays)
     return len(arrays["tokens"])
 
@@ -51,15 +50,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         vocabulary = unpack_vocabulary(options.data, "bert-base-uncased-vocab.txt", Path(name))
         tokenizer = Tokenizer.from_vocab(vocabulary)
-        bulk = BulkTokenizer(tokenizer.pieces, tokenizer.rules)
         pipeline = BertWordPieceTokenizer(str(vocabulary), lowercase=True)._tokenizer
         slices = text_slices(options.data / "wiki-en-b.txt.xz", [2_000_000] + [SLICE_BYTES] * NUM_SLICES)
         warm_up = next(slices)
-        ours(bulk, len(tokenizer), warm_up, Path(name))
+        ours(tokenizer, warm_up, Path(name))
         peer(pipeline, warm_up)
         for lines in slices:
             started = time.perf_counter()
-            count = ours(bulk, len(tokenizer), lines, Path(name))
+            count = ours(tokenizer, lines, Path(name))
             middle = time.perf_counter()
             peer_count = peer(pipeline, lines)
             ended = time.perf_counter()

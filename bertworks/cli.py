@@ -49,9 +49,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 @app.command(no_args_is_help=True)
 def vocab(
     corpus: CorpusArgument,
-    out: Annotated[str, typer.Option(help="The file to write, one piece a line.")],
+    out: Annotated[str, typer.Option(help="The file to write, one piece a line; for gpt-bpe a folder.")],
     size: Annotated[int, typer.Option(help="How many pieces, special and unused ones among them.")] = 30_522,
-    algorithm: Annotated[str, typer.Option(help="wordpiece (gain in likelihood) or bpe (frequency).")] = "wordpiece",
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            help="For BERT wordpiece (gain in likelihood) or bpe (frequency); for GPT-1 gpt-bpe; for ELMo words."
+        ),
+    ] = "wordpiece",
     unused: Annotated[int, typer.Option(help="How many [unusedN] pieces to reserve.")] = 0,
     coverage: Annotated[float, typer.Option(help="Share of the text's characters to cover.")] = 0.99995,
     min_count: Annotated[int, typer.Option(help="What occurs less often is not used.")] = 20,
@@ -66,23 +71,20 @@ def vocab(
 ) -> None:
     """Learn a vocabulary from raw text."""
     from bertworks.config import VocabSettings, validate
-    from bertworks.files import check_can_write
     from bertworks.progress import progress_bar
     from bertworks.text.corpus import Corpus
     from bertworks.text.learn import learn_vocabulary
-    from bertworks.text.vocabulary import write_vocabulary
 
     started = time.monotonic()
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     settings = validate(VocabSettings, options, "bertworks vocab")
     check_workers(workers)
-    check_can_write(out)
+    check_can_save(out, settings.algorithm)
     source = Corpus(corpus, strict=strict, text_field=text_field)
+    word_rules = rules(cased, keep_accents, join_cjk)
     with progress_bar(quiet=quiet or as_json) as progress:
-        learned = learn_vocabulary(
-            source, rules=rules(cased, keep_accents, join_cjk), workers=workers, progress=progress, **dict(settings)
-        )
-        write_vocabulary(out, learned.pieces)
+        learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
+        save_vocabulary(out, learned, word_rules, settings.algorithm)
     result: dict[str, Any] = {
         "out": out,
         "pieces": len(learned.pieces),
@@ -110,6 +112,9 @@ def prepare(
     corpus: CorpusArgument,
     vocab: VocabOption,
     out: Annotated[str, typer.Option(help="The folder to write; an interrupted run goes on in it.")],
+    tokens: Annotated[
+        str, typer.Option(help="The kind of tokens: wordpiece (BERT), gpt-bpe (GPT-1) or words (ELMo).")
+    ] = "wordpiece",
     holdout: Annotated[float, typer.Option(help="Share of the documents to keep aside for evaluation.")] = 0.0,
     lines_are_sentences: Annotated[
         bool, typer.Option("--lines-are-sentences", help="Take every line as one sentence.")
@@ -132,12 +137,13 @@ def prepare(
     from bertworks.data.prepare import Options, prepare
     from bertworks.progress import progress_bar
     from bertworks.text.corpus import Corpus
+    from bertworks.text.kinds import open_tokenizer
 
     started = time.monotonic()
     check_workers(workers)
     if not 0 <= holdout < 1:
         raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
-    tokenizer = open_tokenizer(vocab, cased, keep_accents, join_cjk)
+    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk), tokens)
     source = Corpus(corpus, strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:
@@ -239,7 +245,9 @@ def tokenize(
     as_json: JsonOption = False,
 ) -> None:
     """Show how texts are split into pieces."""
-    tokenizer = open_tokenizer(vocab, cased, keep_accents, join_cjk)
+    from bertworks.text.kinds import open_tokenizer
+
+    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk))
     for text in (line.removesuffix("\n") for line in sys.stdin) if texts == ["-"] else texts:
         if as_json:
             encoding = tokenizer.encode(text)
@@ -282,15 +290,28 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> Any:
     return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
 
 
-def open_tokenizer(vocab: str, cased: bool, keep_accents: bool, join_cjk: bool) -> Any:
-    """Open a vocabulary file with the options' rules, or a folder with its own."""
+def check_can_save(out: str, algorithm: str) -> None:
+    """Raise now what saving a vocabulary would raise after minutes of work."""
     from pathlib import Path
 
-    from bertworks.text.tokenizer import Tokenizer
+    from bertworks.files import check_can_write
+    from bertworks.text.gpt_files import PIECES_FILE
 
-    if Path(vocab).is_dir():
-        return Tokenizer.from_folder(vocab)
-    return Tokenizer.from_vocab(vocab, **rules(cased, keep_accents, join_cjk)._asdict())
+    if algorithm == "gpt-bpe" and Path(out).is_file():
+        raise UserError(f"cannot write {out}: it is a file, and gpt-bpe makes a folder; choose another --out")
+    is_folder = algorithm == "gpt-bpe" and Path(out).is_dir()
+    check_can_write(Path(out) / PIECES_FILE if is_folder else out)
+
+
+def save_vocabulary(out: str, learned: Any, rules: Any, algorithm: str) -> None:
+    """Write a vocabulary file, or the folder of a GPT-1 tokenizer."""
+    from bertworks.text.gpt_bpe import GptTokenizer
+    from bertworks.text.vocabulary import write_vocabulary
+
+    if algorithm == "gpt-bpe":
+        GptTokenizer(learned.pieces, learned.merges, rules).save(out)
+    else:
+        write_vocabulary(out, learned.pieces)
 
 
 def check_workers(workers: int | None) -> None:

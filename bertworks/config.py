@@ -67,7 +67,7 @@ class VocabSettings(Settings):
     """How a vocabulary is learnt: its size with all reserved pieces, and which characters and words are counted in."""
 
     size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE)
-    algorithm: Literal["wordpiece", "bpe"] = "wordpiece"
+    algorithm: Literal["wordpiece", "bpe", "gpt-bpe", "words"] = "wordpiece"
     unused: int = Field(default=0, ge=0)
     coverage: float = Field(default=0.99995, gt=0, le=1)
     min_count: int = Field(default=20, ge=1)
@@ -76,6 +76,9 @@ class VocabSettings(Settings):
     @field_validator("unused")
     @classmethod
     def _leave_room_for_pieces(cls, unused: int, info: ValidationInfo) -> int:
+        algorithm = info.data.get("algorithm", "wordpiece")
+        if unused and algorithm not in ("wordpiece", "bpe"):
+            raise ValueError(f"{_shorten(unused)} is too large; a vocabulary of {algorithm} has no unused pieces")
         size = info.data.get("size", _MAX_VOCAB_SIZE)
         most = size - _NUM_SPECIAL_TOKENS - 1
         if unused > most:

@@ -85,6 +85,52 @@ def test_vocab_json_is_one_object_and_quiet_prints_nothing(bertworks, corpus, tm
     assert (code, out) == (0, "")
 
 
+def test_vocab_makes_a_folder_for_gpt_that_tokenize_opens(bertworks, corpus, tmp_path):
+    options = ("--algorithm", "gpt-bpe", "--size", 100, "--min-count", 2)
+    code, out, _ = bertworks("vocab", corpus, "--out", tmp_path / "gpt", *options)
+    assert code == 0
+    assert f"{tmp_path / 'gpt'}: " in out
+    assert {path.name for path in (tmp_path / "gpt").iterdir()} == {
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    pieces = json.loads((tmp_path / "gpt" / "vocab.json").read_text(encoding="utf-8"))
+    assert list(pieces)[-3:] == ["_start_", "_delimiter_", "_classify_"]
+    assert bertworks("tokenize", "--vocab", tmp_path / "gpt", "New LOW,") == (0, "new</w> low</w> ,</w>\n", "")
+    before = (tmp_path / "gpt" / "merges.txt").read_bytes()
+    assert bertworks("vocab", corpus, "--out", tmp_path / "gpt", *options, "--quiet")[0] == 0  # again, in its place
+    assert (tmp_path / "gpt" / "merges.txt").read_bytes() == before
+
+
+def test_vocab_makes_a_list_of_words(bertworks, corpus, tmp_path):
+    options = ("--algorithm", "words", "--size", 100, "--min-count", 5, "--cased", "--quiet")
+    assert bertworks("vocab", corpus, "--out", tmp_path / "w.txt", *options)[0] == 0
+    words = read_vocabulary(tmp_path / "w.txt", unknown="<UNK>")
+    assert words[:3] == ["<S>", "</S>", "<UNK>"]
+    assert set(words[3:]) == {"low", "lower", "lowest", "new", "newer", "newest", "wide", "wider", "widest", ",", "no",
+                              "wiser", "!"}  # fmt: skip
+    assert bertworks("tokenize", "--vocab", tmp_path / "w.txt", "--cased", "new Low!") == (0, "new <UNK> !\n", "")
+
+
+def test_vocab_for_gpt_does_not_write_over_a_file(bertworks, corpus, tmp_path):
+    code, _, err = bertworks("vocab", corpus, "--out", corpus, "--algorithm", "gpt-bpe")
+    assert code == 2
+    assert "it is a file, and gpt-bpe makes a folder" in err
+    code, _, err = bertworks("vocab", corpus, "--out", tmp_path / "no" / "gpt", "--algorithm", "gpt-bpe")
+    assert code == 2
+    assert "does not exist" in err
+    assert corpus.read_text(encoding="utf-8") == CORPUS
+
+
+@pytest.mark.parametrize("algorithm", ["gpt-bpe", "words"])
+def test_vocab_has_unused_pieces_only_for_bert(bertworks, corpus, tmp_path, algorithm):
+    code, _, err = bertworks("vocab", corpus, "--out", tmp_path / "v", "--algorithm", algorithm, "--unused", 5)
+    assert code == 2
+    assert f"a vocabulary of {algorithm} has no unused pieces" in err
+
+
 def test_vocab_reads_standard_input(tmp_path):
     ended = run("vocab", "-", "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 1, stdin=CORPUS)
     assert ended.returncode == 0

@@ -88,6 +88,25 @@ def test_instances_are_readable_text(bertworks, prepared):
     assert out.count("next sentence: ") == 2
 
 
+@pytest.mark.parametrize(("tokens", "objective"), [("gpt-bpe", "ltr"), ("words", "bilm")])
+def test_other_tokens_go_from_text_to_instances(bertworks, corpus, tmp_path, tokens, objective):
+    vocab = ("--out", tmp_path / "vocab", "--algorithm", tokens, "--size", 120, "--min-count", 2, "--cased", "-q")
+    assert bertworks("vocab", corpus, *vocab)[0] == 0
+    data = ("--tokens", tokens, "--out", tmp_path / "data", "--workers", 1, "--cased", "--json")
+    code, out, err = bertworks("prepare", corpus, "--vocab", tmp_path / "vocab", *data)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["tokens"] == 750
+    assert tokens in bertworks("inspect", tmp_path / "data")[1]
+    usual = bertworks("inspect", tmp_path / "data", "--instances", 40, "--json", "max_length=16")
+    named = bertworks(
+        "inspect", tmp_path / "data", "--instances", 40, "--json", "max_length=16", f"objective={objective}"
+    )
+    assert usual == named
+    first = json.loads(usual[1].splitlines()[0])["tokens"]
+    assert first[0] == "<S>" if tokens == "words" else all(token.endswith("</w>") for token in first)
+    assert "masked" not in bertworks("inspect", tmp_path / "data", "--instances", 1)[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -98,6 +117,8 @@ def test_instances_are_readable_text(bertworks, prepared):
         (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--holdout", "1"), "--holdout"),
         (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--workers", "-1"), "--workers"),
         (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "corpus.txt"), "corpus.txt"),
+        (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--tokens", "words"), "--tokens wordpiece"),
+        (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--tokens", "bytes"), "choose wordpiece"),
     ],
 )
 def test_a_mistake_is_one_line(bertworks, corpus, vocabulary, tmp_path, monkeypatch, arguments, words):

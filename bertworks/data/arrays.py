@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from bertworks.data.shards import SPLITS, token_type
 from bertworks.data.units import Unit
-from bertworks.text.bulk import BulkTokenizer
-from bertworks.text.kernel import ID
+from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.sentences import split_sentences
 
 _TOKENIZED_AT_ONCE = 1 << 19
@@ -49,7 +48,7 @@ class _Gathered(NamedTuple):
     document_lengths: list[int]  # in sentences
 
 
-def make_arrays(unit: Unit, tokenizer: BulkTokenizer, options: Options, vocab_size: int) -> ShardArrays:
+def make_arrays(unit: Unit, tokenizer: AnyTokenizer, options: Options, vocab_size: int) -> ShardArrays:
     """Turn the text of a unit into tokens, sentence offsets and document offsets, by split."""
     gathered = {split: _Gathered([], [], []) for split in SPLITS}
     num_empty = num_too_short = 0
@@ -69,13 +68,13 @@ def make_arrays(unit: Unit, tokenizer: BulkTokenizer, options: Options, vocab_si
 
 
 def _tokenize(
-    documents: list[bytes], tokenizer: BulkTokenizer, options: Options, vocab_size: int
+    documents: list[bytes], tokenizer: AnyTokenizer, options: Options, vocab_size: int
 ) -> Iterator[tuple[bytes, NDArray[Any], NDArray[np.int64]]]:
     """Yield each document with its ids and the lengths of its sentences, those without tokens left out."""
     sentences = [list(split_document(document.decode("utf-8"), options)) for document in documents]
-    tokens = [tokenizer.tokenize(batch) for batch in _batches(sentence for each in sentences for sentence in each)]
-    # The type first: four columns of 32 bits are eight times as much as the ids alone.
-    ids = _joined([rows[:, ID].astype(token_type(vocab_size)) for rows, _ in tokens])
+    tokens = [tokenizer.ids_of(batch) for batch in _batches(sentence for each in sentences for sentence in each)]
+    # The type first: the ids of BERT's tokenizer are a column of a table, eight times as much as they alone.
+    ids = _joined([batch_ids.astype(token_type(vocab_size)) for batch_ids, _ in tokens])
     lengths = _joined([counts for _, counts in tokens])
     first_sentence = first_token = 0
     for document, its_sentences in zip(documents, sentences, strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertworks.data.loader import Loader, shape_for
+from bertworks.data.objectives import OBJECTIVES
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 
@@ -45,7 +46,12 @@ def _histogram(dataset: Dataset, *, of_documents: bool) -> dict[str, int]:
 
 
 def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield instances in the order of training, epoch after epoch, with their tokens as text."""
+    """Yield instances in the order of training, epoch after epoch, with their tokens as text.
+
+    Where no objective was set, it is the usual one of the data's kind of tokens.
+    """
+    if "objective" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"objective": OBJECTIVES[dataset.tokenizer.kind][0]})
     pieces = dataset.tokenizer.pieces
     shape = shape_for(settings, tokens=settings.max_length)._replace(sequences=1)
     for (packed,), _ in Loader(dataset, settings, shape, seed=seed).batches():
@@ -87,8 +93,10 @@ def _bars(histogram: dict[str, int]) -> list[str]:
 
 def instance_text(instance: dict[str, Any]) -> str:
     """Write an instance for a terminal: the tokens as the model sees them, and what was masked."""
-    masked = zip(instance["masked_positions"], instance["masked_tokens"], strict=True)
-    lines = [" ".join(instance["tokens"]), "masked: " + " ".join(f"{place}:{token}" for place, token in masked)]
+    lines = [" ".join(instance["tokens"])]
+    if instance["masked_positions"]:
+        masked = zip(instance["masked_positions"], instance["masked_tokens"], strict=True)
+        lines.append("masked: " + " ".join(f"{place}:{token}" for place, token in masked))
     if "is_random_next" in instance:
         lines.append(f"next sentence: {'random' if instance['is_random_next'] else 'follows'}")
     return "\n".join(lines)

@@ -219,7 +219,7 @@ def fill_batch(
         order: which of them to take.
         tokens: the tokens of the shard that the plan is of.
         shard_tokens: the tokens of every shard, for random B.
-        special: the ids of special tokens, see `loader.Special`.
+        special: the ids of special tokens, see `objectives.Special`.
         masking: what to mask, see `loader.Masking`.
         continues: by id: whether the piece continues a word.
         has_pairs: whether instances have a B.
@@ -232,8 +232,10 @@ def fill_batch(
         row = plan[order[sequence]]
         first = place
         starts[sequence] = first
-        ids[first], segments[first] = special.cls, 0
-        place = _copy(tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, place + 1)
+        if special.cls >= 0:
+            ids[first], segments[first] = special.cls, 0
+            place += 1
+        place = _copy(tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, place)
         if has_pairs:
             source = shard_tokens[row[B_SHARD]] if row[IS_RANDOM] else tokens
             place = _copy(source, row[B_START], row[B_LENGTH], 1, special.sep, masking.vocab_size, ids, segments, place)
@@ -259,7 +261,7 @@ def fill_batch(
 @inlined
 def _copy(source: Any, start: int, length: int, segment: int, sep_id: int, vocab_size: int, ids: Any, segments: Any,
           place: int) -> int:  # fmt: skip
-    """Copy a part and put a separator behind it; an id that a shard not checked yet should not have: IndexError."""
+    """Copy a part and put the separator, if any, behind it; an id that a shard should not have is an IndexError."""
     largest = np.int64(0)
     for index in range(length):
         id = np.int64(source[start + index])
@@ -267,6 +269,8 @@ def _copy(source: Any, start: int, length: int, segment: int, sep_id: int, vocab
         ids[place + index], segments[place + index] = id, segment
     if largest >= vocab_size:
         raise IndexError("token ids")
+    if sep_id < 0:
+        return place + length
     ids[place + length], segments[place + length] = sep_id, segment
     return place + length + 1
 

@@ -14,10 +14,11 @@ from numba.typed import List
 from numpy.typing import NDArray
 
 from bertworks.data import kernel
+from bertworks.data.objectives import NO_TOKEN, check_objective, special_ids
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset, Shard
 from bertworks.errors import CorruptFile, UserError
-from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
+from bertworks.text.vocabulary import CONTINUATION
 
 _ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
 
@@ -55,15 +56,6 @@ class Packed(NamedTuple):
     masked_weights: NDArray[np.float32]  # [M]
     next_labels: NDArray[np.int32]  # [S]: 0 = B follows A, 1 = B is random
     next_weights: NDArray[np.float32]  # [S]
-
-
-class Special(NamedTuple):
-    """The ids that instances are built with."""
-
-    cls: int
-    sep: int
-    mask: int
-    pad: int
 
 
 class Masking(NamedTuple):
@@ -114,12 +106,12 @@ class Loader:
         self._shards = dataset.shards(split)
         self._document_ends = np.cumsum([shard.num_documents for shard in self._shards])
         self._has_pairs = settings.objective == "mlm+nsp"
-        self._num_special = 3 if self._has_pairs else 2
+        check_objective(settings.objective, dataset.tokenizer.kind)
+        self._special = special_ids(dataset.tokenizer)
+        self._num_special = 0 if self._special.cls == NO_TOKEN else 3 if self._has_pairs else 2
         if self._has_pairs and self._document_ends[-1] < 2:
             raise UserError("a random next sentence needs two documents, and the data has one; use objective=mlm")
-        tokenizer = dataset.tokenizer
-        self._special = Special(*(tokenizer.id_of(token) for token in (CLS, SEP, MASK, PAD)))
-        self._continues = np.array([piece.startswith(CONTINUATION) for piece in tokenizer.pieces])
+        self._continues = np.array([piece.startswith(CONTINUATION) for piece in dataset.tokenizer.pieces])
         self._masking = _masking(settings, dataset.vocab_size)
         self._tokens, self._sentences, self._documents = (_listed(self._shards, kind) for kind in range(1, 4))
 

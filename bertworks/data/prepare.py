@@ -15,37 +15,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.data.arrays import Options, make_arrays
-from bertworks.data.shards import ARRAYS, FORMAT, MANIFEST, SPLITS, digest_of_vocabulary, write_shard
+from bertworks.data.shards import (
+    ARRAYS,
+    CHARACTERS_FILE,
+    FORMAT,
+    MANIFEST,
+    SPLITS,
+    digest_of_vocabulary,
+    write_characters,
+    write_shard,
+)
 from bertworks.data.units import Unit, cut_units
 from bertworks.errors import UserError
 from bertworks.files import TEMPORARY_PREFIX, atomic_write
 from bertworks.processes import num_workers, wait_for, worker_pool
 from bertworks.progress import Progress, silent
-from bertworks.text.bulk import BulkTokenizer
 from bertworks.text.corpus import Corpus
-from bertworks.text.normalize import Rules
-from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, VOCABULARY_FILE
+from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer
 
 __all__ = ["Options", "prepare"]
 
 _SETTINGS_FILE = "prepare.json"  # there while a run is not finished
-_TOKENIZER_FILES = (VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE)
 _RECORD = re.compile(r"unit-\d+\.json")
 _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy")
 _LEFT_OUT = ("duplicates", "empty", "too_short")  # documents, by reason
 
 
 class _Job(NamedTuple):
-    folder: Path
-    pieces: list[str]
-    rules: Rules
+    folder: Path  # where the tokenizer's files are, and the shards shall be
+    kind: str  # of tokens
+    vocab_size: int
     options: Options
 
 
 def prepare(
     corpus: Corpus,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     out: str | os.PathLike[str],
     options: Options | None = None,
     *,
@@ -70,9 +75,11 @@ def prepare(
         return _clear(folder)
     with _nothing_half_done(folder, is_new=is_new):
         tokenizer.save(folder)
-        job = _Job(folder, tokenizer.pieces, tokenizer.rules, options)
+        characters = write_characters(folder, tokenizer)
+        job = _Job(folder, tokenizer.kind, len(tokenizer), options)
         num_units = _make_shards(corpus, job, num_workers(workers), progress)
     manifest = _manifest(folder, settings, num_units) | {"replaced_lines": corpus.num_replaced}
+    manifest["files"] |= characters
     if not manifest["train"]["tokens"]:
         _discard(folder, is_new=is_new)
         raise UserError(f"{_sources(settings)}: no text to train on{_where_it_went(manifest)}")
@@ -81,12 +88,12 @@ def prepare(
     return _clear(folder)
 
 
-def _settings(corpus: Corpus, tokenizer: Tokenizer, options: Options) -> dict[str, Any]:
+def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "kind": "wordpiece",
+        "kind": tokenizer.kind,
         "vocab_size": len(tokenizer),
-        "vocab_sha256": digest_of_vocabulary(tokenizer.pieces),
+        "vocab_sha256": digest_of_vocabulary(tokenizer),
         "tokenizer": tokenizer.rules._asdict(),
         "options": options._asdict(),
         "sources": [
@@ -179,16 +186,16 @@ def _is_done(folder: Path, unit: Unit) -> bool:
     return is_whole and all(type(count) is int for count in counts)
 
 
-_tokenizers: dict[str, BulkTokenizer] = {}  # of a process that makes shards: its one tokenizer
+_tokenizers: dict[str, AnyTokenizer] = {}  # of a process that makes shards: its one tokenizer
 
 
 def _load_tokenizer(job: _Job) -> None:
-    _tokenizers["current"] = BulkTokenizer(job.pieces, job.rules)
+    _tokenizers["current"] = CLASSES[job.kind].from_folder(job.folder)
 
 
 def _make_shard(unit: Unit, job: _Job) -> None:
     """Turn one unit into the files of its shards and a record of them."""
-    shards = make_arrays(unit, _tokenizers["current"], job.options, len(job.pieces))
+    shards = make_arrays(unit, _tokenizers["current"], job.options, job.vocab_size)
     record: dict[str, Any] = {"digest": unit.digest(), "duplicates": unit.num_duplicates}
     record |= {"empty": shards.num_empty, "too_short": shards.num_too_short, "files": {}}
     for split, arrays in shards.by_split.items():
@@ -228,7 +235,7 @@ def _clear(folder: Path) -> dict[str, Any]:
 
 def _discard(folder: Path, *, is_new: bool) -> None:
     """Remove what a run has made that gave nothing, and nothing else."""
-    for path in (*(folder / name for name in _TOKENIZER_FILES), *_files_like(folder, _SHARD_FILE)):
+    for path in (*(folder / name for name in (*TOKENIZER_FILES, CHARACTERS_FILE)), *_files_like(folder, _SHARD_FILE)):
         path.unlink(missing_ok=True)
     _clear(folder)
     if is_new:

@@ -6,7 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings
 
-Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
+Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl", "bilm"]
 
 
 class DataSettings(Settings):

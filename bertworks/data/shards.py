@@ -4,6 +4,7 @@ A shard is three `.npy` files: `tokens` (ids in the smallest type that holds the
 sentence starts in the tokens, and the end) and `documents` (where each document starts in the sentences, and the end).
 The `train` shards are for training; `holdout` has whole documents kept aside. The manifest, written last, lists every
 file with its size and sha256, and how the data was made. A shard is also the block that the loader plans and shuffles.
+Beside the shards lie the tokenizer's files and, where tokens are words, the table of their characters.
 
 What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when it
 is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in the
@@ -13,7 +14,6 @@ vocabulary. Types, shapes and ids are what compiled code relies on without looki
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,16 @@ from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join, sha256_of
-from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.kinds import CLASSES, AnyTokenizer
+from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 ARRAYS = ("tokens", "sentences", "documents")
 SPLITS = ("train", "holdout")
-_FILE_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy")
+CHARACTERS_FILE = "characters.npy"
+_FILE_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy|{re.escape(CHARACTERS_FILE)}")
 
 
 class Shard(NamedTuple):
@@ -50,9 +53,10 @@ def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
-def digest_of_vocabulary(pieces: Sequence[str]) -> str:
-    """Return the sha256 of a vocabulary, by which data knows its own."""
-    return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
+def digest_of_vocabulary(tokenizer: AnyTokenizer) -> str:
+    """Return the sha256 of a vocabulary, with its merges if it has any, by which data knows its own."""
+    merges = tokenizer.merges if isinstance(tokenizer, GptTokenizer) else []
+    return hashlib.sha256("\n".join([*tokenizer.pieces, *map(" ".join, merges)]).encode()).hexdigest()
 
 
 def write_shard(folder: Path, name: str, arrays: dict[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
@@ -60,10 +64,21 @@ def write_shard(folder: Path, name: str, arrays: dict[str, NDArray[Any]]) -> dic
     entries = {}
     for kind in ARRAYS:
         path = folder / f"{name}.{kind}.npy"
-        with atomic_write(path, "wb") as stream:
-            np.lib.format.write_array(stream, np.ascontiguousarray(arrays[kind]), version=(1, 0), allow_pickle=False)
-        entries[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        entries[path.name] = _write_array(path, arrays[kind])
     return entries
+
+
+def write_characters(folder: Path, tokenizer: AnyTokenizer) -> dict[str, dict[str, Any]]:
+    """Write the table of characters where tokens are words; returns its entry for the manifest, if there is one."""
+    if tokenizer.kind != "words":
+        return {}
+    return {CHARACTERS_FILE: _write_array(folder / CHARACTERS_FILE, character_ids(tokenizer.pieces))}
+
+
+def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    with atomic_write(path, "wb") as stream:
+        np.lib.format.write_array(stream, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 class Dataset:
@@ -108,6 +123,20 @@ class Dataset:
             path = self._path(shard.name, "tokens")
             raise CorruptFile(f"{path}: id {largest} in a vocabulary of {self.vocab_size}")
 
+    def characters(self) -> NDArray[np.uint16]:
+        """Map the table that has the character ids of each word [words, 50], after checking its content."""
+        kind = self.tokenizer.kind
+        if kind != "words":
+            raise UserError(
+                f"{self.folder} holds {kind} tokens, which have no characters; prepare it with --tokens words"
+            )
+        path = safe_join(self.folder, CHARACTERS_FILE)
+        table = self._map(path, np.uint16, shape=(self.vocab_size, MAX_CHARACTERS))
+        self._check_file(path)
+        if int(table.max(initial=0)) >= NUM_CHARACTERS:
+            raise CorruptFile(f"{path}: character {int(table.max())}; the last one is {NUM_CHARACTERS - 1}")
+        return table
+
     def _check_file(self, path: Path) -> None:
         entry = self.manifest["files"][path.name]
         try:
@@ -135,7 +164,8 @@ class Dataset:
                 raise CorruptFile(f"{self._path(name, offsets)}: does not fit {name}.{target}.npy")
         return Shard(name, **arrays)
 
-    def _map(self, path: Path, dtype: type[np.generic]) -> NDArray[Any]:
+    def _map(self, path: Path, dtype: type[np.generic], shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+        """Map an array of one dimension, or of the shape given."""
         entry = self.manifest["files"].get(path.name)
         if entry is None:
             raise CorruptFile(f"{self.folder / MANIFEST} does not list {path.name}")
@@ -149,7 +179,9 @@ class Dataset:
             array = np.lib.format.open_memmap(path, mode="r")
         except Exception as error:  # numpy has Python's own parser read the header, and that raises whatever it likes
             raise CorruptFile(f"{path} is not a .npy array: {str(error)[:200]}") from error
-        if array.ndim != 1 or array.dtype != dtype:
+        if shape is not None and array.shape != shape:
+            raise CorruptFile(f"{path} has the shape {array.shape}, not {shape}")
+        if array.ndim != len(shape or (0,)) or array.dtype != dtype:
             raise CorruptFile(f"{path} holds {array.dtype} of {array.ndim} dimensions, not {np.dtype(dtype)} of 1")
         mapped: NDArray[Any] = array.view(np.ndarray)
         return mapped
@@ -186,6 +218,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
+    if manifest["kind"] not in CLASSES:
+        raise ValueError(f"no tokens of kind {str(manifest['kind'])[:60]!r}; known are {', '.join(CLASSES)}")
     numbers = [manifest["vocab_size"], *(manifest[split][kind] for split in SPLITS for kind in ARRAYS)]
     for name, entry in manifest["files"].items():
         if not _FILE_NAME.fullmatch(name):
@@ -197,10 +231,10 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         raise ValueError("a size or count is not a whole number")
 
 
-def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> Tokenizer:
+def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> AnyTokenizer:
     """Open the folder's tokenizer and see that the data was made with it: ids mean nothing in another vocabulary."""
-    tokenizer = Tokenizer.from_folder(folder)
-    if digest_of_vocabulary(tokenizer.pieces) != manifest.get("vocab_sha256"):
+    tokenizer = CLASSES[manifest["kind"]].from_folder(folder)
+    if digest_of_vocabulary(tokenizer) != manifest.get("vocab_sha256"):
         raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
     if tokenizer.rules._asdict() != manifest.get("tokenizer"):
         raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")

@@ -3,13 +3,17 @@
 Merging leaves stepping stones behind: "##ationa" is of no use once "##ational" is there. So a fifth more pieces than
 asked for are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer tokens.
 The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by use.
+
+GPT-1's pieces are made by replaying the merges, so all stepping stones stay: <unk>, letters, pieces in the order of
+merging, and three for fine-tuning. ELMo's list is the most frequent words, without merging.
 """
 
+import heapq
 import os
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -17,15 +21,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from bertworks.errors import UserError
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
+from bertworks.text.gpt_bpe import END_OF_WORD, FINE_TUNING_TOKENS, letters_of
+from bertworks.text.gpt_bpe import UNK as GPT_UNK
 from bertworks.text.normalize import Rules, is_cjk, is_punctuation
 from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS
 from bertworks.text.word_counts import count_words, read_counts
 from bertworks.text.wordpiece import MAX_WORD_LENGTH
+from bertworks.text.words import SPECIAL_WORDS
 
 if TYPE_CHECKING:
     from bertworks.text.merges import Words
 
-Algorithm = Literal["wordpiece", "bpe"]
+Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
 
 _OVERSHOOT = 1.2
 _MAX_LETTERS_IN_MEMORY = 32_000_000  # of distinct words; a larger corpus is learned from its more frequent ones
@@ -40,6 +47,16 @@ class Learned(NamedTuple):
     num_word_tokens: int
     num_letters: int  # size of the alphabet
     rarest_word: int  # words that occur less often were not used for merging
+    merges: list[tuple[str, str]]  # of gpt-bpe, in the order in which they were learned
+
+
+class _Form(NamedTuple):
+    """How a kind of vocabulary writes words, and the special pieces it has before and behind the learned ones."""
+
+    before: list[str]
+    letters: list[str]  # the pieces to start from
+    letters_of: Callable[[str], list[str]]
+    behind: list[str]
 
 
 class _Survey(NamedTuple):
@@ -68,11 +85,12 @@ def learn_vocabulary(
     Args:
         corpus: the text.
         size: how many pieces to have, special and unused ones among them.
-        algorithm: `wordpiece` merges by gain in likelihood, `bpe` by count.
+        algorithm: `wordpiece` merges by gain in likelihood, `bpe` by count, `gpt-bpe` by count to the pieces of GPT-1;
+            `words` takes the most frequent words.
         rules: how text is normalised; the uncased models' if not given.
         unused: how many [unusedN] pieces to reserve (the original uncased vocabulary has 994).
         coverage: the share of the text's letters that the alphabet must cover.
-        min_count: letters and pairs that occur less often are not used.
+        min_count: letters, pairs and (for `words`) words that occur less often are not used.
         workers: how many processes count; as many as there are cores if not given.
         progress: is told how far it is.
     """
@@ -86,23 +104,45 @@ def learn_vocabulary(
         survey = _survey(counts)
         if not survey.num_words:
             raise UserError(f"no words in {_names(corpus)}; nothing to learn a vocabulary from")
+        if algorithm == "words":
+            pieces = frequent_words(read_counts(counts), size, min_count)
+            return Learned(pieces, survey.num_words, survey.num_word_tokens, len(survey.letter_counts), min_count, [])
         alphabet = choose_alphabet(survey.letter_counts, coverage, min_count)
-        letters = letter_pieces(alphabet, rules)
-        room = size - len(SPECIAL_TOKENS) - unused
-        if len(letters) > room:
-            raise UserError(
-                f"--size {size} is too small: the alphabet takes {len(letters)} pieces, special and unused ones "
-                f"{size - room}; raise --size to at least {len(letters) + size - room}, or lower --coverage"
-            )
+        form = _form(alphabet, rules, unused, for_gpt=algorithm == "gpt-bpe")
+        _check_room(form, size)
         rarest = _rarest_kept(survey.letters_by_count)
-        words = _load_words(counts, {letter: symbol for symbol, letter in enumerate(letters)}, rarest)
+        words = _load_words(counts, form, rarest)
+    pieces, merges = _learn_pieces(words, form, size, algorithm, min_count, progress)
+    return Learned(pieces, survey.num_words, survey.num_word_tokens, len(alphabet), rarest, merges)
+
+
+def _form(alphabet: list[str], rules: Rules, unused: int, *, for_gpt: bool) -> _Form:
+    if for_gpt:
+        return _Form([GPT_UNK], gpt_letter_pieces(alphabet, rules), letters_of, list(FINE_TUNING_TOKENS))
+    return _Form(special_pieces(unused), letter_pieces(alphabet, rules), bert_letters_of, [])
+
+
+def _check_room(form: _Form, size: int) -> None:
+    num_reserved = len(form.before) + len(form.behind)
+    if len(form.letters) + num_reserved > size:
+        raise UserError(
+            f"--size {size} is too small: the alphabet takes {len(form.letters)} pieces, special and unused ones "
+            f"{num_reserved}; raise --size to at least {len(form.letters) + num_reserved}, or lower --coverage"
+        )
+
+
+def _learn_pieces(
+    words: "Words", form: _Form, size: int, algorithm: Algorithm, min_count: int, progress: Progress
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return all pieces in their order and, where pieces are made by replaying them, the merges."""
     from bertworks.text.merges import learn_pieces
 
-    wanted = len(letters) + round(_OVERSHOOT * (room - len(letters)))
-    by_gain = algorithm == "wordpiece"
-    used = learn_pieces(words, letters, wanted, min_count=min_count, by_gain=by_gain, progress=progress)
-    pieces = [*special_pieces(unused), *in_order(letters, used, room)]
-    return Learned(pieces, survey.num_words, survey.num_word_tokens, len(alphabet), rarest)
+    room = size - len(form.before) - len(form.behind)
+    is_gpt, by_gain = algorithm == "gpt-bpe", algorithm == "wordpiece"
+    wanted = room if is_gpt else len(form.letters) + round(_OVERSHOOT * (room - len(form.letters)))
+    used, merges = learn_pieces(words, form.letters, wanted, min_count=min_count, by_gain=by_gain, progress=progress)
+    kept = list(used) if is_gpt else in_order(form.letters, used, room)
+    return [*form.before, *kept, *form.behind], merges if is_gpt else []
 
 
 def choose_alphabet(counts: Mapping[str, int], coverage: float, min_count: int) -> list[str]:
@@ -120,8 +160,29 @@ def choose_alphabet(counts: Mapping[str, int], coverage: float, min_count: int) 
 def letter_pieces(alphabet: Iterable[str], rules: Rules) -> list[str]:
     """Return the pieces of single letters: at the start of a word, and inside it for letters that can stand there."""
     firsts = list(alphabet)
-    inside = [c for c in firsts if not is_punctuation(c) and not (rules.split_cjk and is_cjk(c))]
-    return firsts + [CONTINUATION + letter for letter in inside]
+    return firsts + [CONTINUATION + letter for letter in _beside_others(firsts, rules)]
+
+
+def bert_letters_of(word: str) -> list[str]:
+    """Return a word as the pieces to start from."""
+    return [word[0], *(CONTINUATION + letter for letter in word[1:])]
+
+
+def gpt_letter_pieces(alphabet: Iterable[str], rules: Rules) -> list[str]:
+    """Return the pieces of single letters: inside a word for letters that can stand there, and at its end."""
+    letters = list(alphabet)
+    return _beside_others(letters, rules) + [letter + END_OF_WORD for letter in letters]
+
+
+def _beside_others(letters: Iterable[str], rules: Rules) -> list[str]:
+    """Leave out the letters that are always words of their own."""
+    return [c for c in letters if not is_punctuation(c) and not (rules.split_cjk and is_cjk(c))]
+
+
+def frequent_words(counts: Iterable[tuple[str, int]], size: int, min_count: int) -> list[str]:
+    """Return ELMo's special words and then the most frequent ones, by frequency."""
+    often = ((-count, word) for word, count in counts if count >= min_count and len(word) <= MAX_WORD_LENGTH)
+    return [*SPECIAL_WORDS, *(word for _, word in heapq.nsmallest(size - len(SPECIAL_WORDS), often))]
 
 
 def in_order(letters: list[str], used: Mapping[str, int], room: int) -> list[str]:
@@ -172,17 +233,17 @@ def _rarest_kept(letters_by_count: Mapping[int, int]) -> int:
     return 1
 
 
-def _load_words(counts: Path, symbols: Mapping[str, int], rarest: int) -> "Words":
+def _load_words(counts: Path, form: _Form, rarest: int) -> "Words":
     import numpy as np
 
     from bertworks.text.merges import OUTSIDE, Words
 
+    symbols = {letter: symbol for symbol, letter in enumerate(form.letters)}
     flat, starts, word_counts = array("i"), array("q", [0]), array("q")
     for word, count in read_counts(counts):
         if count < rarest or len(word) > MAX_WORD_LENGTH:
             continue
-        flat.append(symbols.get(word[0], OUTSIDE))
-        flat.extend(symbols.get(CONTINUATION + letter, OUTSIDE) for letter in word[1:])
+        flat.extend(symbols.get(letter, OUTSIDE) for letter in form.letters_of(word))
         starts.append(len(flat))
         word_counts.append(count)
     return Words(np.array(flat, np.int32), np.array(starts, np.int64), np.array(word_counts, np.int64))

@@ -37,6 +37,13 @@ class Words(NamedTuple):
     counts: NDArray[np.int64]
 
 
+class Merged(NamedTuple):
+    """The pieces, each with its count in the end, and the pairs that were merged, in the order in which they were."""
+
+    counts: dict[str, int]
+    merges: list[tuple[str, str]]
+
+
 class _State(NamedTuple):
     """Everything that changes while merging."""
 
@@ -61,12 +68,12 @@ def learn_pieces(
     min_count: int,
     by_gain: bool,
     progress: Progress = silent,
-) -> dict[str, int]:
-    """Merge until there are `num_pieces` or no pair occurs `min_count` times; returns each piece's count in the end.
+) -> Merged:
+    """Merge until there are `num_pieces` or no pair occurs `min_count` times.
 
     Args:
         words: the text; symbol i stands for `letters[i]`. The symbols are overwritten.
-        letters: the pieces to start from, letters inside a word marked with `##`.
+        letters: the pieces to start from. Those inside a word are marked with `##`, or the last of a word with `</w>`.
         num_pieces: how many pieces to have in the end, the letters among them.
         min_count: pairs that occur less often are not merged.
         by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
@@ -74,7 +81,7 @@ def learn_pieces(
     """
     state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
-    pieces = list(letters)
+    pieces, merges = list(letters), []
     while len(pieces) < num_pieces:
         state = _with_room(state)
         pair = _best_pair(state, min_count, by_gain)
@@ -84,10 +91,11 @@ def learn_pieces(
         _merge_pair(state, pair, len(pieces), min_count, by_gain)
         # Never a piece that is there already: the same letters are split alike wherever they become one piece, so they
         # become it everywhere in one turn.
+        merges.append((pieces[left], pieces[right]))
         pieces.append(pieces[left] + pieces[right].removeprefix(CONTINUATION))
         if len(pieces) % 64 == 0:
             progress("learning pieces", len(pieces), num_pieces)
-    return dict(zip(pieces, state.symbol_counts.tolist(), strict=False))
+    return Merged(dict(zip(pieces, state.symbol_counts.tolist(), strict=False)), merges)
 
 
 def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:

@@ -15,7 +15,11 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
+_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|.")
 _RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
+
+# str.split() breaks at these, while BERT drops them and joins what stands on their sides.
+_DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 SPACE = "space"  # ends a word
 DROP = "drop"  # as if it were not there
@@ -128,6 +132,18 @@ def _beside_sigma(char: str) -> str:
     if (char + "Σ").lower()[-1] == "ς":
         return CASED
     return LOOK_THROUGH if ("A" + char + "Σ").lower()[-1] == "ς" else UNCASED
+
+
+def split_spaces(text: str) -> list[str]:
+    """Return the parts between white space; the words of a text are those of its parts, each taken alone."""
+    return _DROPPED_SPACES.sub("", text).split()
+
+
+def words_of(part: str, alphabet: Alphabet) -> list[str]:
+    """Return the normalised words of a part between white space as plain strings."""
+    if part.isascii() and part.isprintable():  # then it is letters, digits, and punctuation, each a word of its own
+        return _ASCII_WORDS.findall(alphabet.lower(part))
+    return [word.text for word in split_words(part, alphabet)]
 
 
 def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:

@@ -9,9 +9,10 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError
+from bertworks.text.by_words import check_text, columns_by_words
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import (
     NO_WORD,
@@ -22,11 +23,14 @@ from bertworks.text.encoding import (
     check_truncation,
     kept_lengths,
 )
-from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import WordPiece
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from bertworks.text.bulk import BulkTokenizer
 
 # Loading the compiled code takes as long as splitting about a million characters in Python; once it is loaded, a call
@@ -38,6 +42,8 @@ _CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and i
 
 class Tokenizer:
     """Splits text into the pieces of a vocabulary."""
+
+    kind: Literal["wordpiece"] = "wordpiece"
 
     def __init__(
         self,
@@ -140,6 +146,11 @@ class Tokenizer:
             add_chunk(encodings, texts[rows], pairs and pairs[rows], max_length, truncation)
         return encodings
 
+    def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
+        """Return the ids of many texts end to end, and how many each has, without [CLS] and [SEP]: compiled."""
+        rows, counts = self._load_bulk().tokenize(texts)
+        return rows[:, 0], counts
+
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.
 
@@ -202,15 +213,7 @@ class Tokenizer:
         encodings.add(columns, bounds)
 
     def _plain_columns(self, text: str, segment_id: int) -> ListColumns:
-        columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
-        for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, self._alphabet)):
-            for id, start, end in self._wordpiece.split(word):
-                ids.append(id)
-                starts.append(letter_starts[start])
-                ends.append(letter_ends[end - 1])
-                word_ids.append(number)
-        segment_ids.extend([segment_id] * len(ids))
-        return columns
+        return columns_by_words(text, self._alphabet, self._wordpiece.split, segment_id=segment_id)
 
 
 def _add_special(columns: ListColumns, id: int, segment_id: int) -> None:
@@ -222,8 +225,7 @@ def _check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
     if isinstance(texts, str) or isinstance(pairs, str):
         raise UserError("encode_batch takes a list of texts; for one text use encode")
     for text in (*texts, *(pairs or ())):
-        if not isinstance(text, str):
-            raise UserError(f"a text must be a str, not {type(text).__name__}: {str(text)[:40]!r}")
+        check_text(text)
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
 

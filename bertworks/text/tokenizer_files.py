@@ -39,14 +39,27 @@ _SETTINGS = (  # our name, transformers' name, and what holds where neither is s
 
 def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules) -> None:
     """Write vocab.txt, tokenizer.json and tokenizer_config.json; the same vocabulary gives the same bytes."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     write_vocabulary(folder / VOCABULARY_FILE, pieces)
     for name, content in ((TOKENIZER_FILE, _pipeline(pieces, rules)), (CONFIG_FILE, _config(rules))):
         with atomic_write(folder / name) as stream:
             json.dump(content, stream, ensure_ascii=False, indent=1)
+
+
+def write_word_files(folder: Path, words: Sequence[str], rules: Rules) -> None:
+    """Write vocab.txt and tokenizer_config.json for a list of words, which no other library opens."""
+    make_folder(folder)
+    write_vocabulary(folder / VOCABULARY_FILE, words)
+    with atomic_write(folder / CONFIG_FILE) as stream:
+        json.dump(rules_config(rules), stream, indent=1)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for tokenizer files, unless it is there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def read_pieces(folder: Path) -> list[str]:
@@ -54,12 +67,21 @@ def read_pieces(folder: Path) -> list[str]:
     path = folder / TOKENIZER_FILE
     if (folder / VOCABULARY_FILE).exists() or not path.exists():
         return read_vocabulary(folder / VOCABULARY_FILE)
-    model = _read_object(path).get("model")
+    model = read_object(path).get("model")
     if not isinstance(model, dict):
         model = {}
     vocab = model.get("vocab")
     if not isinstance(vocab, dict) or model.get("continuing_subword_prefix") != CONTINUATION:
         raise UserError(f"{path} holds no WordPiece vocabulary; BERT's has one, with {CONTINUATION} inside words")
+    pieces = pieces_by_id(vocab, path)
+    check_pieces(pieces, str(path))
+    return pieces
+
+
+def pieces_by_id(vocab: Any, path: Path) -> list[str]:
+    """Return pieces in the order of their ids; an id that no piece has is a blank one."""
+    if not isinstance(vocab, dict):
+        raise UserError(f"{path} holds no vocabulary: pieces, each with its id")
     if not all(type(id) is int and 0 <= id < _MAX_PIECES for id in vocab.values()):
         raise UserError(f"{path}: the ids of the vocabulary must be whole numbers from 0 to {_MAX_PIECES - 1:,}")
     pieces = [""] * (max(vocab.values(), default=-1) + 1)
@@ -67,14 +89,13 @@ def read_pieces(folder: Path) -> list[str]:
         if pieces[id]:
             raise UserError(f"{path}: {pieces[id]!r} and {piece!r} have the same id {id}")
         pieces[id] = piece
-    check_pieces(pieces, str(path))
     return pieces
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the tokenizer settings that a folder's tokenizer_config.json states; the original's where it is silent."""
+def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
+    """Return the settings that a folder's tokenizer_config.json states; where it is silent, those of the original."""
     path = folder / CONFIG_FILE
-    config = _read_object(path) if path.exists() else {}
+    config = {"do_lower_case": lowercase} | (read_object(path) if path.exists() else {})
     settings: dict[str, Any] = {}
     for name, key, default in _SETTINGS:
         settings[name] = config.get(key, default)
@@ -83,7 +104,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object, or raise UserError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -96,9 +118,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _config(rules: Rules) -> dict[str, Any]:
     return {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": rules.lowercase,
-        "strip_accents": rules.strip_accents,
-        "tokenize_chinese_chars": rules.split_cjk,
+        **rules_config(rules),
         "cls_token": CLS,
         "mask_token": MASK,
         "pad_token": PAD,
@@ -107,20 +127,19 @@ def _config(rules: Rules) -> dict[str, Any]:
     }
 
 
+def rules_config(rules: Rules) -> dict[str, bool]:
+    """State the rules as transformers names them."""
+    return {key: getattr(rules, name) for name, key, _ in _SETTINGS}
+
+
 def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
     ids = {piece: id for id, piece in enumerate(pieces) if piece}
     pipeline: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added(token, ids[token]) for token in ids if token in SPECIAL_TOKENS],
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": rules.split_cjk,
-            "strip_accents": rules.strip_accents,
-            "lowercase": rules.lowercase,
-        },
+        "added_tokens": [special_token(token, ids[token]) for token in ids if token in SPECIAL_TOKENS],
+        "normalizer": normalizer(rules),
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": _template(ids) if CLS in ids and SEP in ids else None,
         "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
@@ -135,7 +154,19 @@ def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
     return pipeline
 
 
-def _added(token: str, id: int) -> dict[str, Any]:
+def normalizer(rules: Rules) -> dict[str, Any]:
+    """State the rules as the tokenizers library does."""
+    return {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": rules.split_cjk,
+        "strip_accents": rules.strip_accents,
+        "lowercase": rules.lowercase,
+    }
+
+
+def special_token(token: str, id: int) -> dict[str, Any]:
+    """State a special token as the tokenizers library does."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {"id": id, "content": token, **flags}
 

@@ -20,7 +20,7 @@ _MAX_PIECE_LENGTH = 1_000
 _MAX_FILE_BYTES = 1 << 28
 
 
-def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list[str]:
     """Return the pieces of a vocabulary file in the order of their ids, or raise UserError with the faulty line."""
     path = Path(path)
     try:
@@ -37,20 +37,20 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); a vocabulary is plain text") from error
     while pieces and not pieces[-1]:
         pieces.pop()
-    check_pieces(pieces, str(path))
+    check_pieces(pieces, str(path), unknown=unknown)
     return pieces
 
 
-def check_pieces(pieces: Sequence[str], where: str) -> None:
-    """Raise UserError unless every piece is a short text that stands once, and [UNK] is among them."""
+def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> None:
+    """Raise UserError unless every piece is a short text that stands once, and the unknown one is among them."""
     if not pieces:
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     if max(map(len, pieces)) > _MAX_PIECE_LENGTH or any("\0" in piece for piece in pieces):
         _refuse_odd_line(pieces, where)
     if len(set(pieces)) < len(pieces):
         _refuse_duplicate(pieces, where)
-    if UNK not in pieces:
-        raise UserError(f"{where} has no {UNK} line; words with unknown characters need it")
+    if unknown not in pieces:
+        raise UserError(f"{where} has no {unknown} line; words with unknown characters need it")
 
 
 def _refuse_odd_line(pieces: Sequence[str], where: str) -> None:

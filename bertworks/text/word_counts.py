@@ -7,7 +7,6 @@ a time, until one is left. Nothing is dropped on the way, so the order of arriva
 
 import heapq
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,12 +17,10 @@ from bertworks.errors import UserError
 from bertworks.processes import num_workers, wait_for, worker_pool
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
-from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.normalize import Alphabet, Rules, split_spaces, words_of
 
 _CHUNK_CHARS = 1 << 23
 _RUNS_MERGED_AT_ONCE = 32
-# str.split() breaks at these, while BERT drops them and joins what stands on their sides.
-_DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 
 def count_words(
@@ -47,11 +44,11 @@ def count_texts(texts: Iterable[str], alphabet: Alphabet) -> Counter[str]:
     """Count the normalised words of some texts."""
     tokens: Counter[str] = Counter()
     for text in texts:
-        tokens.update(_DROPPED_SPACES.sub("", text).split())
+        tokens.update(split_spaces(text))
     words: Counter[str] = Counter()
     for token, count in tokens.items():
-        for word in split_words(token, alphabet):
-            words[word.text] += count
+        for word in words_of(token, alphabet):
+            words[word] += count
     return words
 
 

@@ -1,5 +1,6 @@
 """T4 and T5: no text makes the tokenizer slow or makes it fail."""
 
+import itertools
 import random
 import string
 import time
@@ -9,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks import Tokenizer, UserError
+from bertworks.text.by_words import IdsByWords
+from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.normalize import Rules
+from bertworks.text.words import WordTokenizer
 
 NUM_BYTES = 200_000
 LEAST_BYTES_PER_S = 500_000
@@ -196,3 +201,68 @@ def test_ids_decode_or_are_refused(uncased, ids):
     else:
         with pytest.raises(UserError, match=r"id -?\d+ is not in the vocabulary of \d+ pieces"):
             uncased.decode(ids)
+
+
+# -- T4 and T5 for the tokens of GPT-1 and ELMo
+
+
+@pytest.fixture(scope="module")
+def slow_pairs(pieces):
+    """Many merges that apply to words of random letters, and words of one letter that join to the last."""
+    draw = random.Random(13)
+    letters = [piece for piece in pieces if len(piece) == 1]
+    pairs = list(itertools.product(string.ascii_lowercase, repeat=2))
+    merges = pairs + [("".join(draw.choice(pairs)), "".join(draw.choice(pairs))) for _ in range(5_000)]
+    merges += [("x" * (1 << power), "x" * (1 << power)) for power in range(1, 8)]
+    merges = list(dict.fromkeys(merges))
+    every = ["<unk>", *letters, *(letter + "</w>" for letter in letters), *map("".join, merges)]
+    return list(dict.fromkeys(every)), merges
+
+
+@pytest.fixture(scope="module")
+def word_list():
+    return ["<S>", "</S>", "<UNK>", "the", "x"]
+
+
+def forget(tokenizer):
+    """Make a tokenizer as if it had met no word yet."""
+    if isinstance(tokenizer, GptTokenizer):
+        tokenizer._pairs._remembered.clear()
+    tokenizer._bulk = IdsByWords(tokenizer._bulk._split, tokenizer.rules)
+
+
+@pytest.mark.parametrize("way", ["encode", "ids_of"])
+@pytest.mark.parametrize("kind", BAD_TEXTS)
+def test_other_tokens_take_linear_time(alone_in_memory, slow_pairs, word_list, long_pieces, kind, way):
+    text = text_of(bad_texts(long_pieces)[kind], NUM_BYTES // 2)
+    least_bytes_per_s = LEAST_BYTES_PER_S // 2 if kind in HARDER else LEAST_BYTES_PER_S
+    for tokenizer in (GptTokenizer(*slow_pairs), WordTokenizer(word_list, Rules())):
+
+        def timed(text, tokenizer=tokenizer):
+            forget(tokenizer)
+            began = time.process_time()
+            tokenizer.encode(text) if way == "encode" else tokenizer.ids_of([text])
+            return time.process_time() - began
+
+        assert_linear(timed, text, least_bytes_per_s)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", BAD_TEXTS)
+def test_two_megabytes_of_other_tokens_take_linear_time(alone_in_memory, slow_pairs, word_list, long_pieces, kind):
+    text = text_of(bad_texts(long_pieces)[kind], 2_000_000)
+    for tokenizer in (GptTokenizer(*slow_pairs), WordTokenizer(word_list, Rules())):
+        assert_linear(lambda text, tokenizer=tokenizer: cpu_time_of_encoding(tokenizer, text), text)
+
+
+@pytest.fixture(scope="module")
+def others(slow_pairs, word_list):
+    return GptTokenizer(*slow_pairs), WordTokenizer(word_list)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(any_text)
+def test_no_text_raises_as_other_tokens(others, text):
+    for tokenizer in others:
+        check_encoding(tokenizer, tokenizer.encode(text), 300)
+        assert tokenizer.ids_of([text])[1].sum() == len(tokenizer.tokenize(text))

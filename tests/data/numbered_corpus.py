@@ -1,7 +1,8 @@
 """A corpus in which every token is another piece, numbered through: an instance shows where each token came from.
 
 Token n of the corpus is the piece q{n} where it starts a word and ##z{n} where it goes on with one; its id is n plus
-the number of special tokens.
+the number of special tokens. As GPT-1's tokens, every token is a letter of its own, the last of a word with its mark;
+as ELMo's, a word of its own.
 """
 
 import random
@@ -18,7 +19,10 @@ from bertworks.data.prepare import Options, prepare
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.text.corpus import Corpus
+from bertworks.text.gpt_bpe import END_OF_WORD, UNK, GptTokenizer
+from bertworks.text.normalize import Rules
 from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.text.words import SPECIAL_WORDS, WordTokenizer
 
 NUM_SPECIAL = len(SPECIAL_TOKENS)
 
@@ -41,6 +45,14 @@ class Numbered(NamedTuple):
 
     def shard_of(self, token):
         return bisect_right(self.shard_ends, token)
+
+
+class OfKind(NamedTuple):
+    """Data of another kind than BERT's: token n of the corpus has the id n plus the number of special ones."""
+
+    dataset: Dataset
+    num_special: int
+    document_ends: list[int]
 
 
 def write_corpus(folder, documents, *, num_shards=1, continuation_rate=0.3, seed=0):
@@ -70,11 +82,38 @@ def write_corpus(folder, documents, *, num_shards=1, continuation_rate=0.3, seed
     return Numbered(dataset, tokenizer, starts, continues, [ends[-1] for ends in starts], shard_ends)
 
 
+def write_corpus_of(kind, folder, documents, *, num_shards=1, seed=0):
+    """Prepare documents of sentence lengths as tokens of GPT-1 or ELMo; returns the data and the documents' ends."""
+    rng = random.Random(seed)
+    pieces, lines, ends = [UNK] if kind == "gpt-bpe" else list(SPECIAL_WORDS), [], []
+    num_special, number = len(pieces), 0
+    for lengths in documents:
+        for length in lengths:
+            tokens = range(number, number + length)
+            number += length
+            if kind == "words":
+                lines.append(" ".join(f"w{token}" for token in tokens))
+                pieces += lines[-1].split()
+            else:
+                line = "".join(chr(0x20000 + token) + " " * (rng.random() < 0.7) for token in tokens).strip()
+                lines.append(line)
+                pieces += [piece for word in line.split() for piece in (*word[:-1], word[-1] + END_OF_WORD)]
+        lines.append("")
+        ends.append(number)
+    rules = Rules(False, False, False)
+    tokenizer = WordTokenizer(pieces, rules) if kind == "words" else GptTokenizer(pieces, [], rules)
+    dataset = _prepared(folder, "\n".join(lines), tokenizer, num_shards)
+    tokens = np.concatenate([shard.tokens for shard in dataset.shards("train")])
+    assert np.array_equal(tokens, np.arange(number) + num_special)
+    assert len(dataset.shards("train")) == num_shards
+    return OfKind(dataset, num_special, ends)
+
+
 def _prepared(folder, text, tokenizer, num_shards):
     (folder / "corpus.txt").write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         if num_shards > 1:
-            patch.setattr(units, "UNIT_BYTES", len(text) // num_shards)
+            patch.setattr(units, "UNIT_BYTES", len(text.encode()) // num_shards)
         prepare(
             Corpus([folder / "corpus.txt"]), tokenizer, folder / "out", Options(lines_are_sentences=True), workers=1
         )

@@ -176,7 +176,7 @@ def test_letters_in_long_words_count_and_the_words_themselves_do_not() -> None:
 
 def test_a_small_corpus_gives_fewer_pieces_than_asked_for() -> None:
     learned = learn_from("low lower lowest", size=30_522)
-    assert learned == Learned(learned.pieces, num_words=3, num_word_tokens=3, num_letters=7, rarest_word=1)
+    assert learned == Learned(learned.pieces, num_words=3, num_word_tokens=3, num_letters=7, rarest_word=1, merges=[])
     assert len(learned.pieces) < 30
     assert {"low", "lower", "lowest"} <= set(learned.pieces)
 
