@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from bertworks.errors import UserError
@@ -26,14 +27,31 @@ def num_workers(asked: int | None) -> int:
     return asked or os.cpu_count() or 1
 
 
+def start_process(name: str, work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process of its own that ends with this one; signals to the whole group are left to this process."""
+    make: Callable[..., BaseProcess] = process_context().Process  # type: ignore[attr-defined]
+    process = make(target=_begin_alone, args=(work, *arguments), name=name, daemon=True)
+    with _interrupts_blocked():
+        process.start()
+    return process
+
+
+def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
+    # A run that is told to end saves first, and for that its workers must still be there.
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    _begin(work, *arguments)
+
+
 @contextmanager
 def worker_pool(
     workers: int, prepare: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
-    pool = ProcessPoolExecutor(workers, _context(), _begin, (prepare, *arguments))
+    pool = ProcessPoolExecutor(workers, process_context(), _begin, (prepare, *arguments))
     try:
-        _start_processes(pool)
+        with _interrupts_blocked():
+            pool.submit(_nothing)
         yield pool
     except BrokenProcessPool as error:
         raise UserError(
@@ -49,11 +67,12 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _start_processes(pool: ProcessPoolExecutor) -> None:
-    """Start them with Ctrl-C blocked, which they inherit: it must not reach one before it knows to ignore it."""
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes with Ctrl-C blocked, which they inherit: it must not reach one before it knows to ignore it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        pool.submit(_nothing)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -85,5 +104,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def process_context() -> multiprocessing.context.BaseContext:
+    """Return the way in which processes are started here."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")

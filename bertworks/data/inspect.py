@@ -47,7 +47,7 @@ def _histogram(dataset: Dataset, *, of_documents: bool) -> dict[str, int]:
 def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield instances in the order of training, epoch after epoch, with their tokens as text."""
     pieces = dataset.tokenizer.pieces
-    shape = shape_for(settings, tokens=settings.max_length)._replace(sequences=1)
+    shape = shape_for(settings, sequences=1)
     for (packed,), _ in Loader(dataset, settings, shape, seed=seed).batches():
         length = int(packed.cumulative_lengths[1])
         masked = packed.masked_weights > 0

@@ -83,6 +83,9 @@ class Dataset:
         self.tokenizer = _read_tokenizer(self.folder, self.manifest)
         self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self.folder,)
+
     def shards(self, split: str) -> list[Shard]:
         """Open the shards of a split, in order."""
         names = sorted({name.split(".")[0] for name in self.manifest["files"] if name.startswith(f"{split}-")})

@@ -19,7 +19,7 @@ from numbered_corpus import (
     write_corpus,
 )
 
-from bertworks.data.loader import Loader, Shape, State, shape_for
+from bertworks.data.loader import Loader, State, shape_for
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import ARRAYS, MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
@@ -228,12 +228,38 @@ def is_same_block(numbered, *slices):
     return len({numbered.shard_of(first) for first in firsts}) == 1
 
 
-def test_a_fixed_number_of_sequences_is_a_shape_too(numbered):
-    settings = DataSettings(max_length=32)
-    loader = Loader(numbered.dataset, settings, Shape(tokens=8 * 32, sequences=8, masked=8 * 5), seed=7)
-    counts = [int(packed.next_weights.sum()) for packed in epoch_of(loader)]
-    assert sum(count < 8 for count in counts) <= 4  # the last of each block
-    assert multiset(epoch_of(loader)) == multiset(epoch_of(make_loader(numbered)))
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "ltr"])
+@pytest.mark.parametrize("sequences", [1, 8, 50])
+def test_every_slice_of_so_many_sequences_has_them_but_a_block_s_last(numbered, sequences, objective):
+    settings = DataSettings(max_length=32, objective=objective, mask_rate=0.14)
+    shape = shape_for(settings, sequences=sequences, slices=3)
+    assert shape[:2] == (32 * sequences, sequences)
+    last_of_block, num_blocks = 0, 8
+    behind = State()
+    for slices, state in Loader(numbered.dataset, settings, shape, seed=7).batches():
+        if state.epoch == 2:
+            break
+        assert len({array.shape for packed in slices for array in packed[:3]}) == 1
+        last_of_block += sum(len(unpacked(packed)) < sequences for packed in slices)
+        assert all(len(unpacked(packed)) <= sequences for packed in slices)
+        assert state > behind
+        behind = state
+    assert last_of_block <= num_blocks
+
+
+def test_many_masks_do_not_end_a_slice_of_sequences(ordinary):
+    for settings in ({"mask_rate": 0.99}, {"mask_rate": 0.01}, {"max_predictions": 2}, {"whole_word": True}):
+        data_settings = DataSettings(max_length=16, **settings)
+        loader = Loader(ordinary.dataset, data_settings, shape_for(data_settings, sequences=9))
+        assert all(len(unpacked(packed)) == 9 for packed in epoch_of(loader)[:-1])
+
+
+def test_the_size_of_a_slice_is_given_once():
+    for sizes in ({}, {"tokens": 512, "sequences": 4}):
+        with pytest.raises(UserError, match="give one of them"):
+            shape_for(DataSettings(), **sizes)
+    with pytest.raises(UserError, match="a slice of 0 sequences is empty"):
+        shape_for(DataSettings(), sequences=0)
 
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.99])
