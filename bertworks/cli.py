@@ -42,6 +42,9 @@ WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; defau
 VocabOption = Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")]
 OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+SkipBadShardsOption = Annotated[
+    bool, typer.Option("--skip-bad-shards", help="Leave out corrupt or missing shards with a warning; reads them all.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -159,6 +162,7 @@ def inspect(
     overrides: OverridesArgument = None,
     instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
+    skip_bad_shards: SkipBadShardsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Look at prepared data: counts and lengths, or instances as the model sees them."""
@@ -172,7 +176,7 @@ def inspect(
     settings = from_overrides(
         DataSettings, [text.removeprefix("data.") for text in overrides or []], "bertworks inspect"
     )
-    dataset = Dataset(data)
+    dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
     if not instances:
         found = inspect.summary(dataset)
         print_json(found) if as_json else typer.echo(inspect.summary_text(found))

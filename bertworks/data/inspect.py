@@ -29,6 +29,7 @@ def summary(dataset: Dataset) -> dict[str, Any]:
     )
     return {name: manifest[name] for name in names} | {
         "shards": len(dataset.shards("train")),
+        "skipped": dataset.skipped,
         "sentence_lengths": _histogram(dataset, of_documents=False),
         "document_lengths": _histogram(dataset, of_documents=True),
     }
@@ -72,6 +73,8 @@ def summary_text(found: dict[str, Any]) -> str:
     for name in _LEFT_OUT:
         if found[name]:
             lines.append(f"left out {found[name]:>14,} documents: {name.replace('_', ' ')}")
+    if found["skipped"]:
+        lines.append(f"left out {len(found['skipped']):>14,} bad shards; the counts above still have them")
     for name, title in (("sentence_lengths", "Sentences"), ("document_lengths", "Documents")):
         lines += ["", f"{title} by length in tokens", *_bars(found[name])]
     return "\n".join(lines)
