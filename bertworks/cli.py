@@ -127,6 +127,9 @@ def prepare(
     text_field: TextFieldOption = "text",
     strict: StrictOption = False,
     workers: WorkersOption = None,
+    runner: Annotated[
+        str, typer.Option(help="Where processes run: local, or ray (a cluster; --out on storage that all nodes see).")
+    ] = "local",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -143,7 +146,7 @@ def prepare(
     source = Corpus(corpus, strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:
-        manifest = prepare(source, tokenizer, out, options, workers=workers, progress=progress)
+        manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)
     warn_of_replaced(source.num_replaced)
     counts = manifest["train"]
     result = {"out": out, **counts, "holdout": manifest["holdout"], "seconds": round(time.monotonic() - started, 2)}

@@ -15,9 +15,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from bertworks.errors import UserError
+
+Result = TypeVar("Result")
 
 
 def num_workers(asked: int | None) -> int:
@@ -81,12 +83,16 @@ def _nothing() -> None:
     pass
 
 
-def wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:
-    """Wait until at most so many are under way; an error in a process is raised here."""
+def wait_for(
+    pending: set[Future[Result]], most: int, use: Callable[[Result], object] | None = None
+) -> set[Future[Result]]:
+    """Wait until at most so many are under way, and give results to `use`; an error in a process is raised here."""
     while len(pending) > most:
         done, pending = wait(pending, return_when=FIRST_COMPLETED)
         for future in done:
-            future.result()
+            result = future.result()
+            if use:
+                use(result)
     return pending
 
 
