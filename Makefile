@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test nightly check bench clean
+.PHONY: demo test test-ray nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Ray is large, so it has an environment of its own and is no part of `make test`.
+test-ray: .venv-ray/installed
+	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
 
 nightly: .venv/installed
 	$(BIN)/python -m pytest -m nightly
@@ -35,5 +39,11 @@ bench: .venv/installed
 	$(BIN)/python $(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
+.venv-ray/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python $(PIP_INSTALL) torch
+	.venv-ray/bin/python $(PIP_INSTALL) --editable '.[ray]' pytest hypothesis
+	touch $@
+
 clean:
-	rm -rf .venv dist build
+	rm -rf .venv .venv-ray dist build

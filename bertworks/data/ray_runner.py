@@ -13,9 +13,10 @@ import importlib.util
 import logging
 import os
 import socket
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME
 
 _MAX_RETRIES = 3  # of a unit whose worker was lost: one that kills every worker must end the run some time
+_ANSWER_S = 10.0
 
 
 class _Run(NamedTuple):
@@ -53,7 +55,8 @@ def run_on_ray(
     import ray
 
     job = job._replace(folder=Path(os.path.abspath(job.folder)))
-    with _cluster():
+    # Ray reports lost workers on standard output, where only results belong.
+    with redirect_stdout(sys.stderr), _cluster():
         run = _Run(os.urandom(8).hex(), (job.folder / LOCK_NAME).read_bytes(), _versions())
         shared = ray.put((load, make, job, run))
         task = ray.remote(max_retries=_MAX_RETRIES, num_cpus=1)(_make_on_node)
@@ -129,12 +132,21 @@ def _cluster() -> Iterator[None]:
         return
     # Ray would tell its makers about every cluster that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = os.environ.get("RAY_ADDRESS", "")
     try:
+        _check_answers(address)
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        address = os.environ.get("RAY_ADDRESS", "on this machine")
-        raise UserError(f"no Ray cluster can be reached {address}: {str(error)[:300]}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"at {address}, which RAY_ADDRESS says" if address else "on this machine"
+        raise UserError(f"no Ray cluster can be reached {where}: {str(error)[:300]}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """See that somebody listens at a plain HOST:PORT; Ray itself would try for minutes, without a word."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
