@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.typed import List
 from numpy.typing import NDArray
 
 from bertworks.data import kernel
@@ -231,8 +230,8 @@ class Loader:
 
     def _fill(self, block: _Block, rows: NDArray[np.int64], packed: Packed) -> Packed:
         kernel.fill_batch(
-            block.plan, rows, self._tokens[block.number], self._tokens, self._special, self._masking, self._continues,
-            self._has_pairs, packed,
+            block.plan, rows, self._shards[block.number].tokens, self._tokens, self._special, self._masking,
+            self._continues, self._has_pairs, packed,
         )  # fmt: skip
         return packed
 
@@ -277,9 +276,9 @@ def _masking(settings: DataSettings, vocab_size: int) -> Masking:
 
 
 def _listed(shards: list[Shard], field: int) -> Any:
-    arrays = List()
-    for shard in shards:
-        arrays.append(shard[field])
+    arrays = kernel.list_of(shards[0][field])
+    for shard in shards[1:]:
+        kernel.append(arrays, shard[field])
     return arrays
 
 

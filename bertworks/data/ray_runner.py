@@ -27,6 +27,7 @@ from bertworks.files import LOCK_NAME
 
 _MAX_RETRIES = 3  # of a unit whose worker was lost: one that kills every worker must end the run some time
 _ANSWER_S = 10.0
+_CANCEL_S = 30.0
 
 
 class _Run(NamedTuple):
@@ -70,6 +71,9 @@ def run_on_ray(
         except BaseException:
             for reference in pending:
                 ray.cancel(reference, force=True)
+            # None of them may write any more when the folder's lock is given up.
+            if pending:
+                ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_S)
             raise
 
 
