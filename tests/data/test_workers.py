@@ -142,7 +142,8 @@ def test_more_workers_than_batches_are_fine(numbered):
 
 def test_workers_that_are_not_forked_give_the_same(numbered, monkeypatch):
     """Where processes cannot be forked, a loader travels as what it was made of."""
-    monkeypatch.setattr("bertworks.processes.sys.platform", "darwin")
+    for module in ("processes", "data.workers"):
+        monkeypatch.setattr(f"bertworks.{module}.process_context", lambda: multiprocessing.get_context("spawn"))
     loader = make_loader(numbered, slices=2, world_size=2, rank=1)
     assert_equal(take(batches(loader, workers=1), 5), take(loader.batches(), 5))
     assert len(pickle.dumps(loader)) < 4_000
