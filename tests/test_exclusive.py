@@ -1,5 +1,6 @@
 """F19: two runs never write into one folder, and a run that was killed stands in nobody's way."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -136,6 +137,22 @@ def test_a_block_that_ends_in_a_forked_child_leaves_the_lock(tmp_path):
     with pytest.raises(UserError, match="in use by"), exclusive(tmp_path):
         pytest.fail("it was entered")
     manager.__exit__(None, None, None)
+
+
+def test_a_file_that_its_holder_removes_at_that_moment_is_not_the_lock(tmp_path, monkeypatch):
+    flock, calls = fcntl.flock, []
+
+    def too_late(descriptor, operation):
+        calls.append(descriptor)
+        if len(calls) == 1:
+            (tmp_path / LOCK_NAME).unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", too_late)
+    with exclusive(tmp_path):
+        assert len(calls) == 2
+        with pytest.raises(UserError, match="in use by"), exclusive(tmp_path):
+            pytest.fail("it was entered")
 
 
 SCRIPT = """
