@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from bertworks.errors import UserError
 
 Result = TypeVar("Result")
+_FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def num_workers(asked: int | None) -> int:
@@ -33,14 +34,14 @@ def start_process(name: str, work: Callable[..., None], *arguments: Any) -> Base
     """Start a process of its own that ends with this one; signals to the whole group are left to this process."""
     make: Callable[..., BaseProcess] = process_context().Process  # type: ignore[attr-defined]
     process = make(target=_begin_alone, args=(work, *arguments), name=name, daemon=True)
-    with _interrupts_blocked():
+    with _blocked(signal.SIGINT, *_FOR_THE_PARENT):
         process.start()
     return process
 
 
 def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
     # A run that is told to end saves first, and for that its workers must still be there.
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in _FOR_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     _begin(work, *arguments)
 
@@ -52,7 +53,7 @@ def worker_pool(
     """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
     pool = ProcessPoolExecutor(workers, process_context(), _begin, (prepare, *arguments))
     try:
-        with _interrupts_blocked():
+        with _blocked(signal.SIGINT):
             pool.submit(_nothing)
         yield pool
     except BrokenProcessPool as error:
@@ -70,9 +71,9 @@ def worker_pool(
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Start processes with Ctrl-C blocked, which they inherit: it must not reach one before it knows to ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    """Start processes with signals blocked, which they inherit: none must reach one before it knows to ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -174,9 +175,10 @@ def test_no_more_than_the_depth_is_made_ahead(numbered, monkeypatch):
 def test_a_worker_that_is_killed_is_an_error_that_names_it(numbered, workers, prefetch):
     found = batches(make_loader(numbered), workers=workers, prefetch=prefetch)
     assert_equal(list(itertools.islice(found, 3)), take(make_loader(numbered).batches(), 3))
-    victim = children()[-1]
+    process = multiprocessing.active_children()[-1]
+    victim = process.pid
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: not is_alive(victim))
+    assert wait([process.sentinel], timeout=10)
     started = time.monotonic()
     with pytest.raises(UserError, match=rf"loader worker \d \(process {victim}\) was killed, exit code -9"):
         next(found)  # whichever worker's turn it is, and although there are batches of it in its slots
