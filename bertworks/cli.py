@@ -43,6 +43,9 @@ WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; defau
 VocabOption = Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")]
 OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+SkipBadShardsOption = Annotated[
+    bool, typer.Option("--skip-bad-shards", help="Leave out corrupt or missing shards with a warning; reads them all.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -130,6 +133,9 @@ def prepare(
     text_field: TextFieldOption = "text",
     strict: StrictOption = False,
     workers: WorkersOption = None,
+    runner: Annotated[
+        str, typer.Option(help="Where processes run: local, or ray (a cluster; --out on storage that all nodes see).")
+    ] = "local",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,7 +153,7 @@ def prepare(
     source = Corpus(corpus, strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:
-        manifest = prepare(source, tokenizer, out, options, workers=workers, progress=progress)
+        manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)
     warn_of_replaced(source.num_replaced)
     counts = manifest["train"]
     result = {"out": out, **counts, "holdout": manifest["holdout"], "seconds": round(time.monotonic() - started, 2)}
@@ -168,6 +174,7 @@ def inspect(
     overrides: OverridesArgument = None,
     instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
+    skip_bad_shards: SkipBadShardsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
@@ -189,7 +196,7 @@ def inspect(
     settings = from_overrides(
         DataSettings, [text.removeprefix("data.") for text in overrides or []], "bertworks inspect"
     )
-    dataset = Dataset(data)
+    dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
     if not instances:
         found = inspect.summary(dataset)
         print_json(found) if as_json else typer.echo(inspect.summary_text(found))

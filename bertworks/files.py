@@ -3,14 +3,18 @@
 `atomic_write` and `atomic_folder` write under a temporary name, sync to disk and rename, so a kill, a full disk or a
 pulled plug leaves the old state. A manifest lists the size and sha256 of every file of a folder and is written last:
 a folder with a manifest that verifies is complete. `safe_join` is the one way a name from a user becomes a path.
+`exclusive` keeps two runs from writing into one folder.
 """
 
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
+import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +24,8 @@ from bertworks.errors import CorruptFile, UserError
 
 MANIFEST_NAME = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
+LOCK_NAME = ".lock"
+_ORPHANS_END_S = 10.0  # how long to wait for the processes of a run that was killed: they notice and end
 _HASH_CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 200
 _NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
@@ -135,6 +141,85 @@ def _sync_tree(folder: Path) -> None:
             with open(path, "rb") as stream:
                 os.fsync(stream.fileno())
     sync_folder(folder)
+
+
+@contextlib.contextmanager
+def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a folder for this process alone while the block runs; a UserError names whoever holds it already.
+
+    The system holds the lock, on a file that says who has it: so a kill, or a reboot, frees it, and what a dead process
+    left behind is taken over. A file whose mere being there is the lock would stop a run that goes on elsewhere.
+    """
+    path = Path(folder) / LOCK_NAME
+    descriptor = _locked(path)
+    owner = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() == owner:  # a forked child has the lock too, and is not the one to give it up
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    import fcntl
+
+    deadline = time.monotonic() + _ORPHANS_END_S
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot lock {path.parent}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            if not _is_dead(holder) or time.monotonic() > deadline:
+                raise UserError(
+                    f"{path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
+                    "wait until it ends, or choose another folder"
+                ) from None
+            time.sleep(0.1)
+            continue
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "%s cannot be locked here (%s); see that nothing else writes to it", path.parent, error.strerror
+            )
+            return descriptor
+        if _is_still(path, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            return descriptor
+        os.close(descriptor)  # the holder before removed it, so the next to come would lock another file
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(descriptor: int) -> dict[str, Any]:
+    """Say who wrote a lock's file; nothing if it is just being written."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(os.pread(descriptor, 1 << 12, 0))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Tell whether the process is gone whose children still hold its lock; of another host nothing is known."""
+    if holder.get("host") != socket.gethostname() or type(holder.get("pid")) is not int:
+        return not holder
+    try:
+        os.kill(holder["pid"], 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
 
 from bertworks.errors import UserError
+
+Result = TypeVar("Result")
+_FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def num_workers(asked: int | None) -> int:
@@ -26,14 +30,31 @@ def num_workers(asked: int | None) -> int:
     return asked or os.cpu_count() or 1
 
 
+def start_process(name: str, work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process of its own that ends with this one; signals to the whole group are left to this process."""
+    make: Callable[..., BaseProcess] = process_context().Process  # type: ignore[attr-defined]
+    process = make(target=_begin_alone, args=(work, *arguments), name=name, daemon=True)
+    with _blocked(signal.SIGINT, *_FOR_THE_PARENT):
+        process.start()
+    return process
+
+
+def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
+    # A run that is told to end saves first, and for that its workers must still be there.
+    for number in _FOR_THE_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    _begin(work, *arguments)
+
+
 @contextmanager
 def worker_pool(
     workers: int, prepare: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
-    pool = ProcessPoolExecutor(workers, _context(), _begin, (prepare, *arguments))
+    pool = ProcessPoolExecutor(workers, process_context(), _begin, (prepare, *arguments))
     try:
-        _start_processes(pool)
+        with _blocked(signal.SIGINT):
+            pool.submit(_nothing)
         yield pool
     except BrokenProcessPool as error:
         raise UserError(
@@ -49,11 +70,12 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _start_processes(pool: ProcessPoolExecutor) -> None:
-    """Start them with Ctrl-C blocked, which they inherit: it must not reach one before it knows to ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+@contextmanager
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    """Start processes with signals blocked, which they inherit: none must reach one before it knows to ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        pool.submit(_nothing)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -62,12 +84,16 @@ def _nothing() -> None:
     pass
 
 
-def wait_for(pending: set[Future[None]], most: int) -> set[Future[None]]:
-    """Wait until at most so many are under way; an error in a process is raised here."""
+def wait_for(
+    pending: set[Future[Result]], most: int, use: Callable[[Result], object] | None = None
+) -> set[Future[Result]]:
+    """Wait until at most so many are under way, and give results to `use`; an error in a process is raised here."""
     while len(pending) > most:
         done, pending = wait(pending, return_when=FIRST_COMPLETED)
         for future in done:
-            future.result()
+            result = future.result()
+            if use:
+                use(result)
     return pending
 
 
@@ -85,5 +111,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def process_context() -> multiprocessing.context.BaseContext:
+    """Return the way in which processes are started here."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")

@@ -1,4 +1,4 @@
-"""What a person sees while something long runs: one bar with a name, a share done and the time left.
+"""What a person sees while something long runs: one bar with a name, a share done, the time left and some counts.
 
 Work is told to a `Progress`; the bar is drawn on a terminal, goes away when it is finished, and is silent elsewhere.
 """
@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+_BAR_WIDTH = 16
+
 
 class Progress(Protocol):
     """Is told how far the work is."""
 
-    def __call__(self, stage: str, done: float, total: float | None) -> None:
-        """Say that `done` of `total` (None: unknown) units of a stage are finished."""
+    def __call__(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
+        """Say that `done` of `total` (None: unknown) units of a stage are finished; `detail` has counts and speeds."""
 
 
-def silent(stage: str, done: float, total: float | None) -> None:
+def silent(stage: str, done: float, total: float | None, detail: str = "") -> None:
     """Show nothing."""
 
 
@@ -29,15 +31,25 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with RichProgress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=_BAR_WIDTH),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        # On a narrow terminal the end of the counts goes, rather than the bar becoming two lines that flicker.
+        TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
 
-        def show(stage: str, done: float, total: float | None) -> None:
+        def show(stage: str, done: float, total: float | None, detail: str = "") -> None:
             if stage not in [task.description for task in bars.tasks]:
                 for finished in bars.task_ids:
                     bars.remove_task(finished)
-                bars.add_task(stage, total=total)
-            bars.update(bars.task_ids[0], completed=done, total=total)
+                bars.add_task(stage, total=total, detail=detail)
+            bars.update(bars.task_ids[0], completed=done, total=total, detail=detail)
 
         yield show

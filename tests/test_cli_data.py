@@ -67,6 +67,26 @@ def test_inspect_shows_counts_and_lengths(bertworks, prepared):
     assert json.loads(bertworks("inspect", prepared, "--json")[1])["train"]["sentences"] == 120
 
 
+def test_bad_shards_are_skipped_when_asked(bertworks, prepared, caplog):
+    for name in ("tokens", "sentences", "documents"):
+        content = (prepared / f"train-00000.{name}.npy").read_bytes()
+        (prepared / f"train-00001.{name}.npy").write_bytes(content)
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    manifest["files"] |= {name.replace("00000", "00001"): entry for name, entry in manifest["files"].items()}
+    (prepared / "manifest.json").write_text(json.dumps(manifest))
+    (prepared / "train-00001.tokens.npy").write_bytes(b"")
+    code, _, err = bertworks("inspect", prepared)
+    assert code == 2
+    assert "train-00001.tokens.npy has 0 bytes" in err
+    code, out, _ = bertworks("inspect", prepared, "--skip-bad-shards")
+    assert code == 0
+    assert "1 bad shards" in out
+    assert "train-00001.tokens.npy has 0 bytes" in caplog.text
+    (reason,) = json.loads(bertworks("inspect", prepared, "--skip-bad-shards", "--json")[1])["skipped"]
+    assert "train-00001.tokens.npy" in reason
+    assert bertworks("inspect", prepared, "--skip-bad-shards", "--instances", 3)[0] == 0
+
+
 def test_instances_are_json_lines_and_go_on_into_the_next_epoch(bertworks, prepared):
     _, out, _ = bertworks("inspect", prepared, "--instances", 300, "--json", "max_length=24")
     found = [json.loads(line) for line in out.splitlines()]

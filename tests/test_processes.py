@@ -146,6 +146,16 @@ def test_wait_for_bounds_what_is_under_way(tmp_path):
     assert len(list(tmp_path.iterdir())) == 12
 
 
+def test_results_are_given_to_whoever_asked_for_them():
+    found = []
+    with worker_pool(2) as pool:
+        pending = {pool.submit(abs, -number) for number in range(5)}
+        pending = wait_for(pending, 2, found.append)
+        assert len(found) == 5 - len(pending) >= 3
+        wait_for(pending, 0, found.append)
+    assert sorted(found) == list(range(5))
+
+
 def test_the_number_of_workers_is_what_was_asked_for():
     assert num_workers(3) == 3
     assert num_workers(None) == os.cpu_count()

@@ -14,11 +14,12 @@ import pytest
 from bertworks.progress import progress_bar, silent
 
 ERASE_LINE = "\x1b[2K"
+LINE_UP = "\x1b[1A"
 CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @contextmanager
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def terminal(monkeypatch: pytest.MonkeyPatch, width: int = 100) -> Iterator[list[str]]:
     """Make the error stream a pseudo-terminal; what was written to it is in the list when the block ends."""
     master, slave = pty.openpty()
     chunks: list[bytes] = []
@@ -32,7 +33,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     reader.start()
     with open(slave, "w", encoding="utf-8") as stream, monkeypatch.context() as patches:
         patches.setattr(sys, "stderr", stream)
-        for name, value in {"TERM": "xterm-256color", "COLUMNS": "100"}.items():
+        for name, value in {"TERM": "xterm-256color", "COLUMNS": str(width)}.items():
             patches.setenv(name, value)
         for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             patches.delenv(name, raising=False)
@@ -100,6 +101,21 @@ def test_a_stage_of_unknown_length_has_no_share(monkeypatch: pytest.MonkeyPatch)
         progress("merging counts", 2, None)
     assert "merging counts" in last_drawn(written[0])
     assert "%" not in last_drawn(written[0])
+
+
+DETAIL = "12,345,678 documents, 3,457M tokens, 23.4 MB/s"
+
+
+@pytest.mark.parametrize(("width", "shown"), [(120, DETAIL), (100, DETAIL), (80, DETAIL[:20]), (40, ""), (20, "")])
+def test_counts_are_shown_as_far_as_they_fit_on_the_line(
+    monkeypatch: pytest.MonkeyPatch, width: int, shown: str
+) -> None:
+    with terminal(monkeypatch, width) as written, progress_bar() as progress:
+        progress("preparing", 10, 40, DETAIL)
+    drawn = last_drawn(written[0])
+    assert shown in drawn
+    assert len(drawn) <= width
+    assert written[0].count(LINE_UP) == 1, "the bar took two lines"  # the one is its end
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError])

@@ -5,7 +5,6 @@ is dropped unless an option asks for it. Memory is bounded by the unit: text goe
 needs some fifty bytes for each of it, half a million characters at a time.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.data.shards import SPLITS, token_type
-from bertworks.data.units import Unit
+from bertworks.data.units import Unit, split_key
 from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.sentences import split_sentences
 
@@ -52,14 +51,16 @@ def make_arrays(unit: Unit, tokenizer: AnyTokenizer, options: Options, vocab_siz
     """Turn the text of a unit into tokens, sentence offsets and document offsets, by split."""
     gathered = {split: _Gathered([], [], []) for split in SPLITS}
     num_empty = num_too_short = 0
+    first_piece_key = unit.goes_on_from
     for documents in _batches(unit.documents()):
         for document, ids, lengths in _tokenize(documents, tokenizer, options, vocab_size):
+            key, first_piece_key = first_piece_key or split_key(document), b""
             if not len(ids):
                 num_empty += 1
             elif len(ids) < options.min_tokens:
                 num_too_short += 1
             else:
-                split = gathered[SPLITS[is_held_out(document, options.holdout)]]
+                split = gathered[SPLITS[is_held_out(key, options.holdout)]]
                 split.ids.append(ids)
                 split.sentence_lengths.append(lengths)
                 split.document_lengths.append(len(lengths))
@@ -115,10 +116,12 @@ def is_heading(line: str) -> bool:
     return not _SENTENCE_END.search(line.rstrip()) and len(line.split()) <= _MAX_HEADING_WORDS
 
 
-def is_held_out(document: bytes, share: float) -> bool:
-    """Choose documents by their text, so that the choice does not depend on where or how often one stands."""
-    digest = hashlib.blake2b(document, digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+def is_held_out(key: bytes, share: float) -> bool:
+    """Choose documents by their text, so that the choice does not depend on where or how often one stands.
+
+    The pieces of a document that was cut follow the first: what was trained on must not be next to what is held out.
+    """
+    return int.from_bytes(key, "big") < share * 2**64
 
 
 def _to_arrays(gathered: _Gathered, vocab_size: int) -> dict[str, NDArray[Any]]:

@@ -30,6 +30,7 @@ def summary(dataset: Dataset) -> dict[str, Any]:
     )
     return {name: manifest[name] for name in names} | {
         "shards": len(dataset.shards("train")),
+        "skipped": dataset.skipped,
         "sentence_lengths": _histogram(dataset, of_documents=False),
         "document_lengths": _histogram(dataset, of_documents=True),
     }
@@ -53,7 +54,7 @@ def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Ite
     if "objective" not in settings.model_fields_set:
         settings = settings.model_copy(update={"objective": OBJECTIVES[dataset.tokenizer.kind][0]})
     pieces = dataset.tokenizer.pieces
-    shape = shape_for(settings, tokens=settings.max_length)._replace(sequences=1)
+    shape = shape_for(settings, sequences=1)
     for (packed,), _ in Loader(dataset, settings, shape, seed=seed).batches():
         length = int(packed.cumulative_lengths[1])
         masked = packed.masked_weights > 0
@@ -78,6 +79,8 @@ def summary_text(found: dict[str, Any]) -> str:
     for name in _LEFT_OUT:
         if found[name]:
             lines.append(f"left out {found[name]:>14,} documents: {name.replace('_', ' ')}")
+    if found["skipped"]:
+        lines.append(f"left out {len(found['skipped']):>14,} bad shards; the counts above still have them")
     for name, title in (("sentence_lengths", "Sentences"), ("document_lengths", "Documents")):
         lines += ["", f"{title} by length in tokens", *_bars(found[name])]
     return "\n".join(lines)

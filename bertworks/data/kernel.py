@@ -10,6 +10,7 @@ one copies nothing: the tokens are copied once, into the batch they belong to.
 from typing import Any
 
 import numpy as np
+from numba.typed import List
 
 from bertworks.text.kernel import compiled, inlined
 
@@ -59,6 +60,20 @@ def order_keys(key: Any, count: int) -> Any:
     for index in range(count):
         numbers[index] = _draw(key, index)
     return numbers
+
+
+@compiled
+def list_of(array: Any) -> Any:
+    """Return a list of one array that compiled code takes; Python's way to make one compiles for a second each time."""
+    arrays = List()
+    arrays.append(array)
+    return arrays
+
+
+@compiled
+def append(arrays: Any, array: Any) -> None:
+    """Add an array to such a list."""
+    arrays.append(array)
 
 
 @compiled

@@ -6,11 +6,11 @@ epoch, document, place), so the state is three numbers: epoch, block, offset. No
 state, and the sequence of batches is the same for any number of ranks: each makes all plans and fills its own slices.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.typed import List
 from numpy.typing import NDArray
 
 from bertworks.data import kernel
@@ -19,6 +19,8 @@ from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset, Shard
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.vocabulary import CONTINUATION
+
+NewArray = Callable[[int, type[np.generic]], NDArray[Any]]  # (length, type) -> an array of any content
 
 _ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
 
@@ -102,6 +104,7 @@ class Loader:
         if shape.slices % world_size:
             raise UserError(f"{world_size} ranks cannot share {shape.slices} slices of a batch; choose a divisor")
         self._dataset, self._settings, self._shape, self._seed = dataset, settings, shape, seed
+        self._split, self._rank, self._world_size = split, rank, world_size
         self._own_slices = range(rank, shape.slices, world_size)
         self._shards = dataset.shards(split)
         self._document_ends = np.cumsum([shard.num_documents for shard in self._shards])
@@ -115,25 +118,59 @@ class Loader:
         self._masking = _masking(settings, dataset.vocab_size)
         self._tokens, self._sentences, self._documents = (_listed(self._shards, kind) for kind in range(1, 4))
 
-    def batches(self, state: State | None = None) -> Iterator[tuple[list[Packed], State]]:
-        """Yield (the rank's slices of the next global batch, the state behind it), without end."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process goes what the loader was made of: maps and compiled lists are opened there again.
+        arguments = (self._dataset, self._settings, self._shape, self._seed, self._split, self._rank, self._world_size)
+        return _opened, arguments
+
+    @property
+    def num_slices(self) -> int:
+        """How many slices of every global batch are this rank's."""
+        return len(self._own_slices)
+
+    def new_slice(self, new_array: NewArray = np.empty) -> Packed:
+        """Return the arrays of a slice, to be filled."""
+        return _empty(self._shape, self._settings.max_length, new_array)
+
+    def batches(
+        self,
+        state: State | None = None,
+        *,
+        first: int = 0,
+        step: int = 1,
+        new_slice: Callable[[], Packed] | None = None,
+    ) -> Iterator[tuple[list[Packed], State]]:
+        """Yield (the rank's slices of the next global batch, the state behind it), without end.
+
+        Args:
+            state: where to go on; the start if not given.
+            first: the number, counted from the state on, of the first batch to fill; those before it are only planned.
+            step: fill every so many batches from there on.
+            new_slice: gives the arrays to fill; new ones if not given.
+        """
         state = state or State()
         if min(state) < 0 or state.block >= len(self._shards):
             raise UserError(f"{state} is not of this data, which has {len(self._shards)} blocks; start without it")
         block = None
-        while True:
+        for number in itertools.count(-first):
+            is_wanted = number >= 0 and number % step == 0
             try:
-                block, state, slices = self._next_slices(block, state)
+                block, state, slices = self._next_slices(
+                    block, state, (new_slice or self.new_slice) if is_wanted else None
+                )
             except IndexError as error:
                 raise self._corrupt() from error
-            yield slices, state
+            if is_wanted:
+                yield slices, state
 
-    def _next_slices(self, block: _Block | None, state: State) -> tuple[_Block, State, list[Packed]]:
+    def _next_slices(
+        self, block: _Block | None, state: State, new_slice: Callable[[], Packed] | None
+    ) -> tuple[_Block, State, list[Packed]]:
         slices = []
         for number in range(self._shape.slices):
             block, state, rows = self._next_rows(block, state)
-            if number in self._own_slices:
-                slices.append(self._fill(block, rows))
+            if new_slice and number in self._own_slices:
+                slices.append(self._fill(block, rows, new_slice()))
         assert block is not None, "a batch has at least one slice"
         return block, state, slices
 
@@ -183,25 +220,37 @@ class Loader:
             self._dataset.check(shard)
         return CorruptFile(f"{self._dataset.folder}: offsets that do not fit the tokens")
 
-    def _fill(self, block: _Block, rows: NDArray[np.int64]) -> Packed:
-        packed = _empty(self._shape, self._settings.max_length)
+    def _fill(self, block: _Block, rows: NDArray[np.int64], packed: Packed) -> Packed:
         kernel.fill_batch(
-            block.plan, rows, self._tokens[block.number], self._tokens, self._special, self._masking, self._continues,
-            self._has_pairs, packed,
+            block.plan, rows, self._shards[block.number].tokens, self._tokens, self._special, self._masking,
+            self._continues, self._has_pairs, packed,
         )  # fmt: skip
         return packed
 
 
-def shape_for(settings: DataSettings, *, tokens: int, slices: int = 1) -> Shape:
-    """Return the sizes of slices that hold `tokens` tokens, with room for as many sequences and masks as they can need.
+def shape_for(
+    settings: DataSettings, *, tokens: int | None = None, sequences: int | None = None, slices: int = 1
+) -> Shape:
+    """Return the sizes of slices of so many tokens, or of so many sequences; exactly one of the two is given.
 
-    A slice of ordinary text is full by its tokens; the other limits end it early only where texts are tiny. Room for a
-    sequence costs next to nothing, room for a mask a row of the vocabulary's size.
+    A slice of `tokens` has room for as many sequences and masks as it can need: one of ordinary text is full by its
+    tokens, and the other limits end it early only where texts are tiny. Room for a sequence costs next to nothing, room
+    for a mask a row of the vocabulary's size. A slice of `sequences` has room for that many of the longest ones.
     """
+    if (tokens is None) == (sequences is None):
+        raise UserError(f"tokens={tokens} and sequences={sequences}: give one of them, the size of a slice")
+    is_masked = settings.objective.startswith("mlm")
+    if sequences is not None:
+        if sequences < 1:
+            raise UserError(f"a slice of {sequences} sequences is empty; choose 1 or more")
+        most = min(
+            settings.max_predictions or settings.max_length, max(1, round(settings.max_length * settings.mask_rate))
+        )
+        return Shape(sequences * settings.max_length, sequences, sequences * most * is_masked, slices)
+    assert tokens is not None
     if tokens < settings.max_length:
         raise UserError(f"a slice of {tokens} tokens holds no sequence of max_length {settings.max_length}")
     sequences = tokens // min(_MEAN_LENGTH_WITH_ROOM, settings.max_length // 2)
-    is_masked = settings.objective.startswith("mlm")
     masked = int(np.ceil(tokens * settings.mask_rate)) + tokens // (2 * settings.max_length) + 1 if is_masked else 0
     return Shape(tokens, sequences, masked, slices)
 
@@ -219,22 +268,28 @@ def _masking(settings: DataSettings, vocab_size: int) -> Masking:
 
 
 def _listed(shards: list[Shard], field: int) -> Any:
-    arrays = List()
-    for shard in shards:
-        arrays.append(shard[field])
+    arrays = kernel.list_of(shards[0][field])
+    for shard in shards[1:]:
+        kernel.append(arrays, shard[field])
     return arrays
 
 
-def _empty(shape: Shape, max_length: int) -> Packed:
+def _opened(
+    dataset: Dataset, settings: DataSettings, shape: Shape, seed: int, split: str, rank: int, world_size: int
+) -> Loader:
+    return Loader(dataset, settings, shape, seed=seed, split=split, rank=rank, world_size=world_size)
+
+
+def _empty(shape: Shape, max_length: int, new_array: NewArray) -> Packed:
     num_tails = -(-shape.tokens // max_length)
     return Packed(
-        token_ids=np.empty(shape.tokens, np.int32),
-        segment_ids=np.empty(shape.tokens, np.int32),
-        position_ids=np.empty(shape.tokens, np.int32),
-        cumulative_lengths=np.empty(shape.sequences + 1 + num_tails, np.int32),
-        masked_positions=np.empty(shape.masked, np.int32),
-        masked_ids=np.empty(shape.masked, np.int32),
-        masked_weights=np.empty(shape.masked, np.float32),
-        next_labels=np.empty(shape.sequences, np.int32),
-        next_weights=np.empty(shape.sequences, np.float32),
+        token_ids=new_array(shape.tokens, np.int32),
+        segment_ids=new_array(shape.tokens, np.int32),
+        position_ids=new_array(shape.tokens, np.int32),
+        cumulative_lengths=new_array(shape.sequences + 1 + num_tails, np.int32),
+        masked_positions=new_array(shape.masked, np.int32),
+        masked_ids=new_array(shape.masked, np.int32),
+        masked_weights=new_array(shape.masked, np.float32),
+        next_labels=new_array(shape.sequences, np.int32),
+        next_weights=new_array(shape.sequences, np.float32),
     )

@@ -3,18 +3,22 @@
 One process reads and cuts the corpus into units (`units.py`); others turn units into shards: sentences, token ids,
 files on disk with their checksums. A unit's record is written when its files are. A run that was killed finds the
 records, sees by their checksums that the corpus is still the same, and goes on behind them. The manifest comes last.
+The others are processes of this machine or, with the runner `ray`, of a cluster (`runners.py`).
 """
 
 import contextlib
 import json
 import os
 import re
+import time
+import unicodedata
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertworks import __version__
 from bertworks.data.arrays import Options, make_arrays
+from bertworks.data.runners import runner_named
 from bertworks.data.shards import (
     ARRAYS,
     CHARACTERS_FILE,
@@ -27,8 +31,7 @@ from bertworks.data.shards import (
 )
 from bertworks.data.units import Unit, cut_units
 from bertworks.errors import UserError
-from bertworks.files import TEMPORARY_PREFIX, atomic_write
-from bertworks.processes import num_workers, wait_for, worker_pool
+from bertworks.files import LOCK_NAME, TEMPORARY_PREFIX, atomic_write, exclusive
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer
@@ -48,6 +51,44 @@ class _Job(NamedTuple):
     options: Options
 
 
+class _Made(NamedTuple):
+    """What a unit became."""
+
+    number: int
+    documents: int
+    tokens: int
+    text_bytes: int  # 0: it was there already
+
+
+class _Tally:
+    """Counts what has been made, for whoever watches."""
+
+    def __init__(self, corpus: Corpus, progress: Progress) -> None:
+        self.num_units = 0
+        self._corpus, self._progress = corpus, progress
+        self._read = 0  # bytes of the corpus: those of the last unit made, not of those that still wait
+        self._read_by_unit: dict[int, int] = {}
+        self._documents = self._tokens = self._text_bytes = 0
+        self._started = time.monotonic()
+
+    def cut(self, unit: Unit) -> None:
+        self.num_units += 1
+        self._read_by_unit[unit.number] = self._corpus.bytes_read
+
+    def made(self, made: _Made) -> None:
+        self._read = max(self._read, self._read_by_unit.pop(made.number))
+        self._documents += made.documents
+        self._tokens += made.tokens
+        self._text_bytes += made.text_bytes
+        self.show()
+
+    def show(self) -> None:
+        speed = self._text_bytes / 1e6 / max(1e-3, time.monotonic() - self._started)
+        millions = f"{self._tokens / 1e6:,.{0 if self._tokens > 1e8 else 1}f}M"
+        detail = f"{self._documents:,} documents, {millions} tokens, {speed:.1f} MB/s"
+        self._progress("preparing", self._read, self._corpus.total_bytes, detail if self._documents else "")
+
+
 def prepare(
     corpus: Corpus,
     tokenizer: AnyTokenizer,
@@ -55,6 +96,7 @@ def prepare(
     options: Options | None = None,
     *,
     workers: int | None = None,
+    runner: str = "local",
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Turn a corpus into shards in the folder `out` and return the manifest; a killed run goes on where it stopped.
@@ -65,23 +107,39 @@ def prepare(
         out: a folder that is new or of an interrupted run with the same settings.
         options: what to drop and what to keep aside.
         workers: how many processes tokenize; as many as there are cores if not given.
+        runner: where they run: `local`, or `ray` for a Ray cluster; the bytes are the same.
         progress: is told how far it is.
     """
+    run = runner_named(runner)
     options = options or Options()
     folder = Path(out)
     settings = _settings(corpus, tokenizer, options)
-    is_new = _begin(folder, settings)
-    if (folder / MANIFEST).exists():
-        return _clear(folder)
-    with _nothing_half_done(folder, is_new=is_new):
-        tokenizer.save(folder)
-        characters = write_characters(folder, tokenizer)
-        job = _Job(folder, tokenizer.kind, len(tokenizer), options)
-        num_units = _make_shards(corpus, job, num_workers(workers), progress)
-    manifest = _manifest(folder, settings, num_units) | {"replaced_lines": corpus.num_replaced}
+    is_new = _make_folder(folder)
+    try:
+        with exclusive(folder):
+            if _is_finished(folder, settings):
+                return _clear(folder)
+            with _nothing_half_done(folder):
+                tokenizer.save(folder)
+                characters = write_characters(folder, tokenizer)
+                job = _Job(folder, tokenizer.kind, len(tokenizer), options)
+                tally = _Tally(corpus, progress)
+                tally.show()
+                run(_units_to_make(corpus, job, tally), _load_tokenizer, _make_shard, job, workers, tally.made)
+            return _finish(folder, settings, tally.num_units, corpus.num_replaced, characters)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it is empty only if nothing came of the run
+                folder.rmdir()
+
+
+def _finish(
+    folder: Path, settings: dict[str, Any], num_units: int, num_replaced: int, characters: dict[str, Any]
+) -> dict[str, Any]:
+    manifest = _manifest(folder, settings, num_units) | {"replaced_lines": num_replaced}
     manifest["files"] |= characters
     if not manifest["train"]["tokens"]:
-        _discard(folder, is_new=is_new)
+        _discard(folder)
         raise UserError(f"{_sources(settings)}: no text to train on{_where_it_went(manifest)}")
     with atomic_write(folder / MANIFEST) as stream:
         json.dump(manifest, stream, ensure_ascii=False, indent=1)
@@ -91,6 +149,7 @@ def prepare(
 def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "made_by": {"bertworks": __version__, "unicode": unicodedata.unidata_version},
         "kind": tokenizer.kind,
         "vocab_size": len(tokenizer),
         "vocab_sha256": digest_of_vocabulary(tokenizer),
@@ -102,27 +161,48 @@ def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict
     }
 
 
-def _begin(folder: Path, settings: dict[str, Any]) -> bool:
-    """Make the folder, or see that it is of a run with the same settings that was not finished; tells if it is new."""
+def _make_folder(folder: Path) -> bool:
+    """Make the folder if it is not there, and tell if it is new."""
     try:
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        names = [path.name for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if _SETTINGS_FILE not in names:
-        if MANIFEST in names:
-            raise UserError(f"{folder} holds prepared data already; choose another --out, or remove it")
-        if names:
-            raise UserError(f"{folder} is not empty; choose another --out")
-        with _nothing_half_done(folder, is_new=is_new), atomic_write(folder / _SETTINGS_FILE) as stream:
-            json.dump(settings, stream, ensure_ascii=False, indent=1)
-    elif _read_object(folder / _SETTINGS_FILE) != json.loads(json.dumps(settings)):
+    return is_new
+
+
+def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
+    """Begin a run, or see that the folder is of one with the same settings; tells if that one has its manifest."""
+    names = [path.name for path in folder.iterdir() if not path.name.startswith((TEMPORARY_PREFIX, LOCK_NAME))]
+    if _SETTINGS_FILE in names:
+        _check_same(folder, _read_object(folder / _SETTINGS_FILE), json.loads(json.dumps(settings)))
+        return MANIFEST in names
+    if MANIFEST in names:
+        raise UserError(f"{folder} holds prepared data already; choose another --out, or remove it")
+    if names:
+        raise UserError(f"{folder} is not empty; choose another --out")
+    with _nothing_half_done(folder), atomic_write(folder / _SETTINGS_FILE) as stream:
+        json.dump(settings, stream, ensure_ascii=False, indent=1)
+    return False
+
+
+def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if before | {"made_by": None} != now | {"made_by": None}:
         raise UserError(
             f"{folder} is of an interrupted run with another corpus, vocabulary or options; "
             "give the same ones to go on, or remove it"
         )
-    return is_new
+    # Another version may cut sentences or tokens otherwise, and the shards of one run must be of one kind.
+    if before.get("made_by") != now["made_by"]:
+        raise UserError(
+            f"{folder} is of an interrupted run of {_version_text(before.get('made_by'))}, and this is "
+            f"{_version_text(now['made_by'])}; go on with that version, or remove the folder"
+        )
+
+
+def _version_text(made_by: Any) -> str:
+    known = made_by if isinstance(made_by, dict) else {}
+    return f"bertworks {known.get('bertworks', '?')} with Unicode {known.get('unicode', '?')}"
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -135,14 +215,14 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _nothing_half_done(folder: Path, *, is_new: bool) -> Iterator[None]:
+def _nothing_half_done(folder: Path) -> Iterator[None]:
     """Remove what killed processes left half-written, and everything if an error comes before a unit is done."""
     try:
         yield
     except BaseException:
         _remove_temporary_files(folder)
         if not _files_like(folder, _RECORD):
-            _discard(folder, is_new=is_new)
+            _discard(folder)
         raise
     _remove_temporary_files(folder)
 
@@ -153,19 +233,14 @@ def _remove_temporary_files(folder: Path) -> None:
             path.unlink()
 
 
-def _make_shards(corpus: Corpus, job: _Job, workers: int, progress: Progress) -> int:
-    """Turn every unit that has no record yet into shards; returns the number of units."""
-    num_units = 0
-    with worker_pool(workers, _load_tokenizer, job) as pool:
-        pending: set[Future[None]] = set()
-        for unit in cut_units(corpus.blocks(), drop_duplicates=job.options.drop_duplicates):
-            num_units += 1
-            if not _is_done(job.folder, unit):
-                pending.add(pool.submit(_make_shard, unit, job))
-            pending = wait_for(pending, workers)
-            progress("preparing", corpus.bytes_read, corpus.total_bytes)
-        wait_for(pending, 0)
-    return num_units
+def _units_to_make(corpus: Corpus, job: _Job, tally: _Tally) -> Iterator[Unit]:
+    """Give every unit that has no record yet."""
+    for unit in cut_units(corpus.blocks(), drop_duplicates=job.options.drop_duplicates):
+        tally.cut(unit)
+        if _is_done(job.folder, unit):
+            tally.made(_made(unit.number, _read_object(_record_path(job.folder, unit.number)), 0))
+        else:
+            yield unit
 
 
 def _record_path(folder: Path, number: int) -> Path:
@@ -193,7 +268,7 @@ def _load_tokenizer(job: _Job) -> None:
     _tokenizers["current"] = CLASSES[job.kind].from_folder(job.folder)
 
 
-def _make_shard(unit: Unit, job: _Job) -> None:
+def _make_shard(unit: Unit, job: _Job) -> _Made:
     """Turn one unit into the files of its shards and a record of them."""
     shards = make_arrays(unit, _tokenizers["current"], job.options, job.vocab_size)
     record: dict[str, Any] = {"digest": unit.digest(), "duplicates": unit.num_duplicates}
@@ -204,6 +279,12 @@ def _make_shard(unit: Unit, job: _Job) -> None:
             record["files"] |= write_shard(job.folder, f"{split}-{unit.number:05d}", arrays)
     with atomic_write(_record_path(job.folder, unit.number)) as stream:
         json.dump(record, stream, indent=1)
+    return _made(unit.number, record, len(unit.text))
+
+
+def _made(number: int, record: dict[str, Any], text_bytes: int) -> _Made:
+    documents, tokens = (sum(record[split][kind] for split in SPLITS) for kind in ("documents", "tokens"))
+    return _Made(number, documents, tokens, text_bytes)
 
 
 def _manifest(folder: Path, settings: dict[str, Any], num_units: int) -> dict[str, Any]:
@@ -233,14 +314,11 @@ def _clear(folder: Path) -> dict[str, Any]:
     return _read_object(folder / MANIFEST)
 
 
-def _discard(folder: Path, *, is_new: bool) -> None:
+def _discard(folder: Path) -> None:
     """Remove what a run has made that gave nothing, and nothing else."""
     for path in (*(folder / name for name in (*TOKENIZER_FILES, CHARACTERS_FILE)), *_files_like(folder, _SHARD_FILE)):
         path.unlink(missing_ok=True)
     _clear(folder)
-    if is_new:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _sources(settings: dict[str, Any]) -> str:

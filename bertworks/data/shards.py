@@ -9,10 +9,14 @@ Beside the shards lie the tokenizer's files and, where tokens are words, the tab
 What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when it
 is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in the
 vocabulary. Types, shapes and ids are what compiled code relies on without looking.
+
+To leave bad shards out is to know them all beforehand, since a random B may come from any: the content of every shard
+is then checked when a split is opened, which takes about a second for a gigabyte, or as long as the disk needs.
 """
 
 import hashlib
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,31 +88,61 @@ def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
 class Dataset:
     """Prepared data, opened.
 
+    Args:
+        folder: where it lies.
+        skip_bad_shards: leave out shards that are corrupt, cut or missing when a split is opened, with a warning each;
+            one that changes later is an error all the same.
+
     Attributes:
         folder: where it lies.
+        skipped: the bad shards that were left out: what is wrong with each.
         manifest: what the manifest says, as read.
         tokenizer: the one it was made with.
         vocab_size: the number of pieces of its vocabulary.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, skip_bad_shards: bool = False) -> None:
         self.folder = Path(folder)
+        self.skipped: list[str] = []
+        self._skips = skip_bad_shards
+        self._good: dict[str, list[str]] = {}  # the names of a split's shards, without the bad ones
         self.manifest = _read_manifest(self.folder)
         self.vocab_size: int = self.manifest["vocab_size"]
         self.tokenizer = _read_tokenizer(self.folder, self.manifest)
         self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.folder, self._skips)
 
     def shards(self, split: str) -> list[Shard]:
         """Open the shards of a split, in order."""
         names = sorted({name.split(".")[0] for name in self.manifest["files"] if name.startswith(f"{split}-")})
         if not names:
             raise UserError(f"{self.folder} has no {split} data" + _hint(split))
+        if self._skips:
+            return [self._open(name) for name in self._good_names(split, names)]
         shards = [self._open(name) for name in names]
         num_tokens = sum(len(shard.tokens) for shard in shards)
         if num_tokens != self.manifest[split]["tokens"]:
             expected = self.manifest[split]["tokens"]
             raise CorruptFile(f"{self.folder / MANIFEST} lists {num_tokens:,} {split} tokens, not {expected:,}")
         return shards
+
+    def _good_names(self, split: str, names: list[str]) -> list[str]:
+        if split not in self._good:
+            self._good[split] = [name for name in names if self._is_good(name)]
+        if not self._good[split]:
+            raise CorruptFile(f"{self.folder}: every {split} shard is bad; the last: {self.skipped[-1]}")
+        return self._good[split]
+
+    def _is_good(self, name: str) -> bool:
+        try:
+            self.check(self._open(name))
+        except CorruptFile as error:
+            self.skipped.append(str(error))
+            logging.getLogger(__name__).warning("bad shard left out: %s", error)
+            return False
+        return True
 
     def check(self, shard: Shard) -> None:
         """Check a shard's content when it is first entered or has changed since, and its ids every time."""
@@ -239,6 +273,10 @@ def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> AnyTokenizer:
     if tokenizer.rules._asdict() != manifest.get("tokenizer"):
         raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")
     return tokenizer
+
+
+def _reopened(folder: Path, skip_bad_shards: bool) -> Dataset:
+    return Dataset(folder, skip_bad_shards=skip_bad_shards)
 
 
 def _hint(split: str) -> str:

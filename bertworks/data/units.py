@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from bertworks.data.duplicates import DIGEST_BYTES, SeenDigests
+
 UNIT_BYTES = 1 << 24
 _MAX_UNITS = 2  # what a document may fill before it is cut: a process holds its text some five times over
 _LINE_END = b"\n"
@@ -21,6 +23,8 @@ class Unit(NamedTuple):
     number: int
     text: bytes
     num_duplicates: int  # documents that stood earlier in the corpus and were left out
+    # Where the first document goes on with one that was cut: the key of that one's first piece, else nothing.
+    goes_on_from: bytes = b""
 
     def documents(self) -> list[bytes]:
         """Return the documents, each as its lines joined by newlines."""
@@ -31,12 +35,20 @@ class Unit(NamedTuple):
         return hashlib.blake2b(self.text, digest_size=16).hexdigest()
 
 
+def split_key(document: bytes) -> bytes:
+    """Return 8 bytes of a document by which its split is chosen."""
+    return hashlib.blake2b(document, digest_size=8).digest()
+
+
 def cut_units(blocks: Iterable[str], *, drop_duplicates: bool = False) -> Iterator[Unit]:
     """Cut blocks of lines, as `Corpus.blocks` gives them, into units."""
-    seen: set[bytes] = set()
+    seen = SeenDigests()
+    goes_on_from = b""
     for number, text in enumerate(_cut(blocks)):
-        unit = Unit(number, text, 0)
+        unit = Unit(number, text, 0, goes_on_from)
         yield _without_duplicates(unit, seen) if drop_duplicates else unit
+        is_cut = not text.endswith(_DOCUMENT_END)  # then the unit is one piece of one document
+        goes_on_from = (goes_on_from or split_key(text.removesuffix(_LINE_END))) if is_cut else b""
 
 
 def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
@@ -67,13 +79,11 @@ def _unit_end(text: bytearray) -> int:
     return end + len(_LINE_END)
 
 
-def _without_duplicates(unit: Unit, seen: set[bytes]) -> Unit:
-    """Keep the first of documents that are the same to the letter; 16 bytes of each are remembered."""
-    kept = []
+def _without_duplicates(unit: Unit, seen: SeenDigests) -> Unit:
+    """Keep the first of documents that are the same to the letter; a checksum of each is remembered."""
     documents = unit.documents()
-    for document in documents:
-        digest = hashlib.blake2b(document, digest_size=16).digest()
-        if digest not in seen:
-            seen.add(digest)
-            kept.append(document + _DOCUMENT_END)
-    return Unit(unit.number, b"".join(kept), len(documents) - len(kept))
+    digests = [hashlib.blake2b(document, digest_size=DIGEST_BYTES).digest() for document in documents]
+    is_new = seen.add(b"".join(digests))
+    kept = [document + _DOCUMENT_END for document, new in zip(documents, is_new, strict=True) if new]
+    goes_on_from = unit.goes_on_from if len(is_new) and is_new[0] else b""
+    return Unit(unit.number, b"".join(kept), len(documents) - len(kept), goes_on_from)

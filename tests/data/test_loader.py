@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import shutil
 import time
@@ -19,7 +20,7 @@ from numbered_corpus import (
     write_corpus,
 )
 
-from bertworks.data.loader import Loader, Shape, State, shape_for
+from bertworks.data.loader import Loader, State, shape_for
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import ARRAYS, MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
@@ -228,12 +229,38 @@ def is_same_block(numbered, *slices):
     return len({numbered.shard_of(first) for first in firsts}) == 1
 
 
-def test_a_fixed_number_of_sequences_is_a_shape_too(numbered):
-    settings = DataSettings(max_length=32)
-    loader = Loader(numbered.dataset, settings, Shape(tokens=8 * 32, sequences=8, masked=8 * 5), seed=7)
-    counts = [int(packed.next_weights.sum()) for packed in epoch_of(loader)]
-    assert sum(count < 8 for count in counts) <= 4  # the last of each block
-    assert multiset(epoch_of(loader)) == multiset(epoch_of(make_loader(numbered)))
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm", "ltr"])
+@pytest.mark.parametrize("sequences", [1, 8, 50])
+def test_every_slice_of_so_many_sequences_has_them_but_a_block_s_last(numbered, sequences, objective):
+    settings = DataSettings(max_length=32, objective=objective, mask_rate=0.14)
+    shape = shape_for(settings, sequences=sequences, slices=3)
+    assert shape[:2] == (32 * sequences, sequences)
+    last_of_block, num_blocks = 0, 8
+    behind = State()
+    for slices, state in Loader(numbered.dataset, settings, shape, seed=7).batches():
+        if state.epoch == 2:
+            break
+        assert len({array.shape for packed in slices for array in packed[:3]}) == 1
+        last_of_block += sum(len(unpacked(packed)) < sequences for packed in slices)
+        assert all(len(unpacked(packed)) <= sequences for packed in slices)
+        assert state > behind
+        behind = state
+    assert last_of_block <= num_blocks
+
+
+def test_many_masks_do_not_end_a_slice_of_sequences(ordinary):
+    for settings in ({"mask_rate": 0.99}, {"mask_rate": 0.01}, {"max_predictions": 2}, {"whole_word": True}):
+        data_settings = DataSettings(max_length=16, **settings)
+        loader = Loader(ordinary.dataset, data_settings, shape_for(data_settings, sequences=9))
+        assert all(len(unpacked(packed)) == 9 for packed in epoch_of(loader)[:-1])
+
+
+def test_the_size_of_a_slice_is_given_once():
+    for sizes in ({}, {"tokens": 512, "sequences": 4}):
+        with pytest.raises(UserError, match="give one of them"):
+            shape_for(DataSettings(), **sizes)
+    with pytest.raises(UserError, match="a slice of 0 sequences is empty"):
+        shape_for(DataSettings(), sequences=0)
 
 
 @pytest.mark.parametrize("mask_rate", [0.01, 0.15, 0.99])
@@ -332,3 +359,83 @@ def test_a_shard_altered_within_bounds_is_found_when_it_is_entered(altered):
 
     with pytest.raises(CorruptFile, match=r"train-\d+\.tokens\.npy was altered"):
         epoch_of(make_loader(altered("tokens", change), objective="mlm"))
+
+
+# Bad shards left out
+
+
+def spoil(folder, way):
+    """Spoil the second and the last of four shards."""
+    second, last = (sorted(folder.glob("train-*.tokens.npy"))[number] for number in (1, 3))
+    if way == "missing":
+        second.unlink()
+    elif way == "cut":
+        os.truncate(second, second.stat().st_size - 1)
+    elif way == "altered":
+        second.write_bytes(second.read_bytes()[:-2] + b"\xff\xff")
+    elif way == "offsets":
+        path = folder / second.name.replace("tokens", "documents")
+        path.write_bytes(path.read_bytes()[:-16] + b"\xff" * 8 + path.read_bytes()[-8:])
+    last.unlink()
+
+
+@pytest.mark.parametrize("way", ["missing", "cut", "altered", "offsets"])
+def test_bad_shards_are_left_out_with_a_warning_each_when_asked(numbered, tmp_path, way, caplog):
+    """F7."""
+    folder = shutil.copytree(numbered.dataset.folder, tmp_path / "data")
+    spoil(folder, way)
+    with pytest.raises(CorruptFile, match=r"train-0000[13]"):
+        epoch_of(make_loader(numbered._replace(dataset=Dataset(folder))))
+    caplog.clear()
+    datasets = [Dataset(folder, skip_bad_shards=True) for _ in range(2)]
+    loaders = [make_loader(numbered._replace(dataset=dataset)) for dataset in datasets]
+    first, second = (take(loader, 60) for loader in loaders)
+    assert all(are_equal(some, other) for (some, _), (other, _) in zip(first, second, strict=True))
+    found = instances_of(epoch_of(loaders[0]))
+    tokens = {token - NUM_SPECIAL for instance in found for part in instance.parts() for token in part}
+    assert {numbered.shard_of(token) for token in tokens} == {0, 2}
+    datasets[0].shards("train")
+    for dataset in datasets:
+        assert len(dataset.skipped) == 2
+        assert "train-00001" in dataset.skipped[0]
+        assert "train-00003.tokens.npy is missing" in dataset.skipped[1]
+    messages = [f"bad shard left out: {reason}" for dataset in datasets for reason in dataset.skipped]
+    assert [record.getMessage() for record in caplog.records] == messages
+
+
+def test_the_batches_are_those_of_data_without_the_bad_shards(numbered, tmp_path):
+    folder = shutil.copytree(numbered.dataset.folder, tmp_path / "data")
+    spoil(folder, "altered")
+    skipping = numbered._replace(dataset=Dataset(folder, skip_bad_shards=True))
+    for path in [*folder.glob("train-00001.*"), *folder.glob("train-00003.*")]:
+        path.unlink(missing_ok=True)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if (folder / name).exists()}
+    manifest["train"]["tokens"] = sum(len(np.load(path)) for path in folder.glob("train-*.tokens.npy"))
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    without = numbered._replace(dataset=Dataset(folder))
+    for (some, _), (other, _) in zip(take(make_loader(skipping), 60), take(make_loader(without), 60), strict=True):
+        assert are_equal(some, other)
+
+
+def test_good_data_is_the_same_with_and_without_skipping(numbered):
+    skipping = numbered._replace(dataset=Dataset(numbered.dataset.folder, skip_bad_shards=True))
+    assert are_equal(take(make_loader(skipping), 1)[0][0], take(make_loader(numbered), 1)[0][0])
+    assert skipping.dataset.skipped == []
+
+
+def test_nothing_but_bad_shards_is_an_error_with_a_reason(numbered, tmp_path):
+    folder = shutil.copytree(numbered.dataset.folder, tmp_path / "data")
+    for path in folder.glob("train-*.tokens.npy"):
+        path.unlink()
+    with pytest.raises(CorruptFile, match=r"every train shard is bad; the last: .*train-00003.tokens.npy is missing"):
+        make_loader(numbered._replace(dataset=Dataset(folder, skip_bad_shards=True)))
+
+
+def test_a_shard_that_goes_bad_later_is_an_error_although_bad_ones_are_skipped(numbered, tmp_path):
+    """F8: the order of batches would no longer be what the state says."""
+    folder = shutil.copytree(numbered.dataset.folder, tmp_path / "data")
+    loader = make_loader(numbered._replace(dataset=Dataset(folder, skip_bad_shards=True)), objective="mlm")
+    spoil(folder, "missing")
+    with pytest.raises(CorruptFile, match=r"train-0000[13]"):
+        epoch_of(loader)

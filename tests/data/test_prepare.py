@@ -5,23 +5,27 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bertworks import __version__
 from bertworks.data import arrays, units
 from bertworks.data import prepare as preparing
 from bertworks.data.arrays import is_heading, is_held_out, split_document
 from bertworks.data.prepare import Options, prepare
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
+from bertworks.files import exclusive
 from bertworks.text.corpus import Corpus
 from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
@@ -211,7 +215,7 @@ def test_holdout_is_a_share_of_documents_chosen_by_their_text(tokenizer, tmp_pat
     documents = [[f"river {'ran ' * (number % 9)}{number}."] for number in range(1_500)]
     path = write_corpus(tmp_path / "c.txt", documents)
     manifest = run(path, tokenizer, tmp_path / "data", Options(holdout=0.2))
-    held_out = [lines for lines in documents if is_held_out("\n".join(lines).encode(), 0.2)]
+    held_out = [lines for lines in documents if is_held_out(units.split_key("\n".join(lines).encode()), 0.2)]
     kept = [lines for lines in documents if lines not in held_out]
     assert decode(tmp_path / "data", "holdout") == expected_documents(held_out, tokenizer)
     assert decode(tmp_path / "data") == expected_documents(kept, tokenizer)
@@ -241,6 +245,34 @@ def test_a_giant_document_becomes_several(tokenizer, tmp_path):
     found = decode(tmp_path / "data")
     assert 2 < len(found) == manifest["train"]["documents"] < 20
     assert [list(chain.from_iterable(found))] == expected_documents([lines], tokenizer)
+
+
+@pytest.mark.usefixtures("small_units")
+def test_the_pieces_of_a_giant_document_are_in_one_split(tokenizer, tmp_path):
+    """What is held out must not go on in what is trained on; the documents behind a giant choose for themselves."""
+    giants = [[line for document in make_documents(12, seed) for line in document] for seed in range(16)]
+    small = [[f"river {number}."] for number in range(160)]
+    documents = [each for number, giant in enumerate(giants) for each in (giant, *small[number * 10 :][:10])]
+    path = write_corpus(tmp_path / "c.txt", documents)
+    made = []
+    for workers in (1, 3):
+        run(path, tokenizer, tmp_path / str(workers), Options(holdout=0.4), workers=workers)
+        made.append(contents(tmp_path / str(workers)))
+    assert made[0] == made[1]
+    found = {split: list(chain.from_iterable(decode(tmp_path / "1", split))) for split in ("train", "holdout")}
+    num_split = {"train": 0, "holdout": 0}
+    for giant in expected_documents(giants, tokenizer):
+        (split,) = [split for split in found if contains(found[split], giant)]
+        num_split[split] += 1
+    assert min(num_split.values()) >= 2
+    own = [lines for lines in small if is_held_out(units.split_key(lines[0].encode()), 0.4)]
+    assert [document for document in decode(tmp_path / "1", "holdout") if len(document) == 1] == expected_documents(
+        own, tokenizer
+    )
+
+
+def contains(sentences, part):
+    return any(sentences[first : first + len(part)] == part for first in range(len(sentences)))
 
 
 def test_one_word_documents_are_documents(tokenizer, tmp_path):
@@ -451,6 +483,34 @@ def test_a_kill_while_clearing_up_is_made_good(half_done, undisturbed, corpus, t
     assert (half_done / TOKENS).stat().st_ino == inode, "finished data was made again"
 
 
+# What is shown
+
+
+@pytest.mark.usefixtures("small_units")
+def test_progress_counts_what_was_made(corpus, tokenizer, tmp_path):
+    shown = []
+    manifest = run(
+        corpus, tokenizer, tmp_path / "data", Options(holdout=0.3), progress=lambda *what: shown.append(what), workers=2
+    )
+    stages, done, totals, details = zip(*shown, strict=True)
+    assert set(stages) == {"preparing"}
+    assert set(totals) == {corpus.stat().st_size}
+    assert (done[0], details[0]) == (0, "")
+    assert list(done) == sorted(done)
+    assert done[-1] == corpus.stat().st_size
+    tokens = (manifest["train"]["tokens"] + manifest["holdout"]["tokens"]) / 1e6
+    assert re.fullmatch(rf"{NUM_DOCUMENTS} documents, {tokens:.1f}M tokens, \d+\.\d MB/s", details[-1])
+    assert len(shown) == 1 + len({name.split("-")[1][:5] for name in manifest["files"]})
+
+
+def test_a_run_that_goes_on_counts_what_was_there_but_not_its_speed(half_done, corpus, tokenizer):
+    shown = []
+    run(corpus, tokenizer, half_done, progress=lambda *what: shown.append(what))
+    details = [detail for *_, detail in shown]
+    assert details[1].endswith(" 0.0 MB/s")
+    assert details[-1].startswith(f"{NUM_DOCUMENTS} documents")
+
+
 # What is refused
 
 
@@ -468,6 +528,48 @@ def test_another_corpus_vocabulary_or_options_do_not_go_on(half_done, corpus, to
         with pytest.raises(UserError, match="interrupted run with another corpus, vocabulary or options"):
             run(source, its_tokenizer, half_done, options)
     assert contents(half_done) == before
+
+
+@pytest.mark.parametrize("name", ["prepare.__version__", "prepare.unicodedata.unidata_version"])
+def test_another_version_does_not_go_on(half_done, corpus, tokenizer, monkeypatch, undisturbed, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(f"bertworks.data.{name}", "99.1")
+        with pytest.raises(UserError, match=r"run of bertworks \d.* with Unicode \d.*, and this is .*99\.1"):
+            run(corpus, tokenizer, half_done)
+    run(corpus, tokenizer, half_done)
+    assert contents(half_done) == undisturbed
+    made_by = json.loads(undisturbed["manifest.json"])["made_by"]
+    assert made_by == {"bertworks": __version__, "unicode": unicodedata.unidata_version}
+
+
+def test_a_run_of_a_version_that_did_not_say_so_does_not_go_on(half_done, corpus, tokenizer):
+    edit_json(half_done / "prepare.json", lambda settings: settings.pop("made_by"))
+    with pytest.raises(UserError, match=r"interrupted run of bertworks \? with Unicode \?"):
+        run(corpus, tokenizer, half_done)
+
+
+def test_two_runs_into_one_folder_are_refused(half_done, corpus, tokenizer, undisturbed):
+    """F19."""
+    before = contents(half_done)
+    with exclusive(half_done), pytest.raises(UserError, match=f"data is in use by process {os.getpid()} on "):
+        run(corpus, tokenizer, half_done)
+    assert contents(half_done) == before
+    (half_done / ".lock").write_text('{"pid": 99999999, "host": "gone"}')
+    run(corpus, tokenizer, half_done)
+    assert contents(half_done) == undisturbed
+
+
+def test_an_unknown_runner_is_a_user_error_that_names_both(corpus, tokenizer, tmp_path):
+    with pytest.raises(UserError, match="the runner 'spark' is not known; choose local or ray"):
+        run(corpus, tokenizer, tmp_path / "data", runner="spark")
+    assert not (tmp_path / "data").exists()
+
+
+def test_without_ray_it_is_said_what_to_install(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertworks.data.ray_runner.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'needs Ray: pip install "bertworks\[ray\]"'):
+        run(corpus, tokenizer, tmp_path / "data", runner="ray")
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_corpus_that_changed_in_place_is_noticed(half_done, corpus, tokenizer):

@@ -102,3 +102,27 @@ def test_duplicates_stay_unless_asked():
 def test_no_text_gives_no_units():
     assert list(cut_units([])) == []
     assert list(cut_units(["", ""])) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(documents=DOCUMENTS, drop=st.booleans())
+def test_pieces_of_a_document_that_was_cut_go_on_from_the_first(documents, drop):
+    expected, first_piece = [], None
+    for unit in cut_units([corpus_text(documents)]):
+        expected.append(units.split_key(first_piece) if first_piece else b"")
+        if unit.text.endswith(b"\n\n"):
+            first_piece = None
+        else:
+            first_piece = first_piece or unit.documents()[0]
+    found = list(cut_units([corpus_text(documents)], drop_duplicates=drop))
+    if drop:  # a piece that was dropped takes its key with it
+        expected = [key if unit.goes_on_from else b"" for key, unit in zip(expected, found, strict=True)]
+    assert [unit.goes_on_from for unit in found] == expected
+
+
+def test_what_follows_a_dropped_piece_does_not_follow_its_choice():
+    giant = "".join(f"line {number} of a long story\n" for number in range(9)) + "\n"
+    found = list(cut_units([giant, giant, "after\n\n"], drop_duplicates=True))
+    assert sum(unit.num_duplicates for unit in found) > 0
+    (last,) = [unit for unit in found if b"after" in unit.documents()]
+    assert (last.documents(), last.goes_on_from) == ([b"after"], b"")

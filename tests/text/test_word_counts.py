@@ -126,7 +126,7 @@ def test_any_number_of_workers_gives_the_same_file(corpus: Corpus) -> None:
 def test_processes_that_inherit_nothing_give_the_same_file(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Systems without fork start processes from nothing and send them their work."""
     usual = count_to_bytes(corpus)
-    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    monkeypatch.setattr(processes, "process_context", lambda: multiprocessing.get_context("spawn"))
     assert count_to_bytes(corpus) == usual
 
 

@@ -1,0 +1,156 @@
+"""Units of a corpus made into shards on a Ray cluster, the same bytes as on one machine.
+
+This process reads and cuts the corpus and hands units to tasks on any node; a task writes its shards itself. So the
+folder must be on storage that every node sees under the same path: each task looks for this run's lock there before it
+writes. Each node must have the same versions of bertworks and Unicode, or the shards of one run would differ in kind. A
+unit whose worker or node was lost is made again; a task leaves nothing that a second one would trip over.
+
+The cluster is the one that the environment names (RAY_ADDRESS) or that runs here; otherwise one is started on this
+machine for the time of the run.
+"""
+
+import importlib.util
+import logging
+import os
+import socket
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertworks import __version__
+from bertworks.data.units import Unit
+from bertworks.errors import UserError
+from bertworks.files import LOCK_NAME
+
+_MAX_RETRIES = 3  # of a unit whose worker was lost: one that kills every worker must end the run some time
+_ANSWER_S = 10.0
+_CANCEL_S = 30.0
+
+
+class _Run(NamedTuple):
+    """By what a task knows that it is in the right place."""
+
+    id: str
+    lock: bytes
+    versions: tuple[str, str]
+
+
+def check_installed() -> None:
+    """Refuse to go on without Ray."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError('the runner ray needs Ray: pip install "bertworks[ray]"')
+
+
+def run_on_ray(
+    units: Iterable[Unit],
+    load: Callable[[Any], None],
+    make: Callable[[Unit, Any], Any],
+    job: Any,
+    workers: int | None,
+    use: Callable[[Any], object],
+) -> None:
+    """Make units in tasks of a Ray cluster, at most `workers` and one more at a time, or as many as it has CPUs."""
+    import ray
+
+    job = job._replace(folder=Path(os.path.abspath(job.folder)))
+    # Ray reports lost workers on standard output, where only results belong.
+    with redirect_stdout(sys.stderr), _cluster():
+        run = _Run(os.urandom(8).hex(), (job.folder / LOCK_NAME).read_bytes(), _versions())
+        shared = ray.put((load, make, job, run))
+        task = ray.remote(max_retries=_MAX_RETRIES, num_cpus=1)(_make_on_node)
+        most = workers or int(ray.cluster_resources().get("CPU", 1))
+        pending: list[Any] = []
+        try:
+            for unit in units:
+                pending.append(task.remote(unit, shared))
+                pending = _wait_for(pending, most, use)
+            _wait_for(pending, 0, use)
+        except BaseException:
+            for reference in pending:
+                ray.cancel(reference, force=True)
+            # None of them may write any more when the folder's lock is given up.
+            if pending:
+                ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_S)
+            raise
+
+
+def _wait_for(pending: list[Any], most: int, use: Callable[[Any], object]) -> list[Any]:
+    import ray
+
+    while len(pending) > most:
+        (done,), pending = ray.wait(pending, num_returns=1)
+        try:
+            result = ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, UserError) else error) from None
+        except ray.exceptions.RayError as error:
+            raise UserError(f"the Ray cluster lost a unit {_MAX_RETRIES + 1} times: {str(error)[:300]}") from error
+        use(result)
+    return pending
+
+
+_loaded: list[str] = []  # in a worker: the run for which it is ready
+
+
+def _make_on_node(unit: Unit, shared: Any) -> Any:
+    load, make, job, run = shared
+    _check_node(job.folder, run)
+    if _loaded != [run.id]:
+        load(job)
+        _loaded[:] = [run.id]
+    return make(unit, job)
+
+
+def _check_node(folder: Path, run: _Run) -> None:
+    node = socket.gethostname()
+    if _versions() != run.versions:
+        raise UserError(
+            "bertworks {} with Unicode {} is on node {}, and {} with {} here; install the same on all".format(
+                *_versions(), node, *run.versions
+            )
+        )
+    try:
+        is_there = (folder / LOCK_NAME).read_bytes() == run.lock
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise UserError(
+            f"node {node} does not see {folder}; with the runner ray it must be on storage that all nodes see"
+        )
+
+
+def _versions() -> tuple[str, str]:
+    return __version__, unicodedata.unidata_version
+
+
+@contextmanager
+def _cluster() -> Iterator[None]:
+    """Connect to a cluster, unless the caller has done that."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # Ray would tell its makers about every cluster that it starts.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        _check_answers(address)
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"at {address}, which RAY_ADDRESS says" if address else "on this machine"
+        raise UserError(f"no Ray cluster can be reached {where}: {str(error)[:300]}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """See that somebody listens at a plain HOST:PORT; Ray itself would try for minutes, without a word."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
