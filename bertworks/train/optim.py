@@ -60,6 +60,11 @@ class Optimizer:
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
 
+    def clear_gradients(self) -> None:
+        """Forget the gradients, which are of no use after a step."""
+        for weight in self._weights.values():
+            weight.grad = None
+
     def gradient_norm(self) -> Tensor:
         """Return the norm of all gradients as one vector; it stays on the device."""
         return _whole(nn.utils.get_total_norm([p.grad for p in self._weights.values() if p.grad is not None]))
