@@ -304,3 +304,55 @@ def test_a_state_of_another_network_is_refused_by_name_and_changes_nothing(chang
         optimizer.load_state_dict(state, "run/optimizer.safetensors")
     assert said in str(caught.value)
     assert not any(tensor.any() for tensor in optimizer.state_dict().values())
+
+
+@pytest.fixture
+def one_rank():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_spread_by_fsdp_takes_the_same_steps(name, one_rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    whole, spread, settings = SmallNet(), SmallNet(), OptimSettings(name=name)
+    expected = run(whole, settings, range(5)).state_dict()
+    fully_shard(spread, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = Optimizer(spread, settings)
+    source = SmallNet()
+    for step in range(5):
+        source.give_gradients(step)
+        for key, parameter in spread.used().items():
+            grad = source.get_parameter(key).grad
+            parameter.grad = distribute_tensor(grad, parameter.device_mesh, parameter.placements)
+        optimizer.step(rate_of(step), optimizer.gradient_norm())
+    state = optimizer.state_dict()
+    assert isinstance(state["dense.weight.adam_m"], DTensor)
+    assert_equal({key: p.full_tensor() for key, p in spread.named_parameters()}, dict(whole.named_parameters()))
+    assert_equal({key: getattr(t, "full_tensor", lambda t=t: t)() for key, t in state.items()}, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: there is none")
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_on_a_gpu_an_update_waits_for_nothing_and_is_the_cpus(name):
+    """P6 there too: the fourth gradient is not finite, and the device alone knows."""
+    settings, nets = OptimSettings(name=name), (SmallNet(), SmallNet().cuda())
+    optimizers = [Optimizer(net, settings) for net in nets]
+    for step in range(20):
+        nets[0].give_gradients(step)
+        if step == 3:
+            nets[0].dense.bias.grad[0] = math.nan
+        for key, parameter in nets[0].used().items():
+            nets[1].get_parameter(key).grad = parameter.grad.cuda()
+        optimizers[0].step(rate_of(step), optimizers[0].gradient_norm())
+        torch.cuda.set_sync_debug_mode("error")
+        optimizers[1].step(rate_of(step), optimizers[1].gradient_norm())
+        torch.cuda.set_sync_debug_mode("default")
+    for key, tensor in optimizers[0].state_dict().items():
+        torch.testing.assert_close(optimizers[1].state_dict()[key].cpu(), tensor, rtol=1e-5, atol=1e-9)
+    for key, parameter in nets[0].named_parameters():
+        torch.testing.assert_close(nets[1].get_parameter(key).cpu(), parameter, rtol=1e-5, atol=1e-7)
