@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bertworks.config import to_toml
 from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
@@ -168,10 +169,14 @@ class Session:
         batch = to_device(packed, self.device, self.recipe.data.max_length, flash=flash)
         if flash:
             key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
-            seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32, device=self.device)
-            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=seed))
-        counts = torch.tensor([float(self._count(kind, packed)) for kind in self.kinds], device=self.device)
+            seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=self._moved(seed)))
+        counts = self._moved(torch.tensor([self._count(kind, packed) for kind in self.kinds]))
         return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
+
+    def _moved(self, small: Tensor) -> Tensor:
+        """Move a few numbers to the device; from pinned memory, for a plain copy would wait until the GPU is idle."""
+        return small if self.device.type == "cpu" else small.pin_memory().to(self.device, non_blocking=True)
 
     @staticmethod
     def _count(kind: str, packed: Packed) -> float:
