@@ -96,6 +96,41 @@ def test_a_kill_before_any_call_of_a_save_leaves_whole_checkpoints(twin, monkeyp
     assert set(found) == {2, 3}
 
 
+def synced_and_renamed(monkeypatch, work):
+    """What some work syncs (by its place on disk) and renames (by the name it takes away), in order."""
+    events = []
+
+    def note(_, name, what):
+        if name == "fsync":
+            events.append(os.fstat(what).st_ino)
+        elif name == "rename":
+            events.append(os.path.basename(what))
+
+    with at_each_call(monkeypatch, note):
+        work()
+    return events
+
+
+def test_a_power_cut_finds_every_file_on_disk_before_its_name_and_the_name_before_a_deletion(twin, monkeypatch):
+    """P3: the order of syncs and renames; no disk keeps to it that is not told."""
+    run = twin("run")
+    events = synced_and_renamed(monkeypatch, lambda: save(run, 3))
+    named = next(place for place, event in enumerate(events) if str(event).startswith(".tmp-step-00000003"))
+    files = [folder_of(run, 3), *folder_of(run, 3).iterdir()]
+    assert {path.stat().st_ino for path in files} <= set(events[:named])
+    assert run.stat().st_ino in events[:named]
+    assert events[named + 1 :] == [(run / "checkpoints").stat().st_ino, "step-00000001"]
+
+
+def test_a_power_cut_finds_a_published_model_on_disk_before_its_name(twin, monkeypatch):
+    run = twin("run")
+    publish_model(run, writer_of(1))
+    events = synced_and_renamed(monkeypatch, lambda: publish_model(run, writer_of(2)))
+    parent = run.stat().st_ino
+    assert events[-4:] == [parent, "model", ".next-model", parent]
+    assert {path.stat().st_ino for path in (run / "model").iterdir()} <= set(events[:-4])
+
+
 def assert_nothing_lost(run):
     latest = latest_checkpoint(run)
     assert_is_of(latest, latest.step)
