@@ -193,15 +193,15 @@ def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
     return {name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape] for name, tensor in sorted(tensors.items())}
 
 
-def check_layout(where: Path, found: Mapping[str, Sequence[Any]], wanted: Mapping[str, Sequence[Any]]) -> None:
+def check_layout(where: Path, found: Layout, wanted: Layout) -> None:
     """Raise CorruptFile for the first tensor of a file that is missing, surplus or of another type or shape."""
     for name in sorted({*found, *wanted}):
         if name not in found:
-            raise CorruptFile(f"{where} lacks the tensor {name!r}")
+            raise CorruptFile(f"{where} lacks the tensor {name[:80]!r}")
         if name not in wanted:
-            raise CorruptFile(f"{where} has a tensor {name[:60]!r} that does not belong there")
-        if list(found[name]) != list(wanted[name]):
-            raise CorruptFile(f"{where}: {name!r} is {list(found[name])} and should be {list(wanted[name])}")
+            raise CorruptFile(f"{where} has a tensor {name[:80]!r} that does not belong there")
+        if found[name] != wanted[name]:
+            raise CorruptFile(f"{where}: {name[:80]!r} is {found[name]} and should be {str(wanted[name])[:80]}")
 
 
 def prune(run: Path, keep: int) -> None:

@@ -1,0 +1,20 @@
+"""One thread: a forked child has no threads but its own, and tiny networks need no others."""
+
+import os
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def no_sync(monkeypatch):
+    """Leaves the disk alone: what a killed process has written is there, as after no power cut; syncs take time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
