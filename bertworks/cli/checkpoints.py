@@ -43,7 +43,7 @@ def convert(
 
     lowercase = None if cased is None else not cased
     converted = convert(
-        source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer, allow_pickle=allow_pickle
+        source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer, from_pickle=allow_pickle
     )
     for warning in converted.warnings:
         warn(warning)

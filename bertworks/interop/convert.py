@@ -61,7 +61,7 @@ def convert(
     to: str | None = None,
     lowercase: bool | None = None,
     with_optimizer: bool = False,
-    allow_pickle: bool = False,
+    from_pickle: bool = False,
 ) -> Converted:
     """Convert a checkpoint of the original BERT to a model folder, or a model folder to such a checkpoint.
 
@@ -71,14 +71,14 @@ def convert(
         to: "google" or "folder"; None: a checkpoint where `destination` ends in .ckpt, else a folder.
         lowercase: whether the model was trained on lower-cased text; None: what the vocabulary looks like.
         with_optimizer: convert Adam's state and the step too.
-        allow_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
+        from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
     """
     source, destination = Path(source), Path(destination)
     to = to or ("google" if destination.suffix == ".ckpt" else "folder")
     if to not in FORMS:
         raise UserError(f"--to {to!r:.60} is not possible; choose {' or '.join(FORMS)}")
     if pickle := _pickle_of(source):
-        if not allow_pickle:
+        if not from_pickle:
             raise UserError(refusal(pickle))
         if to == "google" or with_optimizer or not source.is_dir():
             raise UserError(
