@@ -23,7 +23,7 @@ from measuring import parser, report, seconds
 from bertworks.interop.huggingface import read_folder, write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
-from bertworks.nn.layers import initialise
+from bertworks.nn.layers import freeze, initialise
 from bertworks.nn.packing import pack
 
 SIZES = {"MiniLM-size": preset("6x384x12"), "base-size": preset("base")}
@@ -73,7 +73,9 @@ def ratio(first: Callable[[], object], second: Callable[[], object], rounds: int
 
 
 def forward_ratios(name: str, config: BertConfig, folder: Path) -> dict[str, float]:
-    net, theirs = ours(read_folder(folder).net.eval()), peer(folder)
+    opened = read_folder(folder).net.eval()
+    freeze(opened)
+    net, theirs = ours(opened), peer(folder)
     results = {}
     for case, (work, bar) in batches(config, np.random.default_rng(0)).items():
         rounds = 5 if name == "base-size" else 15
@@ -88,11 +90,13 @@ _LOADERS = {
     "transformers": "from transformers import AutoModel; f = AutoModel.from_pretrained",
 }
 _LOAD = """
-import sys, time, resource
+import sys, time
 {imports}
 started = time.perf_counter()
 model = f(sys.argv[1])
-print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+seconds = time.perf_counter() - started
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(seconds, int(peak.split()[1]) / 1024)
 """
 
 

@@ -98,10 +98,15 @@ SomeSettings = TypeVar("SomeSettings", bound=Settings)
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    return load_recipe_as(Recipe, name_or_path, overrides)
+
+
+def load_recipe_as(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
+    """Return a recipe with other sections, such as those of a pre-training run."""
     where, raw = _read_recipe(name_or_path)
     values = _parse_recipe(raw, where)
-    problems = _apply_overrides(values, overrides, Recipe)
-    return _build(Recipe, values, where, problems)
+    problems = _apply_overrides(values, overrides, model_class)
+    return _build(model_class, values, where, problems)
 
 
 def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: str) -> SomeSettings:
@@ -127,7 +132,7 @@ def recipe_summary(name: str) -> str:
     return _read_shipped(name).decode().partition("\n")[0].lstrip("# ").rstrip()
 
 
-def to_toml(recipe: Recipe) -> str:
+def to_toml(recipe: Settings) -> str:
     """Write a recipe with every default filled in, as text that loads to an equal recipe."""
     sections = []
     for name, section in recipe:

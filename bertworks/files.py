@@ -29,6 +29,9 @@ _ORPHANS_END_S = 10.0  # how long to wait for the processes of a run that was ki
 _HASH_CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 200
 _NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
+_TEMPORARY_NAME = re.compile(
+    re.escape(TEMPORARY_PREFIX) + r".*-[0-9a-f]{32}", re.DOTALL
+)  # as _temporary_beside makes it
 
 
 @contextlib.contextmanager
@@ -75,6 +78,29 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             sync_folder(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Take a file's or folder's name away at one stroke, and return the temporary name that it has now."""
+    aside = _temporary_beside(path)
+    os.rename(path, aside)
+    return aside
+
+
+def discard_folder(folder: Path) -> None:
+    """Remove a folder; a kill on the way leaves it whole, or a leftover, but no half of it under its name."""
+    shutil.rmtree(set_aside(folder))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder; only for who holds it alone, as others may be writing still."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not _TEMPORARY_NAME.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _resolve_target(path: str | os.PathLike[str]) -> Path:

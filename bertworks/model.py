@@ -19,6 +19,7 @@ from bertworks.interop.huggingface import ModelFolder, read_folder, write_folder
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling, write_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert, Encoded
+from bertworks.nn.layers import freeze
 from bertworks.nn.packing import Tokens, pack
 from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class Model:
     """A BERT with its tokenizer.
 
     Attributes:
-        net: the network, in evaluation mode.
+        net: the network, in evaluation mode; its weights must not change any more.
         tokenizer: what its ids mean.
         labels: of its classes or tags.
         about: what the folder says of where it comes from.
@@ -50,6 +51,7 @@ class Model:
 
     def __init__(self, folder: ModelFolder, tokenizer: Tokenizer, pooling: Pooling, device: torch.device) -> None:
         self.net: Bert = folder.net.eval()
+        freeze(self.net)
         self.tokenizer = tokenizer
         self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
         self.pooling = pooling

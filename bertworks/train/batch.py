@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertworks.data.loader import Packed
-from bertworks.nn.packing import Tokens, pack_lengths
+from bertworks.nn.packing import Packing, Tokens, pack_lengths
 
 
 class TrainBatch(NamedTuple):
@@ -24,10 +24,14 @@ class TrainBatch(NamedTuple):
 def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
     """Move the arrays of a slice to a device and say how its sequences lie.
 
-    `max_length` is that of the data and not of the slice, so that a compiled step sees one number.
+    `max_length` is that of the data and not of the slice, so that a compiled step sees one number. From pinned memory
+    nothing here waits for the device.
     """
     moved = [torch.from_numpy(array).to(device, non_blocking=True) for array in packed]
-    token_ids, segment_ids, position_ids, _, positions, ids, weights, labels, label_weights = moved
-    packing = pack_lengths(np.diff(packed.cumulative_lengths), device, flash=flash)._replace(max_length=max_length)
+    token_ids, segment_ids, position_ids, starts, positions, ids, weights, labels, label_weights = moved
+    if flash:
+        packing = Packing(starts, max_length, None)
+    else:
+        packing = pack_lengths(np.diff(packed.cumulative_lengths), device)
     tokens = Tokens(token_ids, segment_ids, position_ids, packing)
     return TrainBatch(tokens, positions.long(), ids.long(), weights, labels.long(), label_weights)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
 from bertworks.nn.bert import Bert
-from bertworks.nn.layers import initialise, sinusoids
+from bertworks.nn.layers import freeze, initialise, sinusoids
 from bertworks.nn.packing import pack
 
 DIRECTIONS = ("both", "left_to_right", "right_to_left")
@@ -239,3 +239,21 @@ def test_initial_weights_are_the_originals_and_depend_on_the_seed_alone():
             assert values.abs().max() <= 0.04
             assert values.std().item() == pytest.approx(0.02 * 0.8796, rel=0.1)  # of a normal cut at two deviations
             assert abs(values.mean().item()) < 3 * 0.02 / values.numel() ** 0.5
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 1, 16, 16], [16] * 40, [0]])
+def test_a_frozen_net_gives_the_same(lengths):
+    net = small_net(num_hidden_layers=2).eval()
+    tokens = pack(*random_texts(lengths, net.config))
+    with torch.no_grad():
+        expected = net(tokens)
+        freeze(net)
+        close(net(tokens), expected)
+        close(net(tokens), expected)
+
+
+def test_frozen_layers_still_have_gradients():
+    net = small_net(num_hidden_layers=1).eval()
+    freeze(net)
+    net(pack(*random_texts([5], net.config))).sum().backward()
+    assert net.blocks[0].up.weight.grad is not None

@@ -1,0 +1,227 @@
+"""Checkpoints of a run: whole or not there, and the newest whole one is computed, never linked.
+
+`RUN/checkpoints/step-00001000/` is a model folder with what a run needs besides to go on: `optimizer.safetensors` and
+`state.json` (step, place in the data, random numbers, versions, and which tensors there are). `manifest.json`, with the
+sha256 of every file, comes last; then the folder gets its name. Nothing that a save can meet costs an older checkpoint:
+those are deleted only when the new one has been read back and verified.
+
+What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for
+BERT base with Adam. No times or host names are written: the same training gives the same bytes.
+"""
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertworks import __version__
+from bertworks.errors import CorruptFile, UserError
+from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, discard_folder, sync_folder, verify_manifest
+from bertworks.interop.folder import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.weights import read_weights, write_weights
+from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, check_room, refusals_with_room
+
+FORMAT = 1  # of state.json
+STATE_FILE = "state.json"
+_NEEDED_FILES = (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE, STATE_FILE)
+_TENSOR_FILES = (WEIGHTS_FILE, OPTIMIZER_FILE)
+_FOLDER_NAME = re.compile(r"step-(\d{8,})")
+_log = logging.getLogger(__name__)
+
+Layout = dict[str, list[Any]]  # of each tensor: its type and shape, as ["float32", 30522, 768]
+
+
+class Checkpoint(NamedTuple):
+    """What a folder holds; the tensors are views of the mapped files, read when they are used."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    weights: dict[str, Tensor]  # under the names of the model folder's form
+    optimizer: dict[str, Tensor]
+    file_sizes: dict[str, int]  # of the files in the manifest
+
+    def model_writer(self) -> ModelWriter:
+        """Return what `publish_model` takes: the files of the model folder, without what only a run needs."""
+        sizes = {name: size for name, size in self.file_sizes.items() if name not in (OPTIMIZER_FILE, STATE_FILE)}
+
+        def write(folder: Path) -> None:
+            for name in sizes:
+                shutil.copyfile(self.path / name, folder / name)
+
+        return ModelWriter(write, sum(sizes.values()))
+
+
+def save_checkpoint(
+    run: Path,
+    step: int,
+    model: ModelWriter,
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+) -> Path:
+    """Write the checkpoint of a step, then delete those before the last `keep`; returns its folder.
+
+    Args:
+        run: the run folder.
+        step: how many steps have been made.
+        model: writes the model folder's files, weights in fp32.
+        optimizer: every tensor that the optimizer carries over.
+        state: what else a run needs to go on, as JSON; the same training must give the same state.
+        keep: how many checkpoints to keep, at least 1.
+
+    A checkpoint of the step that is whole already is left as it is: the run has just come from there. A disk that
+    refuses ends in a UserError with the bytes needed and free, with nothing left of the attempt.
+    """
+    folder = run / CHECKPOINTS / f"step-{step:08d}"
+    needed = model.num_bytes + sum(tensor.nbytes for tensor in optimizer.values())
+    check_room(run, folder, needed)
+    with refusals_with_room(folder, needed):
+        if not _is_whole(folder):
+            _write(folder, step, model, optimizer, state)
+    prune(run, keep)
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a checkpoint is there; one that is corrupt makes way, as the run has come to its step again."""
+    if not folder.exists():
+        return False
+    try:
+        read_checkpoint(folder)
+    except CorruptFile as error:
+        _log.warning("%s is written anew: %s", folder, error)
+        discard_folder(folder)
+        return False
+    return True
+
+
+def _write(
+    folder: Path, step: int, model: ModelWriter, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    sync_folder(folder.parent.parent)  # or a power cut could take the folder of all checkpoints
+    with atomic_folder(folder) as temporary:
+        model.write(temporary)
+        write_weights(temporary / OPTIMIZER_FILE, optimizer)
+        layouts = {name: layout_of(read_weights(temporary / name)) for name in _TENSOR_FILES}
+        own = {"format": FORMAT, "step": step, "versions": {"bertworks": __version__, "torch": torch.__version__}}
+        assert not {*own, "tensors"} & set(state), "these names are the checkpoint's own"
+        with atomic_write(temporary / STATE_FILE) as stream:
+            json.dump({**own, **state, "tensors": layouts}, stream, indent=1, allow_nan=False)
+
+
+def latest_checkpoint(run: Path) -> Checkpoint | None:
+    """Return the whole checkpoint of the highest step; None if there are none at all.
+
+    A corrupt one is told in a warning with its file and reason, and passed over. If all are corrupt that is an error:
+    to start anew would look like going on.
+    """
+    folders = checkpoint_folders(run)
+    newest = next(_whole(folders), None)
+    if newest is None and folders:
+        raise CorruptFile(
+            f"none of the {len(folders)} checkpoints in {run / CHECKPOINTS} is whole, as the warnings say one by one; "
+            "remove them to start anew"
+        )
+    return newest
+
+
+def _whole(folders: Sequence[Path]) -> Iterator[Checkpoint]:
+    for folder in folders:
+        try:
+            yield read_checkpoint(folder)
+        except CorruptFile as error:
+            _log.warning("passed over a corrupt checkpoint: %s", error)
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Return the folders named as checkpoints, newest first, whole or not."""
+    try:
+        found = [path for path in (run / CHECKPOINTS).iterdir() if _FOLDER_NAME.fullmatch(path.name)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {run / CHECKPOINTS}: {error.strerror}") from error
+    return sorted(found, key=_step_in_name, reverse=True)
+
+
+def _step_in_name(folder: Path) -> int:
+    match = _FOLDER_NAME.fullmatch(folder.name)
+    assert match, folder
+    return int(match[1])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Open a checkpoint after verifying every byte of it, or raise CorruptFile with the file and the reason."""
+    listed = verify_manifest(path)
+    for name in _NEEDED_FILES:
+        if name not in listed:
+            raise CorruptFile(f"{path / MANIFEST_NAME} does not list {name}, without which nothing can go on")
+    state = _read_state(path)
+    weights, optimizer = (read_weights(path / name) for name in _TENSOR_FILES)
+    for name, tensors in zip(_TENSOR_FILES, (weights, optimizer), strict=True):
+        check_layout(path / name, layout_of(tensors), state["tensors"][name])
+    sizes = {name: entry["bytes"] for name, entry in listed.items()}
+    return Checkpoint(path, state["step"], state, weights, optimizer, sizes)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    where = path / STATE_FILE
+    state = read_json(where)
+    if type(written := state.get("format")) is int and written > FORMAT:
+        raise UserError(f"{where} is of format {written}, and this version reads {FORMAT}; use a newer bertworks")
+    if written != FORMAT or type(state.get("step")) is not int:
+        raise CorruptFile(f"{where} has no format and step")
+    if _FOLDER_NAME.fullmatch(path.name) and state["step"] != _step_in_name(path):
+        raise CorruptFile(f"{where} is of step {state['step']}, not of its folder's")
+    layouts = state.get("tensors")
+    if not isinstance(layouts, dict) or not all(isinstance(layouts.get(name), dict) for name in _TENSOR_FILES):
+        raise CorruptFile(f"{where} does not say which tensors there are")
+    return state
+
+
+def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
+    """Describe tensors by their types and shapes, as JSON."""
+    return {name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape] for name, tensor in sorted(tensors.items())}
+
+
+def check_layout(where: Path, found: Mapping[str, Sequence[Any]], wanted: Mapping[str, Sequence[Any]]) -> None:
+    """Raise CorruptFile for the first tensor of a file that is missing, surplus or of another type or shape."""
+    for name in sorted({*found, *wanted}):
+        if name not in found:
+            raise CorruptFile(f"{where} lacks the tensor {name!r}")
+        if name not in wanted:
+            raise CorruptFile(f"{where} has a tensor {name[:60]!r} that does not belong there")
+        if list(found[name]) != list(wanted[name]):
+            raise CorruptFile(f"{where}: {name!r} is {list(found[name])} and should be {list(wanted[name])}")
+
+
+def prune(run: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints, oldest first, once the newest whole one has been verified.
+
+    Corrupt ones that are newer do not count; if none is whole, nothing is deleted.
+    """
+    assert keep >= 1, keep
+    folders = checkpoint_folders(run)
+    if len(folders) <= keep:
+        return
+    newest = next(_whole(folders), None)
+    if newest is not None:
+        _delete(folders[folders.index(newest.path) + keep :])
+
+
+def _delete(folders: Sequence[Path]) -> None:
+    for folder in reversed(folders):
+        try:
+            discard_folder(folder)
+        except OSError as error:
+            # The new checkpoint is safe; a run is not ended for an old one that will not go.
+            _log.warning("cannot delete the old checkpoint %s: %s", folder, error.strerror)

@@ -1,0 +1,183 @@
+"""What changes the weights: the original BERT's Adam, AdamW, and LAMB for large batches.
+
+All three keep two running means of each weight's gradient, m of itself and v of its square, and move the weight by
+m / (sqrt(v) + eps) and towards 0 by the weight decay. Adam is the original code's: it does not correct m and v for
+having begun at 0. AdamW and LAMB do, and LAMB scales the step of each matrix to the norm of that matrix (queries, keys
+and values are one here). LayerNorms and biases are neither decayed nor scaled.
+
+An update is two calls, `gradient_norm` and `step`, with the loop's decision between them. The step clips, in the kernel
+that reads the gradients anyway. Where the norm is not finite nothing is changed. Adam and AdamW find that out on the
+device, so the loop may look at the norm when it likes and need not wait for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bertworks.errors import CorruptFile
+from bertworks.interop.names import GLOBAL_STEP, SLOTS
+from bertworks.nn.layers import LayerNorm
+from bertworks.train.settings import OptimSettings
+
+_NEVER_CORRECTED = 1e30  # after so many updates beta ** updates is 0, and the correction 1
+
+
+class _Lists(NamedTuple):
+    """Weights that are treated alike, with their gradients and state side by side, as torch's kernels want them."""
+
+    weights: list[Tensor]
+    grads: list[Tensor]
+    m: list[Tensor]
+    v: list[Tensor]
+    is_decayed: bool
+
+
+def decayed_names(net: nn.Module) -> set[str]:
+    """Return the names of the parameters that weight decay is for: all but biases and what is in a LayerNorm."""
+    in_norms = {id(p) for module in net.modules() if isinstance(module, LayerNorm) for p in module.parameters()}
+    named = net.named_parameters()
+    return {name for name, p in named if id(p) not in in_norms and "bias" not in name.rpartition(".")[2]}
+
+
+class Optimizer:
+    """Changes a network's fp32 weights.
+
+    Args:
+        net: the network, on the device where it is trained; its parameters give the state its names.
+        settings: which optimizer, and its numbers.
+    """
+
+    def __init__(self, net: nn.Module, settings: OptimSettings) -> None:
+        self.settings = settings
+        self._weights = {name: p for name, p in net.named_parameters() if p.requires_grad}
+        self._decayed = decayed_names(net)
+        self._m, self._v = (
+            {name: torch.zeros_like(p, requires_grad=False) for name, p in self._weights.items()} for _ in SLOTS
+        )
+        # On the device, for it is the device that knows whether an update was skipped.
+        device = next(iter(self._weights.values())).device
+        self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients, which are of no use after a step."""
+        for weight in self._weights.values():
+            weight.grad = None
+
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of all gradients as one vector; it stays on the device."""
+        return _whole(nn.utils.get_total_norm([p.grad for p in self._weights.values() if p.grad is not None]))
+
+    @torch.no_grad()
+    def step(self, lr: float, norm: Tensor) -> None:
+        """Make an update; weights without a gradient stay as they are. The gradients are of no use afterwards.
+
+        Args:
+            lr: the learning rate.
+            norm: of all gradients. Where it exceeds the settings' clip they are scaled down to that; where it is not
+                finite, nothing is changed.
+        """
+        finite = norm.isfinite()
+        self._num_updates += finite
+        # The original multiplies by clip / max(norm, clip); either way it is exactly 1 for a norm within the bound.
+        clip = self.settings.clip
+        divisor = norm.clamp(min=clip).div(clip).float() if clip else torch.ones_like(norm, dtype=torch.float32)
+        for lists in (self._lists(is_decayed=True), self._lists(is_decayed=False)):
+            if not lists.weights:
+                continue
+            if self.settings.name != "lamb":
+                self._adam(lists, lr, divisor, skip=1 - finite.float())
+            elif finite:  # waits for the device, which is little beside the large batches that LAMB is for
+                self._lamb(lists, lr, divisor)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state under the weights' names, and the number of updates; the tensors are not copies."""
+        state = {GLOBAL_STEP: self._num_updates}
+        for slot, tensors in zip(SLOTS, (self._m, self._v), strict=True):
+            state |= {f"{name}.{slot}": tensor for name, tensor in tensors.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor], where: str = "the optimizer's state") -> None:
+        """Take over a state of the same network; `where` it is from is what an error calls it."""
+        own = self.state_dict()
+        for name in sorted(own.keys() | state.keys()):
+            if name not in own or name not in state:
+                said = "has no tensor" if name in own else "has a tensor that the network does not know:"
+                raise CorruptFile(f"{where} {said} {name:.200}; it is of another network, or damaged")
+            ours, theirs = own[name], state[name]
+            if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+                kinds = [f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for tensor in (theirs, ours)]
+                raise CorruptFile(f"{where}: {name} is {kinds[0]}, but the network needs {kinds[1]}")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    def _lists(self, *, is_decayed: bool) -> _Lists:
+        lists = _Lists([], [], [], [], is_decayed)
+        for name, weight in self._weights.items():
+            if weight.grad is not None and (name in self._decayed) == is_decayed:
+                lists.weights.append(weight)
+                lists.grads.append(weight.grad)
+                lists.m.append(self._m[name])
+                lists.v.append(self._v[name])
+        return lists
+
+    def _adam(self, lists: _Lists, lr: float, divisor: Tensor, skip: Tensor) -> None:
+        """Change weights by torch's fused AdamW, whose correction of m and v goes by a number of updates."""
+        settings, count = self.settings, self._num_updates.float()
+        if settings.name == "adam":
+            count = torch.full_like(count, _NEVER_CORRECTED)
+        torch._fused_adamw_(
+            _own_parts(lists.weights),
+            _own_parts(lists.grads),
+            _own_parts(lists.m),
+            _own_parts(lists.v),
+            [],
+            [count] * len(lists.weights),
+            lr=lr,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay if lists.is_decayed else 0.0,
+            eps=settings.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=divisor,
+            found_inf=skip,
+        )
+
+    def _lamb(self, lists: _Lists, lr: float, divisor: Tensor) -> None:
+        """Change weights as LAMB's paper (You et al., 2020) says in its second algorithm."""
+        settings, (weights, grads, m, v, is_decayed) = self.settings, lists
+        # In float64, for 1 - 0.999 would have four digits in float32.
+        kept = [1 - beta ** self._num_updates.double() for beta in (settings.beta1, settings.beta2)]
+        torch._foreach_div_(grads, divisor)
+        torch._foreach_lerp_(m, grads, 1 - settings.beta1)
+        torch._foreach_mul_(v, settings.beta2)
+        torch._foreach_addcmul_(v, grads, grads, 1 - settings.beta2)
+        updates, roots = torch._foreach_div(m, kept[0]), torch._foreach_div(v, kept[1])
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, settings.eps)
+        torch._foreach_div_(updates, roots)
+        if is_decayed:
+            torch._foreach_add_(updates, weights, alpha=settings.weight_decay)
+            for update, ratio in zip(updates, _ratios(weights, updates), strict=True):
+                update.mul_(ratio)
+        torch._foreach_add_(weights, updates, alpha=-lr)
+
+
+def _ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return how much longer each weight is than its update; 1 where either is 0."""
+    of_weights, of_updates = (
+        torch.stack([_whole(length) for length in torch._foreach_norm(list(tensors))]) for tensors in (weights, updates)
+    )
+    return torch.where((of_weights > 0) & (of_updates > 0), of_weights / of_updates, 1.0).unbind()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return the value of a tensor that is spread over ranks (an FSDP2 network's are) on each of them."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _own_parts(tensors: list[Tensor]) -> list[Tensor]:
+    """Return this rank's part of tensors that are spread over ranks; an update by elements needs no other."""
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]

@@ -1,0 +1,287 @@
+"""`bertworks pretrain`: prepared data and a recipe to a run folder.
+
+A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl` (what
+depends on the machine), `checkpoints/`, and at the end `model/`. A run that was killed at any instant goes on from its
+newest whole checkpoint, and ends with the same bytes as if it had never been killed.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertworks.config import to_toml
+from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
+from bertworks.data.shards import Dataset
+from bertworks.data.workers import batches
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+from bertworks.interop.huggingface import to_ours, write_folder
+from bertworks.model import find_device
+from bertworks.nn.bert import Bert
+from bertworks.nn.config import BertConfig, preset
+from bertworks.nn.layers import initialise
+from bertworks.progress import Progress, silent
+from bertworks.train.batch import to_device
+from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
+from bertworks.train.loop import Job, Part, Place, Stop, Window, train
+from bertworks.train.objectives import OBJECTIVES
+from bertworks.train.optim import Optimizer
+from bertworks.train.rng import restore_rng, rng_state
+from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
+from bertworks.train.schedules import learning_rate, learning_rate_by_clock
+from bertworks.train.settings import PretrainRecipe
+from bertworks.train.trainee import Trainee
+
+RECIPE_FILE = "recipe.toml"
+_KINDS = {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",)}
+_EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run
+# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
+_FREE = {"train": {"max_steps", "max_tokens", "max_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips"}}
+_log = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    place: Place
+    reason: str
+    metrics: dict[str, float]  # the last evaluation's
+    signal: int = 0
+
+
+def pretrain(
+    recipe: PretrainRecipe,
+    *,
+    data: str | Path,
+    out: str | Path,
+    resume: bool = False,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Outcome:
+    """Pre-train a BERT on prepared data into a run folder.
+
+    Args:
+        recipe: all settings.
+        data: a folder that `bertworks prepare` made.
+        out: the run folder; new or empty unless `resume`.
+        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        device: where to train.
+        progress: is told how far it is.
+    """
+    dataset, run = Dataset(data), Path(out)
+    if not resume and run.exists() and any(run.iterdir()):
+        raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
+    with hold_run(run):
+        session = Session(recipe, dataset, run, find_device(device), progress)
+        return session.run()
+
+
+class Session:
+    """One start of a run: the network and what is around it."""
+
+    def __init__(
+        self, recipe: PretrainRecipe, dataset: Dataset, run: Path, device: torch.device, progress: Progress
+    ) -> None:
+        if recipe.data.objective not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise UserError(f"data.objective {recipe.data.objective} cannot be trained yet; choose {known}")
+        self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
+        self.half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
+        self.kinds = _KINDS[recipe.data.objective]
+        self.net = Bert(_config(recipe, dataset), dict.fromkeys(self.kinds, 2), pooler="nsp" in self.kinds)
+        initialise(self.net, self.net.config.initializer_range, recipe.train.seed)
+        self.net.to(device)
+        self.optimizer = Optimizer(self.net, recipe.optim)
+        dtype = torch.bfloat16 if self.half else torch.float32
+        self.trainee = Trainee(self.net, OBJECTIVES[recipe.data.objective], dtype).train()
+        self.metrics: dict[str, float] = {}
+        if recipe.train.deterministic:
+            torch.use_deterministic_algorithms(True)
+        torch.manual_seed(recipe.train.seed)
+
+    def run(self) -> Outcome:
+        """Train from the newest checkpoint, or from the start, and publish the model."""
+        checkpoint = latest_checkpoint(self.folder)
+        place, window = self._restore(checkpoint) if checkpoint else (Place(), Window(device=self.device))
+        if not checkpoint:
+            with atomic_write(self.folder / RECIPE_FILE) as stream:
+                stream.write(to_toml(self.recipe))
+        last_step = checkpoint.step if checkpoint else None
+        self.logs = {name: StepLog(self.folder / name, last_step) for name in (METRICS_FILE, TIMING_FILE)}
+        made_ahead = self._batches(place)
+        try:
+            stop = train(self._job(made_ahead), place, window)
+            if stop.reason != "signal":
+                self._finish(stop)
+        finally:
+            made_ahead.close()
+            for log in self.logs.values():
+                log.close()
+        return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
+
+    def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
+        settings = self.recipe.train
+        compiled = self.device.type == "cuda" if settings.compile is None else settings.compile
+        trainee = torch.compile(self.trainee) if compiled else self.trainee
+        return Job(
+            trainee, self.optimizer, parts, self._rate, settings, self._report, self._evaluate, self._save
+        )  # fmt: skip
+
+    def _rate(self, place: Place) -> float:
+        optim, limits = self.recipe.optim, self.recipe.train
+        if optim.clock:
+            if limits.max_minutes is None:
+                raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
+            return learning_rate_by_clock(optim, place.step, place.seconds / (60 * limits.max_minutes))
+        return learning_rate(optim, place.step, limits.max_steps)
+
+    def _shape(self) -> Shape:
+        settings = self.recipe.train
+        tokens = settings.batch_size * self.recipe.data.max_length
+        if tokens % settings.slices:
+            raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
+        return shape_for(self.recipe.data, tokens=tokens // settings.slices, slices=settings.slices)
+
+    def _batches(self, place: Place) -> Generator[tuple[list[Part], Any], None, None]:
+        settings = self.recipe.train
+        loader = Loader(self.dataset, self.recipe.data, self._shape(), seed=settings.seed)
+        state = State(**place.data) if place.data else None
+        step = place.step
+        made = batches(loader, state, workers=settings.loader_workers, pin=self.device.type == "cuda")
+        with closing(made):  # type: ignore[type-var]
+            for slices, state in made:
+                yield [self._part(packed, step, number) for number, packed in enumerate(slices)], state._asdict()
+                step += 1
+
+    def _part(self, packed: Packed, step: int, number: int) -> Part:
+        """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
+        flash = self.device.type == "cuda" and self.half
+        batch = to_device(packed, self.device, self.recipe.data.max_length, flash=flash)
+        if flash:
+            key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
+            seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=self._moved(seed)))
+        counts = self._moved(torch.tensor([self._count(kind, packed) for kind in self.kinds]))
+        return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
+
+    def _moved(self, small: Tensor) -> Tensor:
+        """Move a few numbers to the device; from pinned memory, for a plain copy would wait until the GPU is idle."""
+        return small if self.device.type == "cpu" else small.pin_memory().to(self.device, non_blocking=True)
+
+    @staticmethod
+    def _count(kind: str, packed: Packed) -> float:
+        return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
+
+    def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
+        values = self._values(gathered["sums"])
+        values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
+        self.logs[METRICS_FILE].append(place.step, values)
+        speed = place.tokens / max(place.seconds, 1e-9)
+        self.logs[TIMING_FILE].append(place.step, {"seconds": place.seconds, "tokens_per_second": speed})
+        accuracies = " ".join(f"{kind} {values.get(f'{kind}_accuracy', math.nan):.1%}" for kind in self.kinds)
+        detail = f"loss {values.get('loss', math.nan):.3f} {accuracies} {speed:,.0f} tokens/s"
+        self.progress("training", place.step, self.recipe.train.max_steps, detail)
+
+    def _values(self, sums: list[list[float]]) -> dict[str, float]:
+        values: dict[str, float] = {"loss": 0.0} if sums else {}
+        for kind, (loss, correct, count) in zip(self.kinds, sums, strict=False):
+            values |= {f"{kind}_loss": loss / max(count, 1), f"{kind}_accuracy": correct / max(count, 1)}
+            values["loss"] += loss / max(count, 1)
+        return values
+
+    @torch.no_grad()
+    def _evaluate(self, place: Place) -> None:
+        """Measure the documents kept aside, with the same pairs and masks every time."""
+        if not self.dataset.manifest["holdout"]["tokens"]:
+            return
+        loader = Loader(self.dataset, self.recipe.data, self._shape(), seed=_EVALUATION_SEED, split="holdout")
+        self.trainee.eval()
+        total = torch.zeros(len(self.kinds), 3, device=self.device)
+        for _, (slices, _) in zip(range(self.recipe.train.eval_batches), loader.batches(), strict=False):
+            for packed in slices:
+                part = self._part(packed, 0, 0)
+                total += self.trainee(part.batch, part.counts)[1]
+        self.trainee.train()
+        self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
+        self.logs[METRICS_FILE].append(place.step, self.metrics)
+
+    def _save(self, place: Place, window: Window) -> None:
+        for log in self.logs.values():
+            log.sync()
+        state = {
+            "place": place._replace(seconds=place.seconds if self._by_clock() else 0.0)._asdict(),
+            "window": window.state(),
+            "metrics": self.metrics,
+            "rng": [rng_state(self.device)],
+            "settings": self._digest(),
+        }
+        keep = self.recipe.train.keep
+        save_checkpoint(self.folder, place.step, self._writer(place), self.optimizer.state_dict(), state, keep=keep)
+
+    def _by_clock(self) -> bool:
+        return self.recipe.optim.clock or self.recipe.train.max_minutes is not None
+
+    def _restore(self, checkpoint: Checkpoint) -> tuple[Place, Window]:
+        if checkpoint.state.get("settings") != self._digest():
+            raise UserError(
+                f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
+                "them), or choose another --out"
+            )
+        self.net.load_state_dict(to_ours(self.net.state_dict(), checkpoint.weights))
+        self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
+        restore_rng(checkpoint.state["rng"][0], self.device)
+        self.metrics = checkpoint.state["metrics"]
+        return Place(**checkpoint.state["place"]), Window(checkpoint.state["window"], self.device)
+
+    def _digest(self) -> str:
+        """Return a checksum of everything that decides what a run computes."""
+        sections = {
+            name: {key: value for key, value in section if key not in _FREE.get(name, ())}
+            for name, section in self.recipe
+        }
+        sections["vocabulary"] = {"sha256": self.dataset.manifest["vocab_sha256"]}
+        sections["files"] = {name: entry["sha256"] for name, entry in self.dataset.manifest["files"].items()}
+        return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
+
+    def _writer(self, place: Place) -> ModelWriter:
+        about = {
+            "provenance": {"objective": self.recipe.data.objective, "steps": place.step, "tokens": place.tokens},
+            "metrics": self.metrics,
+        }
+
+        def write(folder: Path) -> None:
+            write_folder(folder, self.net, about=about)
+            self.dataset.tokenizer.save(folder)
+
+        num_bytes = sum(parameter.nbytes for parameter in self.net.parameters())
+        return ModelWriter(write, num_bytes + (8 << 20))  # and the tokenizer's files
+
+    def _finish(self, stop: Stop) -> None:
+        """Measure the end and publish the model; again if need be, for a kill may have come between."""
+        if stop.place.step % self.recipe.train.eval_every:
+            self._evaluate(stop.place)
+        publish_model(self.folder, self._writer(stop.place))
+
+
+def _config(recipe: PretrainRecipe, dataset: Dataset) -> BertConfig:
+    settings = recipe.model
+    if recipe.data.max_length > settings.max_positions:
+        raise UserError(f"data.max_length {recipe.data.max_length} is more than model.max_positions")
+    return preset(
+        settings.size,
+        vocab_size=dataset.vocab_size,
+        hidden_act=settings.hidden_act,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        max_position_embeddings=settings.max_positions,
+        positions=settings.positions,
+    )

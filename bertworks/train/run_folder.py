@@ -1,0 +1,105 @@
+"""A run folder: held by one process, cleared of what a kill left half done, and with a `model/` that is always whole.
+
+`RUN/model` is replaced in three steps, because no system renames a folder over a folder: the new model is completed as
+`.next-model`, the old one gives up its name, the new one takes it. A kill before the first step is done leaves the old
+model; after it the next start, which finds a complete `.next-model`, does the rest.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_folder, exclusive, remove_leftovers, set_aside, sync_folder
+
+CHECKPOINTS, MODEL = "checkpoints", "model"
+_NEXT_MODEL = ".next-model"
+_ROOM_FACTOR = 2  # of what a save needs, so that a run does not fill the disk it lives on to the last byte
+
+
+class ModelWriter(NamedTuple):
+    """A model that can be written into a folder that is there, and about how many bytes it takes."""
+
+    write: Callable[[Path], None]
+    num_bytes: int
+
+
+@contextlib.contextmanager
+def hold_run(run: Path) -> Iterator[None]:
+    """Make a run folder if need be, hold it for this process alone and finish what a killed run had begun."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the run folder {run}: {error.strerror}") from error
+    with exclusive(run):
+        _recover(run)
+        yield
+
+
+def _recover(run: Path) -> None:
+    try:
+        remove_leftovers(run)
+        remove_leftovers(run / CHECKPOINTS)
+        _put_in_place(run)
+    except OSError as error:
+        raise UserError(f"cannot clear up what a killed run left in {run}: {error}") from error
+
+
+def publish_model(run: Path, model: ModelWriter) -> None:
+    """Replace RUN/model; the old one stays until the new one is complete, and stays if that fails."""
+    target = run / MODEL
+    check_room(run, target, model.num_bytes)
+    with refusals_with_room(target, model.num_bytes):
+        _put_in_place(run)  # of a call before that could not
+        with atomic_folder(run / _NEXT_MODEL) as temporary:
+            model.write(temporary)
+        _put_in_place(run)
+
+
+def _put_in_place(run: Path) -> None:
+    following, target = run / _NEXT_MODEL, run / MODEL
+    if not following.is_dir():
+        return
+    if target.exists() or target.is_symlink():
+        set_aside(target)
+    os.rename(following, target)
+    sync_folder(run)
+    remove_leftovers(run)
+
+
+def check_room(run: Path, target: Path, needed: int) -> None:
+    """Raise a UserError unless the disk of a run folder has room for what is to be written there."""
+    try:
+        free = shutil.disk_usage(run).free
+    except OSError as error:
+        raise UserError(f"cannot save {target}: the run folder {run}: {error.strerror}") from error
+    if free < _ROOM_FACTOR * needed:
+        raise UserError(
+            f"cannot save {target}: it needs {needed:,} bytes, {_ROOM_FACTOR * needed:,} should be free, and {free:,} "
+            "are; free some or choose another disk"
+        )
+
+
+@contextlib.contextmanager
+def refusals_with_room(target: Path, needed: int) -> Iterator[None]:
+    """Turn the disk's refusals into a UserError that names the target and the bytes needed and free."""
+    try:
+        yield
+    except (OSError, UserError) as error:
+        refusal = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(refusal, OSError):
+            raise
+        raise UserError(
+            f"cannot save {target}: {refusal.strerror} (it needs {needed:,} bytes, {_free_at(target)} are free)"
+        ) from error
+
+
+def _free_at(target: Path) -> str:
+    """Return the free bytes of the disk where a path would lie, though folders on the way may be gone."""
+    for folder in target.absolute().parents:
+        with contextlib.suppress(OSError):
+            return f"{shutil.disk_usage(folder).free:,}"
+    return "an unknown number"

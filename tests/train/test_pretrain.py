@@ -1,0 +1,222 @@
+"""The loop and a run folder: what is learnt, logged and saved, where a run stops, and how it goes on."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+import tiny_runs
+import torch
+
+import bertworks as bw
+from bertworks.errors import UserError
+from bertworks.train import pretrain as module
+from bertworks.train.loop import Window, accumulate
+from bertworks.train.pretrain import Session, pretrain
+
+
+def files_of(run):
+    """All that must be the same when the same training is done: not the timing, nor what was pruned."""
+    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in ("timing.jsonl", ".lock")]
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
+
+
+def lines_of(run, name="metrics.jsonl"):
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    torch.set_num_threads(1)
+    run = tmp_path_factory.mktemp("finished") / "run"
+    outcome = pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu")
+    return run, outcome
+
+
+def test_a_run_learns_logs_evaluates_and_leaves_a_model(finished):
+    run, outcome = finished
+    assert (outcome.reason, outcome.place.step) == ("steps", 40)
+    training = [line for line in lines_of(run) if "lr" in line]
+    assert [line["step"] for line in training] == list(range(4, 41, 4))
+    assert training[-1]["mlm_loss"] < training[0]["mlm_loss"]
+    evaluations = [line for line in lines_of(run) if "holdout_mlm_accuracy" in line]
+    assert [line["step"] for line in evaluations] == [10, 20, 30, 40]
+    assert outcome.metrics["holdout_nsp_accuracy"] == evaluations[-1]["holdout_nsp_accuracy"]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000035", "step-00000040"]
+    model = bw.load(run)
+    assert len(model.fill("word1 [MASK] word3.", top_k=3)[0]) == 3
+    assert model.about["provenance"]["steps"] == 40
+    assert bw.load(run / "checkpoints/step-00000035").fill("[MASK]")
+
+
+def test_the_same_recipe_gives_the_same_bytes(finished, data, tmp_path):
+    """F16."""
+    pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "again", device="cpu")
+    assert files_of(tmp_path / "again") == files_of(finished[0])
+
+
+def test_a_run_in_two_parts_equals_a_run_in_one(finished, data, tmp_path):
+    """P1: stopped at a step that is no multiple of anything, and with a larger max_steps given when it goes on."""
+    settings = {"optim__schedule": "constant"}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    pretrain(tiny_runs.recipe(**settings), data=data, out=whole, device="cpu")
+    pretrain(tiny_runs.recipe(**settings, train__max_steps=17), data=data, out=parts, device="cpu")
+    pretrain(tiny_runs.recipe(**settings), data=data, out=parts, device="cpu", resume=True)
+    found, expected = files_of(parts), files_of(whole)
+    for name in expected.keys() - {"recipe.toml", "metrics.jsonl"}:
+        assert found[name] == expected[name], name
+    assert [line for line in lines_of(parts) if line["step"] != 17] == lines_of(whole)
+
+
+@pytest.mark.parametrize("trial", range(3))
+def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
+    """F1: killed at random instants until it is through, some of them inside a save."""
+    rng, run = random.Random(trial), tmp_path / "run"
+    started = time.monotonic()
+    for attempt in range(100):
+        child = os.fork()
+        if not child:
+            try:
+                pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu", resume=True)
+            finally:
+                os._exit(0)
+        # Ever later, so that it gets through at some time.
+        deadline = time.monotonic() + rng.uniform(0.05, 0.5 + 0.2 * attempt)
+        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        try:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        except (ProcessLookupError, ChildProcessError):
+            break
+        assert time.monotonic() - started < 60
+    assert files_of(run) == files_of(finished[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_ends_a_run_between_two_steps_and_it_goes_on_exactly(finished, data, tmp_path, number, monkeypatch):
+    """F3."""
+    run, report = tmp_path / "run", Session._report
+
+    def report_then_signal(self, place, gathered):
+        report(self, place, gathered)
+        if place.step == 12:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Session, "_report", report_then_signal)
+    outcome = pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu")
+    assert (outcome.reason, outcome.place.step, outcome.signal) == ("signal", 12, number)
+    assert (run / "checkpoints/step-00000012").is_dir()
+    assert not (run / "model").exists()
+    monkeypatch.undo()
+    pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu", resume=True)
+    assert files_of(run) == files_of(finished[0])
+
+
+def test_a_finished_run_that_is_resumed_does_nothing(finished, data):
+    before = files_of(finished[0])
+    outcome = pretrain(tiny_runs.recipe(), data=data, out=finished[0], device="cpu", resume=True)
+    assert outcome.reason == "steps"
+    assert files_of(finished[0]) == before
+
+
+def test_a_folder_that_is_not_empty_is_refused_without_resume(finished, data):
+    with pytest.raises(UserError, match="--resume"):
+        pretrain(tiny_runs.recipe(), data=data, out=finished[0], device="cpu")
+
+
+@pytest.mark.parametrize("changes", [{"optim__lr": 1e-3}, {"data__mask_rate": 0.2}, {"train__seed": 5}])
+def test_other_settings_cannot_go_on_with_a_run(finished, data, changes):
+    with pytest.raises(UserError, match="other settings"):
+        pretrain(tiny_runs.recipe(**changes), data=data, out=finished[0], device="cpu", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [({"train__max_tokens": 1_000}, "tokens"), ({"train__max_minutes": 1e-9}, "minutes")]
+)
+def test_tokens_and_minutes_are_limits_too(data, tmp_path, limit, reason):
+    outcome = pretrain(tiny_runs.recipe(**limit), data=data, out=tmp_path / "run", device="cpu")
+    assert outcome.reason == reason
+    assert outcome.place.step < 40
+
+
+def test_a_batch_in_slices_has_the_gradient_of_the_whole(data):
+    """N5: the sums of all parts over the counts of all parts, whichever way it is cut."""
+    changes = {"train__slices": 4, "model__dropout": 0.0, "train__batch_size": 16}
+    session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
+    parts, _ = next(session._batches(module.Place()))
+    sums = [session.trainee.inner.objective(session.net, part.batch) for part in parts]
+    total = sum(
+        sum(of_part[kind].loss for of_part in sums) / sum(of_part[kind].total for of_part in sums)
+        for kind in ("mlm", "nsp")
+    )
+    weight = session.net.blocks[0].qkv.weight
+    (expected,) = torch.autograd.grad(total, weight)
+    accumulate(session.trainee, parts)
+    torch.testing.assert_close(weight.grad, expected, atol=1e-6, rtol=1e-5)
+
+
+def break_loss(monkeypatch, step, value):
+    """Make the loss of one step not finite."""
+    calls, objective = [], module.OBJECTIVES["mlm+nsp"]
+
+    def broken(net, batch):
+        if net.training:
+            calls.append(1)
+        sums = objective(net, batch)
+        if net.training and len(calls) == step:
+            sums["mlm"] = sums["mlm"]._replace(loss=sums["mlm"].loss * value)
+        return sums
+
+    monkeypatch.setitem(module.OBJECTIVES, "mlm+nsp", broken)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_stops_the_run_and_changes_no_weight(data, tmp_path, monkeypatch, value):
+    """F11, P6."""
+    run = tmp_path / "run"
+    pretrain(
+        tiny_runs.recipe(train__max_steps=9, optim__schedule="constant"), data=data, out=tmp_path / "nine", device="cpu"
+    )
+    break_loss(monkeypatch, 10, value)
+    with pytest.raises(UserError, match=r"step 10: .*No weight was changed"):
+        pretrain(tiny_runs.recipe(optim__schedule="constant"), data=data, out=run, device="cpu")
+    name = "checkpoints/step-00000009/model.safetensors"
+    assert (run / name).read_bytes() == (tmp_path / "nine" / name).read_bytes()
+    monkeypatch.undo()
+    outcome = pretrain(tiny_runs.recipe(optim__schedule="constant"), data=data, out=run, device="cpu", resume=True)
+    assert outcome.place.step == 40
+
+
+def test_such_updates_are_passed_over_where_that_is_asked_for(data, tmp_path, monkeypatch, caplog):
+    break_loss(monkeypatch, 10, float("nan"))
+    settings = {"train__on_nonfinite": "skip", "train__max_steps": 14}
+    outcome = pretrain(tiny_runs.recipe(**settings), data=data, out=tmp_path / "run", device="cpu")
+    assert (outcome.place.step, outcome.place.skipped) == (14, 1)
+    assert "step 10" in caplog.text
+
+
+def test_a_huge_learning_rate_trips_and_a_small_one_does_not(data, tmp_path):
+    """F12."""
+    huge = {"optim__lr": 100.0, "optim__weight_decay": 1.0, "optim__warmup": 0, "optim__clip": 0.0}
+    with pytest.raises(UserError, match="not finite"):
+        pretrain(tiny_runs.recipe(**huge, train__max_steps=100), data=data, out=tmp_path / "huge", device="cpu")
+    small = pretrain(tiny_runs.recipe(optim__lr=1e-4), data=data, out=tmp_path / "small", device="cpu")
+    assert small.reason == "steps"
+
+
+def test_a_window_goes_on_from_its_state():
+    first, second = Window(), Window()
+    place = module.Place()
+    updates = [(torch.rand(2, 3), torch.rand(())) for _ in range(5)]
+    for sums, norm in updates[:2]:
+        first.add(place, sums, norm)
+        second.add(place, sums, norm)
+    second = Window(json.loads(json.dumps(second.state())))
+    for sums, norm in updates[2:]:
+        first.add(place, sums, norm)
+        second.add(place, sums, norm)
+    assert first.take() == second.take()
+    assert first.take() == {"sums": [], "norm": 0.0}

@@ -1,0 +1,53 @@
+"""Prepared data and recipes small enough that a run of forty steps takes a second."""
+
+import random
+
+from bertworks.config import validate
+from bertworks.data.prepare import Options, prepare
+from bertworks.text.corpus import Corpus
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.train.settings import PretrainRecipe
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def write_data(folder, *, holdout=0.2):
+    """Documents in which a word is mostly followed by the next one, so that there is something to learn."""
+    rng = random.Random(0)
+    documents = []
+    for _ in range(60):
+        place, lines = rng.randrange(40), []
+        for _ in range(rng.randint(4, 9)):
+            sentence = []
+            for _ in range(rng.randint(4, 12)):
+                place = (place + 1) % 40 if rng.random() < 0.9 else rng.randrange(40)
+                sentence.append(WORDS[place])
+            lines.append(" ".join(sentence) + ".")
+        documents.append("\n".join(lines))
+    folder.mkdir(parents=True)
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    tokenizer = Tokenizer([*SPECIAL_TOKENS, ".", *WORDS])
+    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", Options(holdout=holdout), workers=1)
+    return folder / "data"
+
+
+def recipe(**changes):
+    """A recipe of a network with one layer; `changes` are `section__key`."""
+    values = {
+        "model": {"size": "1x32x2", "max_positions": 64},
+        "data": {"max_length": 32},
+        "optim": {"lr": 3e-3, "warmup": 5},
+        "train": {
+            "max_steps": 40,
+            "batch_size": 8,
+            "log_every": 4,
+            "eval_every": 10,
+            "save_every": 7,
+            "eval_batches": 1,
+        },
+    }
+    for name, value in changes.items():
+        section, _, key = name.partition("__")
+        values[section][key] = value
+    return validate(PretrainRecipe, values, "a test")
