@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.interop.weights import write_in_order
+from bertworks.interop.numpy_weights import announced, write_in_order
 from bertworks.model import Features, Model
 from bertworks.text.encoding import Encoding
 
@@ -92,20 +91,20 @@ def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
 def _write_safetensors(work: Work, out: Path) -> None:
     """Write `i/hidden`, `i/ids` and `i/offsets`; the header comes first in a file, so lengths are found out before."""
     width = work.model.net.config.hidden_size
-    entries: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
+    tensors = []
     for index, encoding in enumerate(work.encodings):
         count = len(encoding) if work.per == "token" else len(_words(encoding)[0])
-        entries.append((f"{index}/hidden", torch.float32, (len(work.layers), count, width)))
-        entries.append((f"{index}/ids", torch.int64, (count,)))
-        entries.append((f"{index}/offsets", torch.int64, (count, 2)))
+        tensors.append(announced(f"{index}/hidden", np.float32, (len(work.layers), count, width)))
+        tensors.append(announced(f"{index}/ids", np.int64, (count,)))
+        tensors.append(announced(f"{index}/offsets", np.int64, (count, 2)))
 
-    def tensors() -> Iterator[torch.Tensor]:
+    def arrays() -> Iterator[NDArray[Any]]:
         for row in _rows(work):
-            yield torch.from_numpy(np.ascontiguousarray(row.hidden))
-            yield torch.tensor(row.ids, dtype=torch.int64)
-            yield torch.tensor(row.offsets, dtype=torch.int64).view(-1, 2)
+            yield row.hidden
+            yield np.array(row.ids, np.int64)
+            yield np.array(row.offsets, np.int64)
 
-    write_in_order(out, entries, tensors())
+    write_in_order(out, tensors, arrays())
 
 
 def _write_jsonl(work: Work, out: Path) -> None:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bertworks.interop.huggingface import read_folder
-from bertworks.interop.module_names import to_theirs
+from bertworks.interop.huggingface import read_folder, to_theirs
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert

@@ -1,10 +1,12 @@
-"""What several test folders share: a vocabulary that hides no mistake, and the two ways through the tokenizer."""
+"""What several test folders share: a vocabulary that hides no mistake, both ways of the tokenizer, the command."""
 
 import gc
+import sys
 import unicodedata
 
 import pytest
 
+from bertworks import cli
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = (
@@ -40,6 +42,20 @@ def encode_compiled():
         return tokenizer.encode_batch([*texts, " " * 4_000], more_pairs, **options)[:-1]
 
     return encode
+
+
+@pytest.fixture
+def bertworks(monkeypatch, capsys):
+    """Gives a function that runs the command in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture

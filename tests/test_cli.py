@@ -19,20 +19,6 @@ def run(*arguments, stdin=None):
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
-def run_here(monkeypatch, capsys, *arguments):
-    """Run the command in this process, which is faster: (exit code, standard output, standard error)."""
-    monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
-
-
-@pytest.fixture
-def bertworks(monkeypatch, capsys):
-    return lambda *arguments: run_here(monkeypatch, capsys, *arguments)
-
-
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.txt"
@@ -51,6 +37,22 @@ def test_help_loads_neither_torch_nor_numpy_nor_pydantic():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "vocab" in ended.stdout
     assert ended.stderr.strip() == "[]"
+
+
+def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
+    _, out, _ = bertworks("--help")
+    names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
+    assert names == [
+        "vocab", "prepare", "inspect", "tokenize", "convert", "fill", "nsp", "embed", "features", "attend", "recipes",
+        "demo",
+    ]  # fmt: skip
+
+
+def test_every_command_has_a_help_of_its_own(bertworks):
+    for command in cli.app.registered_commands:
+        code, out, err = bertworks(command.callback.__name__, "--help")
+        assert (code, err) == (0, "")
+        assert command.callback.__doc__.split(".")[0][:40] in out
 
 
 def test_version_is_the_packages(bertworks):
@@ -222,6 +224,16 @@ def test_tokenize_reads_lines_from_standard_input(bertworks, corpus, tmp_path):
     bertworks("vocab", corpus, "--out", tmp_path / "v.txt", "--size", 100, "--min-count", 2, "--quiet")
     ended = run("tokenize", "--vocab", tmp_path / "v.txt", "-", stdin="new\u2028low\nlow\n")
     assert ended.stdout == "new low\nlow\n"
+
+
+def test_tokenize_refuses_what_is_not_utf8(bertworks, tmp_path):
+    (tmp_path / "v.txt").write_text("[UNK]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "bertworks", "tokenize", "--vocab", str(tmp_path / "v.txt"), "-"]
+    ended = subprocess.run(command, input=b"low\n\xff\n", capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.decode().startswith("error: standard input, line 2: not UTF-8")
+    code, _, err = bertworks("tokenize", "--vocab", tmp_path / "v.txt", "\udcff")
+    assert (code, err) == (2, "error: the text '\\udcff' is not UTF-8\n")
 
 
 def test_recipes_are_listed(bertworks):

@@ -1,27 +1,13 @@
 """`bertworks prepare` and `bertworks inspect` as a person or a script meets them."""
 
 import json
-import sys
 
 import pytest
 
-from bertworks import cli
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs", "run", "far", "away", "from", "it"]
 DOCUMENT = "The cat sat on a mat. It saw two dogs.\nThe dogs run far away from it. And the cat sat.\n"
-
-
-@pytest.fixture
-def bertworks(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -130,8 +116,9 @@ def test_other_tokens_go_from_text_to_instances(bertworks, corpus, tmp_path, tok
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("inspect", "nowhere"), "is not a folder"),
-        (("inspect", "."), "has no manifest.json"),
+        (("inspect", "nowhere"), "'nowhere' is neither a folder that `bertworks prepare` made nor a model"),
+        (("inspect", "corpus.txt"), "'corpus.txt' is neither a folder that `bertworks prepare` made nor a model"),
+        (("inspect", "."), "no manifest.json; perhaps `bertworks prepare` was not finished) nor a model"),
         (("prepare", "nowhere.txt", "--vocab", "vocab.txt", "--out", "x"), "nowhere.txt"),
         (("prepare", "corpus.txt", "--vocab", "nowhere.txt", "--out", "x"), "nowhere.txt"),
         (("prepare", "corpus.txt", "--vocab", "vocab.txt", "--out", "x", "--holdout", "1"), "--holdout"),

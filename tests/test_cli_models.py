@@ -1,7 +1,10 @@
-"""fill, nsp, embed, features and inspect as a person or a script meets them."""
+"""fill, nsp, embed, features, attend and inspect as a person or a script meets them."""
 
+import base64
+import html
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -11,21 +14,8 @@ from safetensors.numpy import load_file
 from small_models import PIECES, write_small_model
 
 import bertworks as bw
-from bertworks import cli
 
 LINES = ["the cat sat.", "dogs ran\u2028far", "", "The BIG mat!"]
-
-
-@pytest.fixture
-def bertworks(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +173,46 @@ def test_features_truncate(bertworks, folder, tmp_path):
     assert load_file(tmp_path / "f.safetensors")["0/hidden"].shape == (4, 20, 16)
 
 
+def page_data(path):
+    """The title, and the JSON that the page draws."""
+    page = path.read_text(encoding="utf-8")
+    title = re.search("<title>Attention: (.*)</title>", page, re.DOTALL)[1]
+    return html.unescape(title), json.loads(re.search('<script type="application/json"[^>]*>(.*?)</script>', page)[1])
+
+
+def test_attend_writes_a_page_of_one_text(bertworks, folder, model, tmp_path):
+    out = tmp_path / "page.html"
+    code, printed, err = bertworks("attend", folder, "The <cat> sat.", "--out", out)
+    assert (code, printed) == (0, "")
+    assert err == f"{out}: 3 layers of 2 heads over 8 tokens\n"
+    title, data = page_data(out)
+    encoding, weights = model.attention("The <cat> sat.")
+    assert title == "model: The <cat> sat."
+    assert (data["tokens"], data["segments"]) == (encoding.tokens, [0] * 8)
+    levels = np.array([[*base64.b64decode(layer)] for layer in data["layers"]]).reshape(3, 2, 8, 8)
+    np.testing.assert_allclose((levels / 255) ** 2 * data["scale"], weights, atol=0.005)
+
+
+def test_attend_names_the_model_and_both_texts(bertworks, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert bertworks("attend", ".", "the cat", "sat far away", "--out", tmp_path / "pair.html")[0] == 0
+    title, data = page_data(tmp_path / "pair.html")
+    assert title == "model: the cat | sat far away"
+    assert data["segments"] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_attend_cuts_a_long_text_when_asked(bertworks, folder, tmp_path):
+    code, _, err = bertworks("attend", folder, "far away " * 20, "--out", tmp_path / "a.html", "--truncate")
+    assert code == 0
+    assert "over 20 tokens" in err
+
+
+def test_attend_is_the_same_twice(bertworks, folder, tmp_path):
+    for name in ("a.html", "b.html"):
+        bertworks("attend", folder, "the cat sat", "--out", tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
 def test_inspect_shows_a_models_sizes_and_provenance(bertworks, folder):
     code, out, _ = bertworks("inspect", folder.parent)  # a run folder: its model is meant
     assert code == 0
@@ -220,6 +250,12 @@ def test_inspect_shows_labels_and_one_direction(bertworks, tmp_path):
     (("embed", "MODEL", "a", "--layers", "9"), "0 to 3, or -1 back"),
     (("embed", "MODEL", "a", "--pooling", "sum"), "choose cls, mean, max"),
     (("embed", "MODEL", "a", "--out", "no/v.npy"), "does not exist"),
+    (("attend", "MODEL", "far away " * 20, "--out", "a.html"), "has 42 tokens"),
+    (("attend", "MODEL", "far away " * 5, "far away " * 5, "--out", "a.html"), "has 23 tokens"),
+    (("attend", "MODEL", "a", "--out", "no/a.html"), "does not exist"),
+    (("attend", "MODEL", "a", "--out", "."), "not a regular file"),
+    (("attend", "MODEL", "\udcff"), "is not UTF-8"),
+    (("attend", "nowhere", "a"), "no model 'nowhere'"),
     (("features", "MODEL", "nowhere.txt", "--out", "f.jsonl"), "cannot read nowhere.txt"),
     (("features", "MODEL", ".", "--out", "f.jsonl"), "cannot read ."),
     (("features", "MODEL", "binary.txt", "--out", "f.jsonl"), "binary.txt, line 1: not UTF-8"),

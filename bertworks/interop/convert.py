@@ -1,7 +1,8 @@
 """`bertworks convert`: a checkpoint of the original BERT to a model folder, and a model folder to such a checkpoint.
 
-The way is told by what SRC is. Everything is read and checked before a byte is written, and the folder of the result
-appears whole. Nothing is lost without a word: what is left out is named.
+Where it is allowed, also a folder with pickled weights to one without. The way is told by what SRC is. Everything is
+read and checked before a byte is written, and the folder of the result appears whole. Nothing is lost without a word:
+what is left out is named.
 """
 
 import json
@@ -11,28 +12,32 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertworks import __version__
 from bertworks.errors import UserError
 from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of
 from bertworks.interop.folder import (
     CONFIG_FILE,
     OPTIMIZER_FILE,
-    PROVENANCE_FILE,
+    OWN_FILE,
     WEIGHTS_FILE,
-    read_safetensors,
-    with_modern_names,
-    write_safetensors,
+    is_pickle,
+    pickles_in,
+    read_json,
+    read_tensors,
+    refusal,
 )
-from bertworks.interop.google import read_google
-from bertworks.interop.google_config import read_json_object
+from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
+from bertworks.interop.names import COUNTERS, TIED, by_modern_names
+from bertworks.interop.numpy_weights import read_arrays, write_arrays
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.tokenizer_files import TOKENIZER_FILE, VOCABULARY_FILE
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
-_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
-_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
 
 
 class Converted(NamedTuple):
@@ -43,7 +48,7 @@ class Converted(NamedTuple):
     tensors: int
     parameters: int
     optimizer_tensors: int
-    lowercase: bool
+    lowercase: bool | None  # None: the source has no vocabulary
     left_out: list[str]
     notes: list[str]
     warnings: list[str]
@@ -56,6 +61,7 @@ def convert(
     to: str | None = None,
     lowercase: bool | None = None,
     with_optimizer: bool = False,
+    from_pickle: bool = False,
 ) -> Converted:
     """Convert a checkpoint of the original BERT to a model folder, or a model folder to such a checkpoint.
 
@@ -65,12 +71,21 @@ def convert(
         to: "google" or "folder"; None: a checkpoint where `destination` ends in .ckpt, else a folder.
         lowercase: whether the model was trained on lower-cased text; None: what the vocabulary looks like.
         with_optimizer: convert Adam's state and the step too.
+        from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
     """
     source, destination = Path(source), Path(destination)
     to = to or ("google" if destination.suffix == ".ckpt" else "folder")
     if to not in FORMS:
         raise UserError(f"--to {to!r:.60} is not possible; choose {' or '.join(FORMS)}")
-    _refuse_pickle(source)
+    if pickle := _pickle_of(source):
+        if not from_pickle:
+            raise UserError(refusal(pickle))
+        if to == "google" or with_optimizer or not source.is_dir():
+            raise UserError(
+                f"--allow-pickle makes a model folder of a folder and nothing else: give {pickle.parent} and a new "
+                "folder, without --with-optimizer; a checkpoint of Google's can then be made of that"
+            )
+        return _from_pickle(source, destination, lowercase)
     is_folder = (source / CONFIG_FILE).is_file()
     if is_folder and to == "folder":
         raise UserError(f"{source} is a model folder already; for a checkpoint of Google's, give --to google")
@@ -82,18 +97,11 @@ def convert(
     return _to_folder(source, destination, lowercase, with_optimizer)
 
 
-def _refuse_pickle(source: Path) -> None:
-    names: list[str] = []
-    if source.is_dir() and not (source / WEIGHTS_FILE).exists() and not any(source.glob("*.index")):
-        names = sorted(path.name for path in source.iterdir() if path.suffix in _PICKLE_ENDINGS)
-    elif source.is_file():
-        with open(source, "rb") as stream:
-            if source.suffix in _PICKLE_ENDINGS or stream.read(4).startswith(_PICKLE_STARTS):
-                names = [source.name]
-    if names:
-        raise UserError(
-            f"refused: pickle ({source}: {names[0]}) can run code; save the model as {WEIGHTS_FILE} instead"
-        )
+def _pickle_of(source: Path) -> Path | None:
+    """Return the pickle that stands where weights should, if there is one."""
+    if source.is_dir():
+        return None if any(source.glob("*.index")) else next(iter(pickles_in(source)), None)
+    return source if source.is_file() and is_pickle(source) else None
 
 
 def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
@@ -111,11 +119,11 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
     }
     with _new_folder(destination) as folder:
         _write_json(folder / CONFIG_FILE, model.config)
-        write_safetensors(folder / WEIGHTS_FILE, model.tensors)
+        write_arrays(folder / WEIGHTS_FILE, model.tensors)
         if model.optimizer:
-            write_safetensors(folder / OPTIMIZER_FILE, model.optimizer)
+            write_arrays(folder / OPTIMIZER_FILE, model.optimizer)
         Tokenizer(model.pieces, lowercase=lowercase).save(folder)
-        _write_json(folder / PROVENANCE_FILE, {"provenance": provenance})
+        _write_json(folder / OWN_FILE, {"provenance": provenance})
     return Converted(
         out=str(destination),
         form="folder",
@@ -132,12 +140,12 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
 def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
-    config = read_json_object(source / CONFIG_FILE)
-    tensors = with_modern_names(read_safetensors(source / WEIGHTS_FILE))
+    config = read_json(source / CONFIG_FILE)
+    tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
     has_optimizer = (source / OPTIMIZER_FILE).is_file()
-    optimizer = read_safetensors(source / OPTIMIZER_FILE) if has_optimizer and with_optimizer else {}
+    optimizer = read_arrays(source / OPTIMIZER_FILE) if has_optimizer and with_optimizer else {}
     if has_optimizer and not with_optimizer:
         left_out.append(OPTIMIZER_FILE)
     kept = {name: tensor for name, tensor in tensors.items() if name not in left_out}
@@ -158,6 +166,41 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
             f"the original code must be told --do_lower_case={is_lower}; its files do not say it",
         ],
         warnings=warnings,
+    )
+
+
+def _each_once(tensors: Tensors) -> Tensors:
+    """Leave out copies and counters; a copy that is none is an error."""
+    for copy, original in TIED.items():
+        if copy in tensors and not np.array_equal(tensors[copy], tensors[original]):
+            raise UserError(
+                f"{copy} is not the same as {original}; BERT has one matrix for both, so it cannot be written"
+            )
+    return {name: tensor for name, tensor in tensors.items() if name not in TIED and name not in COUNTERS}
+
+
+def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Converted:
+    from bertworks.interop.pickles import read_pickled_folder, write_unpickled  # needs torch, as nothing else here does
+
+    _check_free(destination)
+    tensors = read_pickled_folder(source)
+    with _new_folder(destination) as folder:
+        left_out = write_unpickled(folder, source, tensors)
+        has_vocabulary = (folder / VOCABULARY_FILE).is_file() or (folder / TOKENIZER_FILE).is_file()
+        tokenizer = Tokenizer.from_folder(folder) if has_vocabulary else None
+        if tokenizer and lowercase is not None:
+            tokenizer = Tokenizer(tokenizer.pieces, lowercase=lowercase, split_cjk=tokenizer.rules.split_cjk)
+            tokenizer.save(folder)
+    return Converted(
+        out=str(destination),
+        form="folder",
+        tensors=len(tensors),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        optimizer_tensors=0,
+        lowercase=tokenizer.rules.lowercase if tokenizer else None,
+        left_out=left_out,
+        notes=[_left_out_note(left_out)] if left_out else [],
+        warnings=[],
     )
 
 

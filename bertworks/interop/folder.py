@@ -1,84 +1,94 @@
-"""A model folder in Hugging Face's form: config.json, model.safetensors and what lies beside them.
+"""A model folder in Hugging Face's form: which files it has, and the weights in whatever tensors a caller wants.
 
-Weights are written by a few lines of our own, so that the same weights give the same bytes, and read by the names of
-today: files of older versions say gamma and beta, leave "bert." out, or hold the output matrix a second time.
+Nothing here needs torch. Weights lie in one file, or in several that an index names; pickles are refused.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write
-from bertworks.interop.names import modern_name
+from bertworks.files import safe_join
+from bertworks.interop.safetensors_format import PICKLE_STARTS
 
-CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE = "config.json", "model.safetensors", "optimizer.safetensors"
-PROVENANCE_FILE = "bertworks.json"
-_DTYPES = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "BF16": np.uint16}  # what we read
-_CODES = {np.dtype(np.float32): "F32", np.dtype(np.int64): "I64"}  # what we write
-_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-_WORDS, _BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
-_TIED = {"cls.predictions.decoder.weight": _WORDS, "cls.predictions.decoder.bias": _BIAS}
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Write tensors in an order that depends on nothing but their types and names."""
-    # The wide ones first: then each begins at a multiple of its width, as the format asks.
-    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name in names:
-        start, end = end, end + tensors[name].nbytes
-        code = _CODES[tensors[name].dtype]
-        header[name] = {"dtype": code, "shape": list(tensors[name].shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    with atomic_write(path, "wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            stream.write(np.asarray(tensors[name], order="C").reshape(-1).view(np.uint8).data)
+CONFIG_FILE, OWN_FILE = "config.json", "bertworks.json"
+WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
+    "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
+)  # fmt: skip
+_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
+_MAX_JSON_BYTES = 10_000_000
+AnyTensor = TypeVar("AnyTensor")
 
 
-def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file; bfloat16 as float32, exactly."""
-    from safetensors import SafetensorError, safe_open
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds."""
+    content = parse_json(path)
+    if not isinstance(content, dict):
+        raise CorruptFile(f"{path} holds a {type(content).__name__}, not an object")
+    return content
 
+
+def parse_json(path: Path) -> Any:
+    """Return what a JSON file of a model folder holds."""
     try:
-        with safe_open(path, framework="numpy"):  # refuses a header that does not fit the file
-            content = np.fromfile(path, np.uint8)
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
+        raise UserError(f"{path.parent} has no {path.name}: not a model folder") from None
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise CorruptFile(f"{path} is damaged: {error}") from error
-    size = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    header = json.loads(content[8:size].tobytes())
-    header.pop("__metadata__", None)
-    return {name: _tensor(path, name, entry, content[size:]) for name, entry in header.items()}
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not JSON: {str(error)[:200]}") from error
 
 
-def _tensor(path: Path, name: str, entry: dict[str, Any], content: NDArray[np.uint8]) -> NDArray[Any]:
-    if entry["dtype"] not in _DTYPES:
-        raise UserError(f"{path}: {name[:80]!r} is {entry['dtype']}; only {', '.join(_DTYPES)} can be converted")
-    start, end = entry["data_offsets"]
-    numbers = content[start:end].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return (numbers.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else numbers
+def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return a folder's weights, each file of them read by `read`."""
+    if (folder / WEIGHTS_FILE).exists():
+        return read(folder / WEIGHTS_FILE)
+    if (folder / INDEX_FILE).exists():
+        return read_sharded(folder / INDEX_FILE, read)
+    if pickles := pickles_in(folder):
+        raise UserError(refusal(pickles[0]))
+    raise UserError(f"{folder} has no {WEIGHTS_FILE}")
 
 
-def with_modern_names(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return tensors by the names of BertForPreTraining today, each once; a copy that is not one is an error."""
-    bare = not any(name.startswith(("bert.", "cls.")) for name in tensors)
-    named = {("bert." if bare else "") + modern_name(name): tensor for name, tensor in tensors.items()}
-    if len(named) < len(tensors):
-        raise UserError("the weights hold a LayerNorm's parameters twice, by their old and their new names")
-    for copy, original in _TIED.items():
-        if copy in named and not np.array_equal(named[copy], named.setdefault(original, named[copy])):
-            raise UserError(
-                f"{copy} is not the same as {original}; BERT has one matrix for both, so it cannot be written"
-            )
-    return {name: tensor for name, tensor in named.items() if name not in _TIED and name not in _BUFFERS}
+def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return the tensors of several files, of which an index says which tensor lies in which."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CorruptFile(f"{index} has no weight_map of names")
+    index = index.absolute()
+    # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
+    in_cache = index.parent.parent.name == "snapshots"
+    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
+    tensors: dict[str, AnyTensor] = {}
+    for file_name in sorted(set(names.values())):
+        tensors |= read(safe_join(root, place + file_name))
+    if missing := sorted(set(names) - set(tensors)):
+        raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
+    return tensors
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Return the pickles that a folder has for weights: none if it has safetensors."""
+    if (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists():
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix in (*_PICKLE_ENDINGS, ".ckpt") and is_pickle(path))
+
+
+def is_pickle(path: Path) -> bool:
+    """Tell whether a file is a pickle by its ending or, as torch and TensorFlow share .ckpt, by its first bytes."""
+    if path.suffix in _PICKLE_ENDINGS or not path.is_file():
+        return path.suffix in _PICKLE_ENDINGS
+    with open(path, "rb") as stream:
+        return stream.read(4).startswith(PICKLE_STARTS)
+
+
+def refusal(pickle: Path) -> str:
+    """Say why a pickle is not opened, and what can be done."""
+    return (
+        f"refused: pickle. {pickle} could run code when it is opened; `bertworks convert {pickle.parent} NEW "
+        "--allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
+    )

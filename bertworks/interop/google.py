@@ -17,7 +17,7 @@ from bertworks.errors import ConfigError, UserError
 from bertworks.interop.agreement import architecture, contradictions
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.google_config import GoogleConfig, read_google_config, to_huggingface
-from bertworks.interop.names import GLOBAL_STEP, Parameter, parameters, turned
+from bertworks.interop.names import GLOBAL_STEP, Parameter, parameters
 from bertworks.text.vocabulary import PAD, read_vocabulary
 
 CONFIG_FILE, VOCABULARY_FILE = "bert_config.json", "vocab.txt"
@@ -104,6 +104,11 @@ def _check(bundle: Bundle, config: GoogleConfig, num_pieces: int) -> list[Parame
 
 def _read(bundle: Bundle, wanted: Iterable[Parameter]) -> Tensors:
     return {parameter.huggingface: turned(bundle.read(parameter.google), parameter) for parameter in wanted}
+
+
+def turned(tensor: NDArray[Any], parameter: Parameter) -> NDArray[np.float32]:
+    """Return a tensor of either side as the other side has it, in float32."""
+    return np.ascontiguousarray(tensor.T if parameter.is_transposed else tensor, dtype=np.float32)
 
 
 def pieces_warnings(num_pieces: int, vocab_size: int) -> list[str]:

@@ -4,17 +4,16 @@ The original says "gelu" and computes the tanh form of it, which Hugging Face ca
 of 1e-12 stands in its code alone. What a file does not say has the value that the original's code has for it.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings, validate
-from bertworks.errors import ConfigError, CorruptFile, UserError
+from bertworks.errors import ConfigError, UserError
+from bertworks.interop.folder import read_json
 
 LAYER_NORM_EPS = 1e-12
-_MAX_FILE_BYTES = 1 << 20
 _MAX_SIZE = 10_000_000
 _TO_HUGGINGFACE = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 # The tanh form has three names there; the other two of them compute it in other ways.
@@ -61,24 +60,9 @@ class GoogleConfig(Settings):
 
 def read_google_config(path: Path) -> GoogleConfig:
     """Read a bert_config.json, or raise with all that is wrong in it."""
-    return validate(GoogleConfig, read_json_object(path), str(path))
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object of settings that a small JSON file holds."""
-    try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise CorruptFile(f"{path} has {path.stat().st_size:,} bytes: too large for a configuration")
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; it belongs beside the weights") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CorruptFile(f"{path} holds {type(content).__name__}, not an object of settings")
-    return content
+    if not path.exists():
+        raise UserError(f"{path} is missing; it belongs beside the weights")
+    return validate(GoogleConfig, read_json(path), str(path))
 
 
 def to_huggingface(config: GoogleConfig, architecture: str, pad_id: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from bertworks.errors import ConfigError
 from bertworks.files import atomic_write
 from bertworks.interop.agreement import contradictions
 from bertworks.interop.bundle_writer import write_bundle
-from bertworks.interop.google import CONFIG_FILE, VOCABULARY_FILE, pieces_warnings
+from bertworks.interop.google import CONFIG_FILE, VOCABULARY_FILE, pieces_warnings, turned
 from bertworks.interop.google_config import GoogleConfig, to_google
-from bertworks.interop.names import GLOBAL_STEP, Parameter, parameters, turned
+from bertworks.interop.names import GLOBAL_STEP, Parameter, parameters
 from bertworks.text.vocabulary import write_vocabulary
 
 _STATE_FILE = "checkpoint"

@@ -6,7 +6,7 @@ tensors are checked against each other, and every contradiction is told at once,
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,21 +14,16 @@ import torch
 from torch import Tensor
 
 from bertworks.config import validate
-from bertworks.errors import ConfigError, CorruptFile, UserError
+from bertworks.errors import ConfigError, UserError
 from bertworks.files import atomic_write
-from bertworks.interop.module_names import COUNTERS, TIED, modern_name, theirs_of, to_ours, to_theirs
-from bertworks.interop.weights import read_sharded, read_weights, write_weights
+from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.names import COUNTERS, TIED, by_modern_names, huggingface_names
+from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.heads import OutputHead
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-OWN_FILE = "bertworks.json"
 RIGHT_TO_LEFT_TYPE = "bertworks-right-to-left"
-_MAX_JSON_BYTES = 10_000_000
-_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".ckpt")
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # same functions
 _CLASSIFIERS = {
     "BertForSequenceClassification": "classify",
@@ -60,35 +55,13 @@ def read_folder(folder: Path) -> ModelFolder:
     raw = read_json(folder / CONFIG_FILE)
     about = read_json(folder / OWN_FILE) if (folder / OWN_FILE).exists() else {}
     config = read_config(raw, about, folder / CONFIG_FILE)
-    tensors = _by_modern_names(_read_tensors(folder), folder)
+    tensors = by_modern_names(read_tensors(folder, read_weights), folder)
     heads, labels = _heads(raw, about, tensors, folder), _labels(raw)
     with torch.device("meta"):  # sizes without memory: the tensors bring it
         net = Bert(config, heads, pooler="bert.pooler.dense.weight" in tensors)
     unused = _check(net, tensors, labels, folder)
     net.load_state_dict(to_ours(net.state_dict(), tensors), assign=True)
     return ModelFolder(net, labels, about, unused)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds."""
-    content = parse_json(path)
-    if not isinstance(content, dict):
-        raise CorruptFile(f"{path} holds a {type(content).__name__}, not an object")
-    return content
-
-
-def parse_json(path: Path) -> Any:
-    """Return what a JSON file of a model folder holds."""
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}: not a model folder") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON: {str(error)[:200]}") from error
 
 
 def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -> BertConfig:
@@ -124,36 +97,22 @@ def _not_bert(raw: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    if (folder / WEIGHTS_FILE).exists():
-        return read_weights(folder / WEIGHTS_FILE)
-    if (folder / INDEX_FILE).exists():
-        return read_sharded(folder / INDEX_FILE, read_weight_map(folder / INDEX_FILE))
-    pickles = sorted(path for path in folder.iterdir() if path.suffix in _PICKLE_ENDINGS)
-    if pickles:
-        raise UserError(
-            f"refused: pickle. {pickles[0]} could run code when it is opened; "
-            f"`bertworks convert {folder} NEW --allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
-        )
-    raise UserError(f"{folder} has no {WEIGHTS_FILE}")
+def to_ours(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our parameters of these names, made of their tensors; a single one is not copied."""
+    ours = {}
+    for name in names:
+        parts = [tensors[part] for part in huggingface_names(name)]
+        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return ours
 
 
-def read_weight_map(index: Path) -> dict[str, str]:
-    """Return which tensor lies in which file, by the index of a folder whose weights are in several."""
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CorruptFile(f"{index} has no weight_map of names")
-    return names
-
-
-def _by_modern_names(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    named = {modern_name(name): tensor for name, tensor in tensors.items()}
-    if len(named) < len(tensors):
-        raise CorruptFile(f"{folder} has the same tensor under two names, an old and a new one")
-    bias, copy = "cls.predictions.bias", "cls.predictions.decoder.bias"
-    if copy in named:  # some files have only this one of the two
-        named.setdefault(bias, named[copy])
-    return named
+def to_theirs(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under Hugging Face's names, with the prefix that all but a bare encoder have."""
+    theirs: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        parts = huggingface_names(name)
+        theirs |= dict(zip(parts, parameter.chunk(len(parts)), strict=True))
+    return theirs
 
 
 def _heads(
@@ -193,7 +152,7 @@ def _check(net: Bert, tensors: Mapping[str, Tensor], labels: list[str], folder: 
     if labels and _num_labels(net) not in (None, len(labels)):
         problems.append(f"id2label in {CONFIG_FILE} names {len(labels)} labels, and the head has {_num_labels(net)}")
     for ours, parameter in net.named_parameters():
-        parts = theirs_of(ours)
+        parts = huggingface_names(ours)
         used.update(parts)
         wanted = (parameter.shape[0] // len(parts), *parameter.shape[1:])
         for name in parts:

@@ -1,32 +1,35 @@
-"""One table of BERT's parameters: Google's name, Hugging Face's name, and the shape in terms of the configuration.
+"""One table of BERT's parameters in three columns: our name, Hugging Face's, Google's; and the shape.
 
-Google's matrices of dense layers ("kernel") are [in, out]; Hugging Face's are [out, in], so these alone are transposed.
-The next-sentence weights are [2, hidden] in both. The output matrix of the masked-word head is the word embedding and
-has no entry of its own.
+Ours are shorter, and one matrix makes queries, keys and values together where the others have three: rows of the same
+name of ours are its parts, in order. Shapes are Google's, in terms of the configuration. Google's matrices of dense
+layers ("kernel") are [in, out], all others' are [out, in], so these alone are transposed. The output matrix of the
+masked-word head is the word embedding and has no row of its own.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from bertworks.errors import CorruptFile
 
 SLOTS = ("adam_m", "adam_v")
 GLOBAL_STEP = "global_step"
 POOLER, MASKED_WORD_HEAD, NEXT_SENTENCE_HEAD = "bert/pooler/", "cls/predictions/", "cls/seq_relationship/"
 OPTIONAL = (POOLER, MASKED_WORD_HEAD, NEXT_SENTENCE_HEAD)  # by Google's names; each is there in full or not at all
+AnyTensor = TypeVar("AnyTensor")
 
 
 class Parameter(NamedTuple):
-    """A parameter by both names; its shape as Google has it, in numbers or names of settings."""
+    """A parameter by its three names; its shape as Google has it, in numbers or names of settings."""
 
-    google: str
+    ours: str
     huggingface: str
+    google: str
     shape: tuple[str | int, ...]
 
     @property
     def is_transposed(self) -> bool:
-        """Tell whether the one has rows where the other has columns."""
+        """Tell whether Google has rows where the others have columns."""
         return "kernel" in self.google.split("/")
 
     def slots(self) -> "list[Parameter]":
@@ -36,68 +39,118 @@ class Parameter(NamedTuple):
         ]
 
 
-def _dense(google: str, huggingface: str, num_in: str, num_out: str) -> tuple[Parameter, Parameter]:
+def _dense(ours: str, huggingface: str, google: str, num_in: str, num_out: str) -> tuple[Parameter, Parameter]:
     return (
-        Parameter(f"{google}/kernel", f"{huggingface}.weight", (num_in, num_out)),
-        Parameter(f"{google}/bias", f"{huggingface}.bias", (num_out,)),
+        Parameter(f"{ours}.weight", f"{huggingface}.weight", f"{google}/kernel", (num_in, num_out)),
+        Parameter(f"{ours}.bias", f"{huggingface}.bias", f"{google}/bias", (num_out,)),
     )
 
 
-def _norm(google: str, huggingface: str) -> tuple[Parameter, Parameter]:
+def _norm(ours: str, huggingface: str, google: str) -> tuple[Parameter, Parameter]:
     return (
-        Parameter(f"{google}/LayerNorm/gamma", f"{huggingface}.LayerNorm.weight", ("hidden_size",)),
-        Parameter(f"{google}/LayerNorm/beta", f"{huggingface}.LayerNorm.bias", ("hidden_size",)),
+        Parameter(f"{ours}.weight", f"{huggingface}.weight", f"{google}/gamma", ("hidden_size",)),
+        Parameter(f"{ours}.bias", f"{huggingface}.bias", f"{google}/beta", ("hidden_size",)),
     )
 
 
-def _embedding(kind: str, num_rows: str) -> Parameter:
-    return Parameter(f"bert/embeddings/{kind}", f"bert.embeddings.{kind}.weight", (num_rows, "hidden_size"))
+def _embedding(ours: str, theirs: str, num_rows: str) -> Parameter:
+    names = f"embeddings.{ours}.weight", f"bert.embeddings.{theirs}.weight", f"bert/embeddings/{theirs}"
+    return Parameter(*names, (num_rows, "hidden_size"))
 
 
+_WIDTH, _INNER_WIDTH = "hidden_size", "intermediate_size"
 _EMBEDDINGS = (
-    _embedding("word_embeddings", "vocab_size"),
-    _embedding("position_embeddings", "max_position_embeddings"),
-    _embedding("token_type_embeddings", "type_vocab_size"),
-    *_norm("bert/embeddings", "bert.embeddings"),
+    _embedding("token", "word_embeddings", "vocab_size"),
+    _embedding("position", "position_embeddings", "max_position_embeddings"),
+    _embedding("segment", "token_type_embeddings", "type_vocab_size"),
+    *_norm("embeddings.norm", "bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm"),
 )
-_LAYER = (  # names below bert/encoder/layer_N/ and bert.encoder.layer.N.
-    *_dense("attention/self/query", "attention.self.query", "hidden_size", "hidden_size"),
-    *_dense("attention/self/key", "attention.self.key", "hidden_size", "hidden_size"),
-    *_dense("attention/self/value", "attention.self.value", "hidden_size", "hidden_size"),
-    *_dense("attention/output/dense", "attention.output.dense", "hidden_size", "hidden_size"),
-    *_norm("attention/output", "attention.output"),
-    *_dense("intermediate/dense", "intermediate.dense", "hidden_size", "intermediate_size"),
-    *_dense("output/dense", "output.dense", "intermediate_size", "hidden_size"),
-    *_norm("output", "output"),
+_LAYER = (  # names below blocks.N., bert.encoder.layer.N. and bert/encoder/layer_N/
+    *_dense("qkv", "attention.self.query", "attention/self/query", _WIDTH, _WIDTH),
+    *_dense("qkv", "attention.self.key", "attention/self/key", _WIDTH, _WIDTH),
+    *_dense("qkv", "attention.self.value", "attention/self/value", _WIDTH, _WIDTH),
+    *_dense("attention_out", "attention.output.dense", "attention/output/dense", _WIDTH, _WIDTH),
+    *_norm("attention_norm", "attention.output.LayerNorm", "attention/output/LayerNorm"),
+    *_dense("up", "intermediate.dense", "intermediate/dense", _WIDTH, _INNER_WIDTH),
+    *_dense("down", "output.dense", "output/dense", _INNER_WIDTH, _WIDTH),
+    *_norm("norm", "output.LayerNorm", "output/LayerNorm"),
 )
+_WORD_HEAD = "cls.predictions.transform", "cls/predictions/transform"
 _HEADS = (
-    *_dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"),
-    *_dense("cls/predictions/transform/dense", "cls.predictions.transform.dense", "hidden_size", "hidden_size"),
-    *_norm("cls/predictions/transform", "cls.predictions.transform"),
-    Parameter("cls/predictions/output_bias", "cls.predictions.bias", ("vocab_size",)),
-    Parameter("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", (2, "hidden_size")),
-    Parameter("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", (2,)),
+    *_dense("pooler", "bert.pooler.dense", "bert/pooler/dense", _WIDTH, _WIDTH),
+    *_dense("heads.mlm.dense", f"{_WORD_HEAD[0]}.dense", f"{_WORD_HEAD[1]}/dense", _WIDTH, _WIDTH),
+    *_norm("heads.mlm.norm", f"{_WORD_HEAD[0]}.LayerNorm", f"{_WORD_HEAD[1]}/LayerNorm"),
+    Parameter("heads.mlm.bias", "cls.predictions.bias", "cls/predictions/output_bias", ("vocab_size",)),
+    Parameter(
+        "heads.nsp.out.weight", "cls.seq_relationship.weight", "cls/seq_relationship/output_weights", (2, _WIDTH)
+    ),
+    Parameter("heads.nsp.out.bias", "cls.seq_relationship.bias", "cls/seq_relationship/output_bias", (2,)),
 )
+# The heads of fine-tuning: every script of Google's has names of its own for them.
+_FINE_TUNED = {"heads.classify.out": "classifier", "heads.choose.out": "classifier", "heads.tag.out": "classifier",
+               "heads.span.out": "qa_outputs"}  # fmt: skip
+# What Hugging Face's files may hold a second time: the matrix and the bias of the MLM head, which are tied to these.
+TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+COUNTERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")  # 0, 1, 2, ... and zeros
+_OF_A_BARE_ENCODER = ("embeddings.", "encoder.", "pooler.")  # whose files leave "bert." out
+_OLD_ENDINGS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
+_LAYER_NUMBER = re.compile(r"\.(\d+)\.")
 
 
 def parameters(num_layers: int) -> Iterator[Parameter]:
     """Give every parameter of a model with so many layers and both pre-training heads."""
     yield from _EMBEDDINGS
     for layer in range(num_layers):
-        for google, huggingface, shape in _LAYER:
-            prefixes = f"bert/encoder/layer_{layer}/", f"bert.encoder.layer.{layer}."
-            yield Parameter(prefixes[0] + google, prefixes[1] + huggingface, shape)
+        yield from (_in_layer(layer, parameter) for parameter in _LAYER)
     yield from _HEADS
 
 
+def _in_layer(layer: int | str, parameter: Parameter) -> Parameter:
+    return Parameter(
+        f"blocks.{layer}.{parameter.ours}",
+        f"bert.encoder.layer.{layer}.{parameter.huggingface}",
+        f"bert/encoder/layer_{layer}/{parameter.google}",
+        parameter.shape,
+    )
+
+
+def _by_ours() -> dict[str, tuple[str, ...]]:
+    """Return Hugging Face's names of each of ours; `#` stands for a layer's number."""
+    parts: dict[str, tuple[str, ...]] = {}
+    for parameter in (*_EMBEDDINGS, *(_in_layer("#", parameter) for parameter in _LAYER), *_HEADS):
+        parts[parameter.ours] = (*parts.get(parameter.ours, ()), parameter.huggingface)
+    for ours, theirs in _FINE_TUNED.items():
+        parts |= {f"{ours}.{kind}": (f"{theirs}.{kind}",) for kind in ("weight", "bias")}
+    return parts
+
+
+_BY_OURS = _by_ours()
+
+
+def huggingface_names(ours: str) -> tuple[str, ...]:
+    """Return Hugging Face's names of the tensors, in order, that one of our parameters is made of."""
+    layer = _LAYER_NUMBER.search(ours)
+    names = _BY_OURS[_LAYER_NUMBER.sub(".#.", ours)]
+    return tuple(name.replace(".#.", f".{layer[1]}.") for name in names) if layer else names
+
+
 def modern_name(name: str) -> str:
-    """Return a Hugging Face name as it is spelt today; old files say gamma and beta for a LayerNorm's parameters."""
-    for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
+    """Return a Hugging Face name as it is spelt today: with "bert." before it, weight and bias for gamma and beta."""
+    for old, new in _OLD_ENDINGS.items():
         if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
+            name = name.removesuffix(old) + new
+    return f"bert.{name}" if name.startswith(_OF_A_BARE_ENCODER) else name
 
 
-def turned(tensor: NDArray[Any], parameter: Parameter) -> NDArray[np.float32]:
-    """Return a tensor of either side as the other side has it, in float32."""
-    return np.ascontiguousarray(tensor.T if parameter.is_transposed else tensor, dtype=np.float32)
+def by_modern_names(tensors: Mapping[str, AnyTensor], where: object) -> dict[str, AnyTensor]:
+    """Return tensors by the names of today; what is there only as the copy of another gets the other's name too."""
+    named = {modern_name(name): tensor for name, tensor in tensors.items()}
+    if len(named) < len(tensors):
+        raise CorruptFile(f"{where} has the same tensor under two names, an old and a new one")
+    for copy, original in TIED.items():
+        if copy in named:
+            named.setdefault(original, named[copy])
+    return named

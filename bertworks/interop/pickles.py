@@ -14,21 +14,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_folder, safe_join
-from bertworks.interop.huggingface import WEIGHTS_FILE, read_folder, read_weight_map
-from bertworks.interop.weights import Entry, view_of, write_weights
+from bertworks.files import MANIFEST_NAME, atomic_folder
+from bertworks.interop.folder import WEIGHTS_FILE, read_sharded
+from bertworks.interop.huggingface import read_folder
+from bertworks.interop.safetensors_format import NUM_BYTES, Entry
+from bertworks.interop.weights import view_of, write_weights
 
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
 _TIMEOUT_S = 60
 _TYPES = {
-    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
-    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
+    "BoolStorage": "BOOL",
 }  # fmt: skip
 _SMALL_FILES = (
     "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "bertworks.json",
@@ -68,8 +69,8 @@ def _describe(path: Path) -> dict[str, list[Any]]:
 
 
 def _tensor(mapped: mmap.mmap, kind: str, first_byte: int, num_items: int, *view: Any) -> Tensor:
-    dtype = _TYPES[kind]
-    storage = view_of(mapped, Entry(dtype, (num_items,), first_byte, num_items * dtype.itemsize))
+    type_name = _TYPES[kind]
+    storage = view_of(mapped, Entry(type_name, (num_items,), first_byte, num_items * NUM_BYTES[type_name]))
     offset, size, stride = view
     return storage.as_strided(size, stride, offset)
 
@@ -82,26 +83,27 @@ def pickle_to_folder(source: str | os.PathLike[str], destination: str | os.PathL
         destination: a folder that is not there yet; it appears only if it opens as a model.
     """
     source = Path(source)
-    tensors = _read_all(source)
+    tensors = read_pickled_folder(source)
     with atomic_folder(destination) as temporary:
-        for name in _SMALL_FILES:
-            if (source / name).is_file():
-                (temporary / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(source / name, temporary / name)
-        write_weights(temporary / WEIGHTS_FILE, tensors)
-        read_folder(temporary)
+        write_unpickled(temporary, source, tensors)
 
 
-def _read_all(folder: Path) -> dict[str, Tensor]:
+def read_pickled_folder(folder: Path) -> dict[str, Tensor]:
+    """Return the weights of a folder with pytorch_model.bin, or with several such files and their index."""
     if (folder / PICKLE_FILE).is_file():
         return read_pickle_weights(folder / PICKLE_FILE)
-    index = folder / PICKLE_INDEX_FILE
-    if not index.is_file():
+    if not (folder / PICKLE_INDEX_FILE).is_file():
         raise UserError(f"{folder} has neither {PICKLE_FILE} nor {PICKLE_INDEX_FILE}")
-    names = read_weight_map(index)
-    tensors: dict[str, Tensor] = {}
-    for file_name in sorted(set(names.values())):
-        tensors |= read_pickle_weights(safe_join(folder, file_name))
-    if missing := sorted(set(names) - set(tensors)):
-        raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
-    return tensors
+    return read_sharded(folder / PICKLE_INDEX_FILE, read_pickle_weights)
+
+
+def write_unpickled(folder: Path, source: Path, tensors: dict[str, Tensor]) -> list[str]:
+    """Write the weights of `source` and copies of its small files; returns the names of files that are left out."""
+    for name in _SMALL_FILES:
+        if (source / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
+    write_weights(folder / WEIGHTS_FILE, tensors)
+    read_folder(folder)  # or raise: what does not open is no result
+    names = (path.name for path in source.iterdir() if not path.name.startswith("pytorch_model"))
+    return sorted(name for name in names if not (folder / name).exists() and name != MANIFEST_NAME)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
-from bertworks.interop.huggingface import parse_json, read_json
+from bertworks.interop.folder import parse_json, read_json
 
 MODULES_FILE = "modules.json"
 _LENGTH_FILE = "sentence_bert_config.json"

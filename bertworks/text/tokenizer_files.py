@@ -30,10 +30,10 @@ from bertworks.text.wordpiece import MAX_WORD_LENGTH
 
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _MAX_PIECES = 10_000_000
-_SETTINGS = (  # our name, transformers' name, and what holds where neither is said
-    ("lowercase", "do_lower_case", True),
-    ("strip_accents", "strip_accents", None),
-    ("split_cjk", "tokenize_chinese_chars", True),
+_SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and what holds where none is said
+    ("lowercase", "do_lower_case", "lowercase", True),
+    ("strip_accents", "strip_accents", "strip_accents", None),
+    ("split_cjk", "tokenize_chinese_chars", "handle_chinese_chars", True),
 )
 
 
@@ -93,15 +93,39 @@ def pieces_by_id(vocab: Any, path: Path) -> list[str]:
 
 
 def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
-    """Return the settings that a folder's tokenizer_config.json states; where it is silent, those of the original."""
+    """Return the settings that a folder states; where it is silent, those of the original.
+
+    tokenizer_config.json comes first. Where it is missing or does not speak of lower-casing, tokenizer.json is asked;
+    where it does, accents follow what it says, whatever tokenizer.json has.
+    """
+    settings: dict[str, Any] = {name: default for name, _, _, default in _SETTINGS} | {"lowercase": lowercase}
     path = folder / CONFIG_FILE
-    config = {"do_lower_case": lowercase} | (read_object(path) if path.exists() else {})
-    settings: dict[str, Any] = {}
-    for name, key, default in _SETTINGS:
-        settings[name] = config.get(key, default)
-        if not isinstance(settings[name], bool) and settings[name] is not default:
-            raise UserError(f"{path}: {key} is {settings[name]!r}, which is neither true nor false")
+    config = read_object(path) if path.exists() else {}
+    if "do_lower_case" not in config and (folder / TOKENIZER_FILE).exists():
+        found = _bert_normalizer(read_object(folder / TOKENIZER_FILE).get("normalizer"))
+        settings |= _stated(found, {key: name for name, _, key, _ in _SETTINGS}, folder / TOKENIZER_FILE)
+    return settings | _stated(config, {key: name for name, key, _, _ in _SETTINGS}, path)
+
+
+def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[str, bool | None]:
+    """Return what a file states, by our names; only accents may be left open (null), to follow lower-casing."""
+    settings = {}
+    for key, name in names.items():
+        if key in stated:
+            settings[name] = stated[key]
+            if not isinstance(stated[key], bool) and (name, stated[key]) != ("strip_accents", None):
+                raise UserError(f"{path}: {key} is {stated[key]!r}, which is neither true nor false")
     return settings
+
+
+def _bert_normalizer(normalizer: Any) -> dict[str, Any]:
+    """Return the one step of a tokenizer.json's normalisation that has BERT's settings; an empty one if none has."""
+    if not isinstance(normalizer, dict):
+        return {}
+    steps = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]
+    if not isinstance(steps, list):
+        return {}
+    return next((step for step in steps if isinstance(step, dict) and step.get("type") == "BertNormalizer"), {})
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -129,7 +153,7 @@ def _config(rules: Rules) -> dict[str, Any]:
 
 def rules_config(rules: Rules) -> dict[str, bool]:
     """State the rules as transformers names them."""
-    return {key: getattr(rules, name) for name, key, _ in _SETTINGS}
+    return {key: getattr(rules, name) for name, key, _, _ in _SETTINGS}
 
 
 def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from torch import Tensor
 from bertworks import __version__
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, discard_folder, sync_folder, verify_manifest
-from bertworks.interop.huggingface import CONFIG_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.folder import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.weights import read_weights, write_weights
 from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, check_room, refusals_with_room
 
 FORMAT = 1  # of state.json
-OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
+STATE_FILE = "state.json"
 _NEEDED_FILES = (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE, STATE_FILE)
 _TENSOR_FILES = (WEIGHTS_FILE, OPTIMIZER_FILE)
 _FOLDER_NAME = re.compile(r"step-(\d{8,})")

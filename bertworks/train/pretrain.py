@@ -23,8 +23,7 @@ from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.interop.huggingface import write_folder
-from bertworks.interop.module_names import to_ours
+from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.model import find_device
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset

@@ -12,7 +12,6 @@ import bertworks
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.interop.huggingface import read_folder, write_folder
 from bertworks.interop.sentence_folders import find_encoder, read_pooling
-from bertworks.interop.weights import read_sharded
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
@@ -241,11 +240,12 @@ def test_an_index_without_names_is_corrupt(folder, index):
 
 
 def test_an_index_that_lists_what_is_not_there(folder):
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     index = folder / "model.safetensors.index.json"
-    with pytest.raises(CorruptFile, match="lists 'nothing'"):
-        read_sharded(index, {"nothing": "model.safetensors"})
-    with pytest.raises(UserError, match="No such file"):
-        read_sharded(index, {"nothing": "model-2.safetensors"})
+    for name, words in (("model-1.safetensors", "lists 'nothing'"), ("model-2.safetensors", "No such file")):
+        index.write_text(json.dumps({"weight_map": {"nothing": name}}))
+        with pytest.raises(UserError, match=words):
+            read_folder(folder)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])

@@ -2,33 +2,23 @@
 
 import json
 import pickle
-import sys
 import zipfile
 
 import numpy as np
 import pytest
+import torch
 from google_reference import CONFIG, pieces, random_variables, write_folder
+from safetensors.torch import load_file
 
-from bertworks import Tokenizer, cli
+from bertworks import Tokenizer
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.convert import convert, has_capitals
-from bertworks.interop.folder import read_safetensors, with_modern_names, write_safetensors
+from bertworks.interop.names import by_modern_names
+from bertworks.interop.numpy_weights import read_arrays, write_arrays
 
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-
-
-@pytest.fixture
-def bertworks(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bertworks", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
@@ -48,9 +38,9 @@ def contents(folder):
 
 def rewrite(folder, change):
     """Change the weights of a folder."""
-    tensors = read_safetensors(folder / "model.safetensors")
+    tensors = read_arrays(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    write_safetensors(folder / "model.safetensors", change(tensors))
+    write_arrays(folder / "model.safetensors", change(tensors))
 
 
 def test_a_checkpoint_becomes_a_folder_with_all_files(bertworks, google, tmp_path):
@@ -209,19 +199,115 @@ def test_a_pickle_is_refused_and_never_opened(bertworks, tmp_path, name):
     code, _, err = bertworks("convert", tmp_path / "in" / name, tmp_path / "out")
     assert code == 2
     assert "refused: pickle" in err
+    assert "--allow-pickle" in err
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.fixture
+def pickled(folder):
+    """A folder of 2019: pickled weights, a vocabulary, and nothing that says whether text is lower-cased."""
+    weights = load_file(folder / "model.safetensors")
+    torch.save({name: tensor.clone() for name, tensor in weights.items()}, folder / "pytorch_model.bin")
+    names = ("model.safetensors", "optimizer.safetensors", "tokenizer.json", "tokenizer_config.json", "manifest.json")
+    for name in names:
+        (folder / name).unlink()
+    return folder
+
+
+def test_pickled_weights_become_a_folder_when_that_is_allowed(bertworks, google, pickled, tmp_path):
+    """S1: without the flag they are refused, with the advice."""
+    code, out, err = bertworks("convert", pickled, tmp_path / "safe")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: refused: pickle")
+    assert f"`bertworks convert {pickled} NEW --allow-pickle`" in err
+    assert not (tmp_path / "safe").exists()
+    (pickled / "training_args.bin").touch()
+    code, out, err = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle")
+    assert code == 0
+    assert f"{len(random_variables())} tensors" in out
+    assert err == "note: left out: training_args.bin\n"
+    assert set(verify_manifest(tmp_path / "safe")) == {
+        "config.json", "model.safetensors", "vocab.txt", "bertworks.json",
+    }  # fmt: skip
+    convert(tmp_path / "safe", tmp_path / "back/bert_model.ckpt")
+    for name, variable in random_variables(with_optimizer=True).items():
+        if name in random_variables():
+            np.testing.assert_array_equal(Bundle(tmp_path / "back/bert_model.ckpt").read(name), variable)
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), True), (("--cased",), False), (("--lowercase",), True)])
+def test_how_text_was_can_be_said_of_pickled_weights(bertworks, pickled, tmp_path, options, expected):
+    code, out, _ = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle", "--json", *options)
+    assert code == 0
+    assert json.loads(out)["lowercase"] is expected
+    assert Tokenizer.from_folder(tmp_path / "safe").rules.lowercase is expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("out.ckpt",), "makes a model folder of a folder"),
+        (("out", "--to", "google"), "makes a model folder of a folder"),
+        (("out", "--with-optimizer"), "without --with-optimizer"),
+        (("folder",), "not an empty folder"),
+    ],
+)
+def test_pickled_weights_become_nothing_else(bertworks, pickled, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    before = contents(pickled)
+    code, out, err = bertworks("convert", "folder", *arguments, "--allow-pickle")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert contents(pickled) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "google"]
+
+
+def test_a_pickle_that_asks_for_more_is_refused_even_when_pickles_are_allowed(bertworks, pickled, tmp_path):
+    """S1"""
+    (pickled / "pytorch_model.bin").write_bytes(pickle.dumps(Canary(tmp_path / "canary")))
+    (tmp_path / "empty").mkdir()
+    code, _, err = bertworks("convert", pickled, tmp_path / "empty", "--allow-pickle")
+    assert code == 2
+    assert "refused: pickle" in err
+    assert not (tmp_path / "canary").exists()
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_the_flag_changes_nothing_where_no_pickle_is(bertworks, google, folder, tmp_path):
+    assert bertworks("convert", google, tmp_path / "out", "--allow-pickle")[0] == 0
+    assert "is a model folder already" in bertworks("convert", folder, tmp_path / "new", "--allow-pickle")[2]
+
+
+def test_a_folder_with_several_weight_files_goes_to_google_too(bertworks, google, folder, tmp_path):
+    tensors = read_arrays(folder / "model.safetensors")
+    files = {name: f"model-{number % 3 + 1}-of-3.safetensors" for number, name in enumerate(tensors)}
+    for file in set(files.values()):
+        write_arrays(folder / file, {name: tensors[name] for name in tensors if files[name] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    (folder / "model.safetensors").unlink()
+    assert bertworks("convert", folder, tmp_path / "back/bert_model.ckpt", "--with-optimizer", "-q") == (0, "", "")
+    data = "bert_model.ckpt.data-00000-of-00001"
+    assert (tmp_path / "back" / data).read_bytes() == (google / data).read_bytes()
+
+
+def test_an_empty_file_by_the_checkpoints_name_is_no_pickle(bertworks, google, tmp_path):
+    """Some code looks for the prefix as if it were a file, so people make one."""
+    (google / "bert_model.ckpt").touch()
+    assert bertworks("convert", google / "bert_model.ckpt", tmp_path / "a", "-q") == (0, "", "")
+    assert bertworks("convert", google, tmp_path / "b", "-q") == (0, "", "")
 
 
 def test_safetensors_open_in_the_library_and_come_back(tmp_path):
     from safetensors import safe_open
 
     tensors = {"b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "a": np.float32([1]), "step": np.array(3, np.int64)}
-    write_safetensors(tmp_path / "x", tensors)
+    write_arrays(tmp_path / "x", tensors)
     with safe_open(tmp_path / "x", framework="numpy") as opened:
         assert opened.metadata() == {"format": "pt"}
         for name, expected in tensors.items():
             np.testing.assert_array_equal(opened.get_tensor(name), expected)
-    for name, found in read_safetensors(tmp_path / "x").items():
+    for name, found in read_arrays(tmp_path / "x").items():
         np.testing.assert_array_equal(found, tensors[name])
         assert found.flags.aligned
 
@@ -229,7 +315,7 @@ def test_safetensors_open_in_the_library_and_come_back(tmp_path):
 @pytest.mark.parametrize("length", range(1, 9))
 def test_the_numbers_of_safetensors_begin_at_multiples_of_their_width(tmp_path, length):
     tensors = {"a" * length: np.ones(3, np.float32), "z": np.array(3, np.int64)}
-    write_safetensors(tmp_path / "x", tensors)
+    write_arrays(tmp_path / "x", tensors)
     content = (tmp_path / "x").read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -241,7 +327,7 @@ def test_the_numbers_of_safetensors_begin_at_multiples_of_their_width(tmp_path, 
 def test_damaged_safetensors_are_corrupt(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(CorruptFile):
-        read_safetensors(tmp_path / "x")
+        read_arrays(tmp_path / "x")
 
 
 def stored_as(tensors, code):
@@ -256,7 +342,8 @@ def stored_as(tensors, code):
 
 
 def test_bfloat16_weights_are_written_exactly_as_float32(folder, tmp_path):
-    tensors = read_safetensors(folder / "model.safetensors")
+    tensors = read_arrays(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()  # the tensors are views of it
     (folder / "model.safetensors").write_bytes(stored_as(tensors, "BF16"))
     convert(folder, tmp_path / "g/x.ckpt")
     found = Bundle(tmp_path / "g/x.ckpt").read("cls/predictions/output_bias")
@@ -265,7 +352,8 @@ def test_bfloat16_weights_are_written_exactly_as_float32(folder, tmp_path):
 
 
 def test_another_type_is_refused_by_name(folder, tmp_path):
-    tensors = read_safetensors(folder / "model.safetensors")
+    tensors = read_arrays(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()  # the tensors are views of it
     (folder / "model.safetensors").write_bytes(stored_as(tensors, "I16"))
     with pytest.raises(UserError, match="is I16; only"):
         convert(folder, tmp_path / "g/x.ckpt")
@@ -319,8 +407,8 @@ def test_an_output_matrix_of_its_own_cannot_be_written(folder, tmp_path):
 
 def test_a_layer_norm_by_both_names_is_refused():
     one = np.ones(3, np.float32)
-    with pytest.raises(UserError, match="twice"):
-        with_modern_names({"bert.x.LayerNorm.gamma": one, "bert.x.LayerNorm.weight": one})
+    with pytest.raises(UserError, match="the same tensor under two names"):
+        by_modern_names({"bert.x.LayerNorm.gamma": one, "bert.x.LayerNorm.weight": one}, "folder")
 
 
 def test_the_configuration_is_the_originals_again(folder, tmp_path):

@@ -4,26 +4,17 @@ import json
 
 import numpy as np
 import pytest
-from google_reference import CONFIG, SIZES, pieces, random_variables, variable_shapes, write_folder
+from google_reference import CONFIG, pieces, random_variables, variable_shapes, write_folder
 
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.google import find_checkpoint, read_google
 from bertworks.interop.google_config import GoogleConfig, read_google_config, to_google, to_huggingface
 from bertworks.interop.google_writer import write_google
-from bertworks.interop.names import modern_name, parameters
 
 
 def huggingface_config(**changes):
     return to_huggingface(GoogleConfig(**CONFIG), "BertForPreTraining", 0) | changes
-
-
-def test_the_table_has_every_variable_of_the_original_once():
-    table = list(parameters(SIZES["num_hidden_layers"]))
-    config = GoogleConfig(**CONFIG)
-    found = {parameter.google: tuple(config.size(size) for size in parameter.shape) for parameter in table}
-    assert found == variable_shapes(CONFIG)
-    assert len({parameter.huggingface for parameter in table}) == len(table) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -44,20 +35,6 @@ def test_names_are_those_of_both_sides(tmp_path, google, huggingface, is_transpo
     model = read_google(write_folder(tmp_path, variables))
     expected = variables[google].T if is_transposed else variables[google]
     np.testing.assert_array_equal(model.tensors[huggingface], expected)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"),
-        ("cls.predictions.transform.LayerNorm.beta", "cls.predictions.transform.LayerNorm.bias"),
-        ("bert.pooler.dense.weight", "bert.pooler.dense.weight"),
-        ("bert.gamma.dense.bias", "bert.gamma.dense.bias"),
-    ],
-)
-def test_old_spellings_become_those_of_today(old, new):
-    assert modern_name(old) == new
-    assert modern_name(new) == new
 
 
 @pytest.mark.parametrize(

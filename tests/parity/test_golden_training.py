@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.interop.google import read_google
-from bertworks.interop.module_names import theirs_of, to_ours
-from bertworks.interop.names import GLOBAL_STEP, SLOTS, parameters, turned
+from bertworks.interop.google import read_google, turned
+from bertworks.interop.huggingface import to_ours
+from bertworks.interop.names import GLOBAL_STEP, SLOTS, huggingface_names, parameters
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.packing import pack
@@ -103,7 +103,7 @@ def ours_by_their_names(net, optimizer):
     found = {}
     state = optimizer.state_dict()
     for name, parameter in net.named_parameters():
-        theirs = theirs_of(name)
+        theirs = huggingface_names(name)
         for ending, tensor in [("", parameter.detach()), *((f".{slot}", state[f"{name}.{slot}"]) for slot in SLOTS)]:
             parts = tensor.chunk(len(theirs))
             found |= {other + ending: part.numpy() for other, part in zip(theirs, parts, strict=True)}

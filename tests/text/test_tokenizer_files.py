@@ -120,6 +120,52 @@ def test_settings_of_other_folders_are_honoured(tmp_path, config, rules):
     assert Tokenizer.from_folder(write_folder(tmp_path, config)).rules == rules
 
 
+BERT = "BertNormalizer"
+
+
+@pytest.mark.parametrize(
+    ("config", "normalizer", "rules"),
+    [
+        (None, {"type": BERT, "lowercase": False, "strip_accents": None}, Rules(False, False)),
+        (None, {"type": BERT, "lowercase": False, "strip_accents": True}, Rules(False, True)),
+        (None, {"type": BERT, "lowercase": True, "strip_accents": False}, Rules(True, False)),
+        (None, {"type": BERT, "handle_chinese_chars": False}, Rules(split_cjk=False)),
+        (None, {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": BERT, "lowercase": False}]}, Rules(0, 0)),
+        ({"model_max_length": 512}, {"type": BERT, "lowercase": False}, Rules(False, False)),
+        ({"tokenize_chinese_chars": False}, {"type": BERT, "lowercase": False}, Rules(False, False, False)),
+        ({"do_lower_case": True}, {"type": BERT, "lowercase": False, "strip_accents": False}, Rules()),
+        ({"do_lower_case": False}, {"type": BERT, "lowercase": True, "strip_accents": True}, Rules(False, False)),
+        (None, None, Rules()),
+        (None, {"type": "NFC"}, Rules()),
+        (None, {"type": "Sequence", "normalizers": 5}, Rules()),
+        (None, {"type": "Sequence", "normalizers": [7]}, Rules()),
+        (None, [BERT], Rules()),
+    ],
+)
+@pytest.mark.parametrize("vocab", ["[UNK]\na\n", None])
+def test_what_tokenizer_config_does_not_say_is_read_from_tokenizer_json(tmp_path, config, normalizer, rules, vocab):
+    tokenizer = model({"[UNK]": 0, "a": 1}) | {"normalizer": normalizer}
+    assert Tokenizer.from_folder(write_folder(tmp_path, config, vocab, tokenizer=tokenizer)).rules == rules
+
+
+@pytest.mark.parametrize("rules", ALL_RULES, ids=str)
+def test_tokenizer_json_alone_says_all_rules(tmp_path, pieces, rules):
+    make(pieces, rules).save(tmp_path)
+    for name in ("tokenizer_config.json", "vocab.txt"):
+        (tmp_path / name).unlink()
+        assert Tokenizer.from_folder(tmp_path).rules == rules
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    again = Tokenizer.from_folder(tmp_path)
+    assert [theirs.encode(text).ids for text in ORDINARY] == [again.encode(text).ids for text in ORDINARY]
+
+
+@pytest.mark.parametrize(("key", "value"), [("lowercase", "no"), ("lowercase", None), ("handle_chinese_chars", 1)])
+def test_a_bad_setting_of_tokenizer_json_is_named(tmp_path, key, value):
+    folder = write_folder(tmp_path, tokenizer={"normalizer": {"type": BERT, key: value}})
+    with pytest.raises(UserError, match=rf"tokenizer\.json: {key} is {value!r}, which is neither true nor false"):
+        Tokenizer.from_folder(folder)
+
+
 def test_a_folder_that_transformers_wrote_opens(tmp_path, pieces):
     """Since version 5 it holds no vocab.txt."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: its files are UNTESTED")

@@ -1,27 +1,23 @@
 """The commands that use a model: fill, nsp, embed, features, attend."""
 
-import sys
-from collections.abc import Iterator
+import os
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from bertworks.cli.inputs import check_utf8, file_lines, lines_of
+from bertworks.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    LayersOption,
+    ModelArgument,
+    TextsArgument,
+    TruncateOption,
+    print_json,
+)
 from bertworks.errors import UserError
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A model folder, a run folder, or a name in the local Hugging Face cache."),
-]
-TextsArgument = Annotated[
-    list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")
-]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-LayersOption = Annotated[str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1,-2 or all.")]
 
 
 def fill(
@@ -36,10 +32,10 @@ def fill(
 ) -> None:
     """Guess what stands at each [MASK] of a text."""
     net = _load(model, device, dtype)
-    for text in _lines(texts):
+    for text in lines_of(texts):
         masks = net.fill(text, top_k, targets=target, truncate=truncate)
         if as_json:
-            _print_json(masks)
+            print_json(masks)
             continue
         for number, guesses in enumerate(masks, 1):
             typer.echo(text if len(masks) == 1 else f"{text}  (mask {number} of {len(masks)})")
@@ -57,9 +53,9 @@ def nsp(
     as_json: JsonOption = False,
 ) -> None:
     """Tell how likely B follows A in a document."""
-    follows = _load(model, device, dtype).nsp(_utf8(first), _utf8(second), truncate=truncate)
+    follows = _load(model, device, dtype).nsp(check_utf8(first), check_utf8(second), truncate=truncate)
     if as_json:
-        _print_json({"is_next": follows, "is_random": 1 - follows})
+        print_json({"is_next": follows, "is_random": 1 - follows})
     else:
         typer.echo(f"{follows:6.1%}  B follows A\n{1 - follows:6.1%}  B is from elsewhere")
 
@@ -86,7 +82,7 @@ def embed(
     if out:
         check_can_write(out)
     net = _load(model, device, dtype)
-    lines = list(_lines(texts))
+    lines = list(lines_of(texts))
     options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "truncate": truncate}
     vectors = net.embed(lines, layers=_layers(layers, net), **options)
     if out:
@@ -95,7 +91,7 @@ def embed(
         typer.echo(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers", err=True)
         return
     for vector in vectors.tolist():
-        _print_json(vector) if as_json else typer.echo(" ".join(f"{number:.6f}" for number in vector))
+        print_json(vector) if as_json else typer.echo(" ".join(f"{number:.6f}" for number in vector))
 
 
 def features(
@@ -114,7 +110,7 @@ def features(
 
     check_can_write(out)
     net = _load(model, device, dtype)
-    lines = list(_lines(["-"])) if source == "-" else _file_lines(Path(source))
+    lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     if not lines:
         raise UserError(f"no text in {'standard input' if source == '-' else source}; it has one on each line")
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
@@ -134,54 +130,19 @@ def attend(
     from bertworks.files import atomic_write, check_can_write
 
     check_can_write(out)
-    encoding, weights = _load(model, device, "float32").attention(_utf8(text), pair and _utf8(pair), truncate=truncate)
+    texts = [check_utf8(part) for part in (text, pair) if part is not None]
+    encoding, weights = _load(model, device, "float32").attention(*texts, truncate=truncate)
+    title = f"{Path(os.path.abspath(model)).name}: {' | '.join(texts)}"  # a folder has a name even where "." is given
     with atomic_write(out) as stream:
-        stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, Path(model).name))
+        stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, title))
     num_layers, num_heads, num_tokens, _ = weights.shape
     typer.echo(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands of this file to the command line."""
-    for command in (fill, nsp, embed, features, attend):
-        app.command(no_args_is_help=True)(command)
 
 
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.model import load
 
     return load(model, device=device, dtype=dtype)
-
-
-def _lines(texts: list[str]) -> Iterator[str]:
-    return _decoded(sys.stdin.buffer, "standard input") if texts == ["-"] else map(_utf8, texts)
-
-
-def _file_lines(path: Path) -> list[str]:
-    try:
-        with open(path, "rb") as stream:
-            return list(_decoded(stream, str(path)))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
-    """Give the lines of a stream, which end at line breaks and at no other sign."""
-    for number, line in enumerate(stream, 1):
-        start = _BYTE_ORDER_MARK if number == 1 else b""
-        try:
-            yield line.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{what}, line {number}: not UTF-8 ({error.reason})") from error
-
-
-def _utf8(text: str) -> str:
-    """Refuse an argument that is not UTF-8: Python passes it on, and fails when it is to be printed."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"the text {ascii(text)[:60]} is not UTF-8") from None
-    return text
 
 
 def _layers(given: str, net: Any) -> list[int]:
@@ -191,9 +152,3 @@ def _layers(given: str, net: Any) -> list[int]:
         return [int(number) for number in given.split(",")]
     except ValueError:
         raise UserError(f"--layers {given[:40]} is not a list of numbers; such as -1,-2 or all") from None
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,60 @@
+"""The command `bertworks`. Each command is a thin wrapper; what it needs is imported when it runs.
+
+Commands are added, and listed by `--help`, in the order of a model's life. A person's mistake ends in one or two lines
+and exit code 2, an interruption in 130.
+"""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from bertworks import __version__
+from bertworks.cli.checkpoints import convert
+from bertworks.cli.data import inspect, prepare
+from bertworks.cli.models import attend, embed, features, fill, nsp
+from bertworks.cli.shipped import demo, recipes
+from bertworks.cli.text import tokenize, vocab
+from bertworks.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
+)
+for _command in (vocab, prepare, inspect, tokenize, convert, fill, nsp, embed, features, attend):
+    app.command(no_args_is_help=True)(_command)
+for _needs_nothing in (recipes, demo):
+    app.command()(_needs_nothing)
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        typer.echo(f"bertworks {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take options that stand before the command."""
+
+
+def main() -> NoReturn:
+    """Run the command; a person's mistake ends in a line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+    except OSError as error:
+        typer.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+    else:
+        sys.exit(0)
+    sys.exit(2)

@@ -1,0 +1,55 @@
+"""The command of other people's checkpoints: convert."""
+
+from typing import Annotated
+
+import typer
+
+from bertworks.cli.options import (
+    JsonOption,
+    QuietOption,
+    print_json,
+    warn,
+)
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A checkpoint of the original BERT (its prefix, .index file or folder), or a model folder.",
+        ),
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="A new folder; or, for a checkpoint, NEW_FOLDER/NAME.ckpt.")
+    ],
+    to: Annotated[str | None, typer.Option(help="google or folder; else told by whether DST ends in .ckpt.")] = None,
+    cased: Annotated[
+        bool | None,
+        typer.Option(
+            "--cased/--lowercase", help="How the model's text was; else told by the vocabulary.", show_default=False
+        ),
+    ] = None,
+    with_optimizer: Annotated[bool, typer.Option("--with-optimizer", help="Adam's state and the step too.")] = False,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option("--allow-pickle", help="Make a safe folder of one with pytorch_model.bin; no code in it is run."),
+    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back."""
+    from bertworks.interop.convert import convert
+
+    lowercase = None if cased is None else not cased
+    converted = convert(
+        source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer, from_pickle=allow_pickle
+    )
+    for warning in converted.warnings:
+        warn(warning)
+    if as_json:
+        print_json(converted._asdict())
+    elif not quiet:
+        for note in converted.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"{converted.out}: {converted.parameters:,} parameters in {converted.tensors:,} tensors")

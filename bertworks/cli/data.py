@@ -1,0 +1,143 @@
+"""The commands of prepared data: prepare, inspect (which shows models too)."""
+
+import itertools
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from bertworks.cli.options import (
+    CasedOption,
+    CorpusArgument,
+    JoinCjkOption,
+    JsonOption,
+    KeepAccentsOption,
+    OverridesArgument,
+    QuietOption,
+    SkipBadShardsOption,
+    StrictOption,
+    TextFieldOption,
+    VocabOption,
+    WorkersOption,
+    check_workers,
+    print_json,
+    rules,
+    warn_of_replaced,
+)
+from bertworks.errors import UserError
+
+
+def prepare(
+    corpus: CorpusArgument,
+    vocab: VocabOption,
+    out: Annotated[str, typer.Option(help="The folder to write; an interrupted run goes on in it.")],
+    tokens: Annotated[
+        str, typer.Option(help="The kind of tokens: wordpiece (BERT), gpt-bpe (GPT-1) or words (ELMo).")
+    ] = "wordpiece",
+    holdout: Annotated[float, typer.Option(help="Share of the documents to keep aside for evaluation.")] = 0.0,
+    lines_are_sentences: Annotated[
+        bool, typer.Option("--lines-are-sentences", help="Take every line as one sentence.")
+    ] = False,
+    drop_headings: Annotated[bool, typer.Option("--drop-headings", help="Leave out lines that are headings.")] = False,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep the first of documents that are the same.")
+    ] = False,
+    min_tokens: Annotated[int, typer.Option(help="Leave out documents with fewer tokens.")] = 0,
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    text_field: TextFieldOption = "text",
+    strict: StrictOption = False,
+    workers: WorkersOption = None,
+    runner: Annotated[
+        str, typer.Option(help="Where processes run: local, or ray (a cluster; --out on storage that all nodes see).")
+    ] = "local",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn raw text into shards of token ids to pre-train on."""
+    from bertworks.data.prepare import Options, prepare
+    from bertworks.progress import progress_bar
+    from bertworks.text.corpus import Corpus
+    from bertworks.text.kinds import open_tokenizer
+
+    started = time.monotonic()
+    check_workers(workers)
+    if not 0 <= holdout < 1:
+        raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
+    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk), tokens)
+    source = Corpus(corpus, strict=strict, text_field=text_field)
+    options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
+    with progress_bar(quiet=quiet or as_json) as progress:
+        manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)
+    warn_of_replaced(source.num_replaced)
+    counts = manifest["train"]
+    result = {"out": out, **counts, "holdout": manifest["holdout"], "seconds": round(time.monotonic() - started, 2)}
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        typer.echo(
+            f"{out}: {counts['tokens']:,} tokens in {counts['sentences']:,} sentences of {counts['documents']:,} "
+            f"documents, {manifest['holdout']['documents']:,} more kept aside, in {result['seconds']:.0f} s"
+        )
+
+
+def inspect(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA|MODEL", help="A folder that `bertworks prepare` made, or a model.")
+    ],
+    overrides: OverridesArgument = None,
+    instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
+    skip_bad_shards: SkipBadShardsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
+    from bertworks.locate import is_model
+
+    if is_model(data):
+        _show_model(data, as_json)
+    else:
+        _show_data(data, overrides or [], instances, seed, skip_bad_shards, as_json)
+
+
+def _show_model(model: str, as_json: bool) -> None:
+    from bertworks.model_report import model_report, report_text
+
+    report = model_report(model)
+    print_json(report) if as_json else typer.echo(report_text(report))
+
+
+def _show_data(
+    data: str, overrides: list[str], num_instances: int, seed: int, skip_bad_shards: bool, as_json: bool
+) -> None:
+    from bertworks.config import from_overrides
+    from bertworks.data import inspect
+    from bertworks.data.settings import DataSettings
+    from bertworks.data.shards import Dataset
+
+    _check_is_data(data)
+    settings = from_overrides(DataSettings, [text.removeprefix("data.") for text in overrides], "bertworks inspect")
+    dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
+    if not num_instances:
+        found = inspect.summary(dataset)
+        print_json(found) if as_json else typer.echo(inspect.summary_text(found))
+    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), max(0, num_instances)):
+        print_json(instance) if as_json else typer.echo(inspect.instance_text(instance) + "\n")
+
+
+def _check_is_data(data: str) -> None:
+    """Refuse what is neither prepared data nor a model, in words that speak of both."""
+    from bertworks.data.shards import MANIFEST
+
+    if not os.path.isdir(data):
+        raise UserError(
+            f"{data[:80]!r} is neither a folder that `bertworks prepare` made nor a model: no such folder, and no such "
+            "name in the local Hugging Face cache"
+        )
+    if not os.path.exists(os.path.join(data, MANIFEST)):
+        raise UserError(
+            f"{data} is neither prepared data (it has no {MANIFEST}; perhaps `bertworks prepare` was not finished) "
+            "nor a model (it has no config.json)"
+        )

@@ -1,0 +1,43 @@
+"""Texts that a person gives: as arguments, on standard input or in a file, a text on each line; all of it UTF-8."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from bertworks.errors import UserError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def lines_of(texts: list[str]) -> Iterator[str]:
+    """Give the texts of a command, or the lines of standard input where they are `-`."""
+    return _decoded(sys.stdin.buffer, "standard input") if texts == ["-"] else map(check_utf8, texts)
+
+
+def file_lines(path: Path) -> list[str]:
+    """Return the lines of a file."""
+    try:
+        with open(path, "rb") as stream:
+            return list(_decoded(stream, str(path)))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
+    """Give the lines of a stream, which end at line breaks and at no other sign."""
+    for number, line in enumerate(stream, 1):
+        start = _BYTE_ORDER_MARK if number == 1 else b""
+        try:
+            yield line.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{what}, line {number}: not UTF-8 ({error.reason})") from error
+
+
+def check_utf8(text: str) -> str:
+    """Refuse an argument that is not UTF-8: Python passes it on, and fails when it is to be printed."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the text {ascii(text)[:60]} is not UTF-8") from None
+    return text

@@ -1,0 +1,78 @@
+"""What the commands share: options, and how they print results and warnings.
+
+Results go to standard output, as JSON where `--json` is given; everything else goes to standard error.
+"""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertworks.errors import UserError
+
+if TYPE_CHECKING:
+    from bertworks.text.normalize import Rules
+
+CorpusArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Files, folders, patterns or - for standard input: .txt (a blank line between documents), .jsonl, "
+        ".parquet, Wikipedia dumps (.xml.bz2); packed with .gz, .bz2, .xz or .zst.",
+    ),
+]
+CasedOption = Annotated[bool, typer.Option("--cased", help="Keep upper case, and accents with it.")]
+KeepAccentsOption = Annotated[
+    bool, typer.Option("--keep-accents", help="Lower-case, but keep accents and whole Hangul syllables.")
+]
+JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
+TextFieldOption = Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; default: one a core.")]
+VocabOption = Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")]
+OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+SkipBadShardsOption = Annotated[
+    bool, typer.Option("--skip-bad-shards", help="Leave out corrupt or missing shards with a warning; reads them all.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A model folder, a run folder, or a name in the local Hugging Face cache."),
+]
+TextsArgument = Annotated[
+    list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
+LayersOption = Annotated[str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1,-2 or all.")]
+
+
+def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
+    """Make normalisation rules from the options."""
+    from bertworks.text.normalize import Rules
+
+    return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of processes that cannot be meant."""
+    if workers is not None and not 1 <= workers <= 1024:
+        raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one a core")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def warn(message: str) -> None:
+    """Tell something that is not an error."""
+    typer.echo(f"warning: {message}", err=True)
+
+
+def warn_of_replaced(num_lines: int) -> None:
+    """Tell that invalid UTF-8 was replaced."""
+    if num_lines:
+        warn(f"{num_lines:,} lines were not valid UTF-8; replaced there (--strict refuses them)")

@@ -1,0 +1,135 @@
+"""The commands of text: vocab, tokenize."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertworks.cli.inputs import lines_of
+from bertworks.cli.options import (
+    CasedOption,
+    CorpusArgument,
+    JoinCjkOption,
+    JsonOption,
+    KeepAccentsOption,
+    QuietOption,
+    StrictOption,
+    TextFieldOption,
+    TextsArgument,
+    VocabOption,
+    WorkersOption,
+    check_workers,
+    print_json,
+    rules,
+    warn,
+    warn_of_replaced,
+)
+from bertworks.errors import UserError
+
+if TYPE_CHECKING:
+    from bertworks.text.learn import Learned
+    from bertworks.text.normalize import Rules
+
+
+def vocab(
+    corpus: CorpusArgument,
+    out: Annotated[str, typer.Option(help="The file to write, one piece a line; for gpt-bpe a folder.")],
+    size: Annotated[int, typer.Option(help="How many pieces, special and unused ones among them.")] = 30_522,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            help="For BERT wordpiece (gain in likelihood) or bpe (frequency); for GPT-1 gpt-bpe; for ELMo words."
+        ),
+    ] = "wordpiece",
+    unused: Annotated[int, typer.Option(help="How many [unusedN] pieces to reserve.")] = 0,
+    coverage: Annotated[float, typer.Option(help="Share of the text's characters to cover.")] = 0.99995,
+    min_count: Annotated[int, typer.Option(help="What occurs less often is not used.")] = 20,
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    text_field: TextFieldOption = "text",
+    strict: StrictOption = False,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn a vocabulary from raw text."""
+    from bertworks.config import VocabSettings, validate
+    from bertworks.progress import progress_bar
+    from bertworks.text.corpus import Corpus
+    from bertworks.text.learn import learn_vocabulary
+
+    started = time.monotonic()
+    options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
+    settings = validate(VocabSettings, options, "bertworks vocab")
+    check_workers(workers)
+    _check_can_save(out, settings.algorithm)
+    source = Corpus(corpus, strict=strict, text_field=text_field)
+    word_rules = rules(cased, keep_accents, join_cjk)
+    with progress_bar(quiet=quiet or as_json) as progress:
+        learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
+        _save_vocabulary(out, learned, word_rules, settings.algorithm)
+    result: dict[str, Any] = {
+        "out": out,
+        "pieces": len(learned.pieces),
+        "words": learned.num_word_tokens,
+        "distinct_words": learned.num_words,
+        "alphabet": learned.num_letters,
+        "documents": source.num_documents,
+        "replaced_lines": source.num_replaced,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    warn_of_replaced(source.num_replaced)
+    if len(learned.pieces) < size:
+        warn(f"the text gives only {len(learned.pieces):,} of {size:,} pieces; lower --min-count or add text")
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        typer.echo(
+            "{out}: {pieces:,} pieces from {words:,} words ({distinct_words:,} distinct, {alphabet:,} characters) "
+            "of {documents:,} documents in {seconds:.0f} s".format(**result)
+        )
+
+
+def _check_can_save(out: str, algorithm: str) -> None:
+    """Raise now what saving a vocabulary would raise after minutes of work."""
+    from pathlib import Path
+
+    from bertworks.files import check_can_write
+    from bertworks.text.gpt_files import PIECES_FILE
+
+    if algorithm == "gpt-bpe" and Path(out).is_file():
+        raise UserError(f"cannot write {out}: it is a file, and gpt-bpe makes a folder; choose another --out")
+    is_folder = algorithm == "gpt-bpe" and Path(out).is_dir()
+    check_can_write(Path(out) / PIECES_FILE if is_folder else out)
+
+
+def _save_vocabulary(out: str, learned: "Learned", rules: "Rules", algorithm: str) -> None:
+    """Write a vocabulary file, or the folder of a GPT-1 tokenizer."""
+    from bertworks.text.gpt_bpe import GptTokenizer
+    from bertworks.text.vocabulary import write_vocabulary
+
+    if algorithm == "gpt-bpe":
+        GptTokenizer(learned.pieces, learned.merges, rules).save(out)
+    else:
+        write_vocabulary(out, learned.pieces)
+
+
+def tokenize(
+    texts: TextsArgument,
+    vocab: VocabOption,
+    cased: CasedOption = False,
+    keep_accents: KeepAccentsOption = False,
+    join_cjk: JoinCjkOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how texts are split into pieces."""
+    from bertworks.text.kinds import open_tokenizer
+
+    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk))
+    for text in lines_of(texts):
+        if as_json:
+            encoding = tokenizer.encode(text)
+            print_json({"ids": encoding.ids, "tokens": encoding.tokens, "offsets": encoding.offsets})
+        else:
+            typer.echo(" ".join(tokenizer.tokenize(text)))
