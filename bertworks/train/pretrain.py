@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import math
+import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,7 @@ from bertworks.data.workers import batches
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.interop.huggingface import to_ours, write_folder
-from bertworks.model import find_device
+from bertworks.model import find_device, load
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
@@ -83,6 +84,16 @@ def pretrain(
     with hold_run(run):
         session = Session(recipe, dataset, run, find_device(device), progress)
         return session.run()
+
+
+def pretrain_dry(recipe: PretrainRecipe, *, data: str | Path, device: str = "auto") -> Outcome:
+    """Walk the whole way for one step, from the data to a model that opens, in a folder that is then removed."""
+    once = {"max_steps": 1, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
+    one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device)
+        load(Path(folder) / "run", device="cpu")
+    return outcome
 
 
 class Session:
