@@ -86,23 +86,11 @@ class VocabSettings(Settings):
         return unused
 
 
-class Recipe(Settings):
-    """All the settings of a run, by section."""
-
-    tokenizer: TokenizerSettings = TokenizerSettings()
-    vocab: VocabSettings = VocabSettings()
-
-
 SomeSettings = TypeVar("SomeSettings", bound=Settings)
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
-    return load_recipe_as(Recipe, name_or_path, overrides)
-
-
-def load_recipe_as(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
-    """Return a recipe with other sections, such as those of a pre-training run."""
     where, raw = _read_recipe(name_or_path)
     values = _parse_recipe(raw, where)
     problems = _apply_overrides(values, overrides, model_class)

@@ -1,7 +1,8 @@
-"""`bertworks demo`: what the package can do today, shown in seconds on text that comes with Python itself.
+"""`bertworks demo`: what the package can do today, shown in a minute on text that comes with Python itself.
 
 A vocabulary is learned from the help topics of `pydoc`, some sentences are split with it, and the tokenizer's speed
-stands beside that of the tokenizers library, on one core, over the same text.
+stands beside that of the tokenizers library, on one core, over the same text. Then the text becomes shards, a tiny BERT
+is pre-trained on them, and it fills masks.
 """
 
 import os
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import typer
 
-from bertworks.config import Recipe, load_recipe
 from bertworks.progress import progress_bar
+from bertworks.recipe import Recipe, load_recipe
 from bertworks.text.corpus import Corpus
 from bertworks.text.learn import learn_vocabulary
 from bertworks.text.normalize import Rules
@@ -27,8 +28,15 @@ _SENTENCES = (
 _COPIES = 4  # the topics have half a megabyte; the measurement wants some more
 
 
+_MASKED = (
+    "The [MASK] statement is used to define a function.",
+    "It returns a new [MASK] object.",
+    "See section [MASK] for more information.",
+)
+
+
 def run_demo(overrides: Sequence[str], *, quiet: bool = False) -> None:
-    """Learn, split, compare; `overrides` change the recipe `demo`."""
+    """Learn, split, compare, pre-train, fill; `overrides` change the recipe `demo`."""
     recipe = load_recipe("demo", overrides)
     topics = python_topics()
     tokenizer = _learn(topics, recipe, quiet=quiet)
@@ -37,6 +45,35 @@ def run_demo(overrides: Sequence[str], *, quiet: bool = False) -> None:
         encoding = tokenizer.encode(sentence)
         typer.echo(f"  {sentence}\n    {' '.join(encoding.tokens)}\n    decoded: {tokenizer.decode(encoding.ids)}")
     _compare(tokenizer, [line for topic in topics for line in topic.splitlines()])
+    with tempfile.TemporaryDirectory() as folder:
+        _pretrain(topics, tokenizer, recipe, Path(folder), quiet=quiet)
+
+
+def _pretrain(topics: Sequence[str], tokenizer: Tokenizer, recipe: Recipe, folder: Path, *, quiet: bool) -> None:
+    from bertworks.data.prepare import Options, prepare
+    from bertworks.model import load
+    from bertworks.train.pretrain import pretrain
+
+    _write_documents(topics, folder / "topics.txt")
+    started = time.monotonic()
+    with progress_bar(quiet=quiet) as progress:
+        prepare(Corpus([folder / "topics.txt"]), tokenizer, folder / "data", Options(holdout=0.05), progress=progress)
+        outcome = pretrain(recipe, data=folder / "data", out=folder / "run", device="cpu", progress=progress)
+    typer.echo(
+        f"\nPre-trained {recipe.model.preset} for {outcome.place.step:,} steps, {outcome.place.tokens:,} tokens, in "
+        f"{time.monotonic() - started:.0f} s; of masked pieces of documents kept aside it guesses "
+        f"{outcome.metrics.get('holdout_mlm_accuracy', 0):.0%}"
+    )
+    model = load(folder / "run", device="cpu")
+    for text in _MASKED:
+        guesses = model.fill(text, top_k=4)[0]
+        typer.echo(f"  {text}\n    " + ", ".join(f"{guess['token']} {guess['score']:.0%}" for guess in guesses))
+
+
+def _write_documents(topics: Sequence[str], path: Path) -> None:
+    # Paragraphs of a topic stay together: a blank line would start a new document.
+    documents = ("\n".join(line for line in topic.splitlines() if line.strip()) for topic in topics)
+    path.write_text("\n\n".join(documents), encoding="utf-8")
 
 
 def python_topics() -> list[str]:
@@ -52,9 +89,7 @@ def _learn(topics: Sequence[str], recipe: Recipe, *, quiet: bool) -> Tokenizer:
     rules = Rules(settings.lowercase, accents, settings.split_cjk)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, progress_bar(quiet=quiet) as progress:
-        # Paragraphs of a topic stay together: a blank line would start a new document.
-        documents = ("\n".join(line for line in topic.splitlines() if line.strip()) for topic in topics)
-        Path(folder, "topics.txt").write_text("\n\n".join(documents), encoding="utf-8")
+        _write_documents(topics, Path(folder, "topics.txt"))
         learned = learn_vocabulary(Corpus([folder]), rules=rules, progress=progress, **dict(recipe.vocab))
     typer.echo(
         f"Learned {len(learned.pieces):,} pieces from {learned.num_word_tokens:,} words of Python's own help "

@@ -43,8 +43,8 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     _, out, _ = bertworks("--help")
     names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
     assert names == [
-        "vocab", "prepare", "inspect", "tokenize", "convert", "fill", "nsp", "embed", "features", "attend", "recipes",
-        "demo",
+        "vocab", "prepare", "inspect", "tokenize", "pretrain", "convert", "fill", "nsp", "embed", "features", "attend",
+        "recipes", "demo",
     ]  # fmt: skip
 
 
@@ -240,16 +240,18 @@ def test_recipes_are_listed(bertworks):
     code, out, _ = bertworks("recipes")
     assert code == 0
     assert out.startswith("demo ")
-    assert list(json.loads(bertworks("recipes", "--json")[1])) == ["demo"]
+    assert list(json.loads(bertworks("recipes", "--json")[1])) == ["demo", "tiny-cpu"]
 
 
-def test_demo_shows_splits_and_a_ratio(bertworks, monkeypatch):
+def test_demo_shows_splits_a_ratio_and_a_model_that_fills_masks(bertworks, monkeypatch):
     monkeypatch.setattr("bertworks.demo._COPIES", 1)
-    code, out, _ = bertworks("demo", "vocab.size=500", "--quiet")
+    small = ("model.preset=1x32x2", "train.max_steps=3", "train.batch_size=4")
+    code, out, _ = bertworks("demo", "vocab.size=500", *small, "--quiet")
     assert code == 0
     assert "Learned 500 pieces" in out
     assert "[CLS] a class" in out
     assert "ratio" in out
+    assert "Pre-trained 1x32x2 for 3 steps" in out
 
 
 def test_demo_names_the_nearest_key(bertworks):

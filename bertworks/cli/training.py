@@ -24,13 +24,12 @@ def pretrain(
     as_json: JsonOption = False,
 ) -> None:
     """Pre-train a BERT on prepared data."""
-    from bertworks.config import load_recipe_as
     from bertworks.errors import UserError
     from bertworks.progress import progress_bar
+    from bertworks.recipe import load_recipe
     from bertworks.train.pretrain import pretrain, pretrain_dry
-    from bertworks.train.settings import PretrainRecipe
 
-    settings = load_recipe_as(PretrainRecipe, recipe, overrides or [])
+    settings = load_recipe(recipe, overrides or [])
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
     started = time.monotonic()

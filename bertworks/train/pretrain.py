@@ -30,6 +30,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
 from bertworks.progress import Progress, silent
+from bertworks.recipe import Recipe
 from bertworks.train.batch import to_device
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
@@ -39,7 +40,6 @@ from bertworks.train.optim import Optimizer
 from bertworks.train.rng import restore_rng, rng_state
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
-from bertworks.train.settings import PretrainRecipe
 from bertworks.train.trainee import Trainee
 
 RECIPE_FILE = "recipe.toml"
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 
 
 def pretrain(
-    recipe: PretrainRecipe,
+    recipe: Recipe,
     *,
     data: str | Path,
     out: str | Path,
@@ -81,12 +81,12 @@ def pretrain(
     dataset, run = Dataset(data), Path(out)
     if not resume and run.exists() and any(run.iterdir()):
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
+    session = Session(recipe, dataset, run, find_device(device), progress)
     with hold_run(run):
-        session = Session(recipe, dataset, run, find_device(device), progress)
         return session.run()
 
 
-def pretrain_dry(recipe: PretrainRecipe, *, data: str | Path, device: str = "auto") -> Outcome:
+def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto") -> Outcome:
     """Walk the whole way for one step, from the data to a model that opens, in a folder that is then removed."""
     once = {"max_steps": 1, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
     one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
@@ -99,15 +99,16 @@ def pretrain_dry(recipe: PretrainRecipe, *, data: str | Path, device: str = "aut
 class Session:
     """One start of a run: the network and what is around it."""
 
-    def __init__(
-        self, recipe: PretrainRecipe, dataset: Dataset, run: Path, device: torch.device, progress: Progress
-    ) -> None:
+    def __init__(self, recipe: Recipe, dataset: Dataset, run: Path, device: torch.device, progress: Progress) -> None:
         if recipe.data.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)
             raise UserError(f"data.objective {recipe.data.objective} cannot be trained yet; choose {known}")
         self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
         self.half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         self.kinds = _KINDS[recipe.data.objective]
+        self.shape = _shape(recipe)
+        if recipe.optim.clock and recipe.train.max_minutes is None:
+            raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
         self.net = Bert(_config(recipe, dataset), dict.fromkeys(self.kinds, 2), pooler="nsp" in self.kinds)
         initialise(self.net, self.net.config.initializer_range, recipe.train.seed)
         self.net.to(device)
@@ -150,21 +151,13 @@ class Session:
     def _rate(self, place: Place) -> float:
         optim, limits = self.recipe.optim, self.recipe.train
         if optim.clock:
-            if limits.max_minutes is None:
-                raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
+            assert limits.max_minutes is not None
             return learning_rate_by_clock(optim, place.step, place.seconds / (60 * limits.max_minutes))
         return learning_rate(optim, place.step, limits.max_steps)
 
-    def _shape(self) -> Shape:
-        settings = self.recipe.train
-        tokens = settings.batch_size * self.recipe.data.max_length
-        if tokens % settings.slices:
-            raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
-        return shape_for(self.recipe.data, tokens=tokens // settings.slices, slices=settings.slices)
-
     def _batches(self, place: Place) -> Generator[tuple[list[Part], Any], None, None]:
         settings = self.recipe.train
-        loader = Loader(self.dataset, self.recipe.data, self._shape(), seed=settings.seed)
+        loader = Loader(self.dataset, self.recipe.data, self.shape, seed=settings.seed)
         state = State(**place.data) if place.data else None
         step = place.step
         made = batches(loader, state, workers=settings.loader_workers, pin=self.device.type == "cuda")
@@ -214,7 +207,7 @@ class Session:
         """Measure the documents kept aside, with the same pairs and masks every time."""
         if not self.dataset.manifest["holdout"]["tokens"]:
             return
-        loader = Loader(self.dataset, self.recipe.data, self._shape(), seed=_EVALUATION_SEED, split="holdout")
+        loader = Loader(self.dataset, self.recipe.data, self.shape, seed=_EVALUATION_SEED, split="holdout")
         self.trainee.eval()
         total = torch.zeros(len(self.kinds), 3, device=self.device)
         for _, (slices, _) in zip(range(self.recipe.train.eval_batches), loader.batches(), strict=False):
@@ -283,12 +276,20 @@ class Session:
         publish_model(self.folder, self._writer(stop.place))
 
 
-def _config(recipe: PretrainRecipe, dataset: Dataset) -> BertConfig:
+def _shape(recipe: Recipe) -> Shape:
+    settings = recipe.train
+    tokens = settings.batch_size * recipe.data.max_length
+    if tokens % settings.slices:
+        raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
+    return shape_for(recipe.data, tokens=tokens // settings.slices, slices=settings.slices)
+
+
+def _config(recipe: Recipe, dataset: Dataset) -> BertConfig:
     settings = recipe.model
     if recipe.data.max_length > settings.max_positions:
         raise UserError(f"data.max_length {recipe.data.max_length} is more than model.max_positions")
     return preset(
-        settings.size,
+        settings.preset,
         vocab_size=dataset.vocab_size,
         hidden_act=settings.hidden_act,
         hidden_dropout_prob=settings.dropout,

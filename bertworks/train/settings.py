@@ -1,11 +1,10 @@
-"""A pre-training recipe by its sections: what is trained, on what, how weights are changed, and for how long."""
+"""The sections of a recipe that are about training: what is trained, how weights are changed, and for how long."""
 
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings
-from bertworks.data.settings import DataSettings
 from bertworks.nn.config import Activation, Positions
 
 OptimizerName = Literal["adam", "adamw", "lamb"]
@@ -24,7 +23,7 @@ class OptimSettings(Settings):
     clip: float = Field(default=1.0, ge=0)  # the largest norm of all gradients together; 0: whatever it is
     schedule: Schedule = "linear"
     decay_share: float = Field(default=0.2, gt=0, le=1)  # of the run, at its end, in which wsd decays
-    warmup: float = Field(default=10_000, ge=0)  # in steps; less than 1: as a share of the run
+    warmup: float = Field(default=10_000.0, ge=0)  # in steps; less than 1: as a share of the run
     clock: bool = False  # whether a run's share is that of its max_minutes instead of its steps
 
     # On a field and not on the whole section: so it is told together with whatever else is wrong there.
@@ -42,7 +41,7 @@ class OptimSettings(Settings):
 class ModelSettings(Settings):
     """What is trained: the `[model]` section of a recipe. The vocabulary's size is the data's."""
 
-    size: str = "base"  # a published size, or layers x width as 4x256
+    preset: str = "base"  # a published size, or layers x width as 4x256
     hidden_act: Activation = "gelu"
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
     max_positions: int = Field(default=512, ge=8, le=65_536)
@@ -69,12 +68,3 @@ class TrainSettings(Settings):
     on_nonfinite: Literal["stop", "skip"] = "stop"
     max_skips: int = Field(default=10, ge=1)  # in a whole run
     loader_workers: int = Field(default=0, ge=0, le=64)
-
-
-class PretrainRecipe(Settings):
-    """All the settings of a pre-training run, by section."""
-
-    model: ModelSettings = ModelSettings()
-    data: DataSettings = DataSettings()
-    optim: OptimSettings = OptimSettings()
-    train: TrainSettings = TrainSettings()

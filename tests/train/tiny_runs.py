@@ -4,10 +4,10 @@ import random
 
 from bertworks.config import validate
 from bertworks.data.prepare import Options, prepare
+from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.train.settings import PretrainRecipe
 
 WORDS = [f"word{number}" for number in range(40)]
 
@@ -35,7 +35,7 @@ def write_data(folder, *, holdout=0.2):
 def recipe(**changes):
     """A recipe of a network with one layer; `changes` are `section__key`."""
     values = {
-        "model": {"size": "1x32x2", "max_positions": 64},
+        "model": {"preset": "1x32x2", "max_positions": 64},
         "data": {"max_length": 32},
         "optim": {"lr": 3e-3, "warmup": 5},
         "train": {
@@ -50,4 +50,4 @@ def recipe(**changes):
     for name, value in changes.items():
         section, _, key = name.partition("__")
         values[section][key] = value
-    return validate(PretrainRecipe, values, "a test")
+    return validate(Recipe, values, "a test")

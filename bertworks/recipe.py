@@ -1,0 +1,23 @@
+"""A recipe: all the settings of a run by section, shipped with the package under a name or lying under a path."""
+
+from collections.abc import Sequence
+
+from bertworks.config import Settings, TokenizerSettings, VocabSettings, read_recipe
+from bertworks.data.settings import DataSettings
+from bertworks.train.settings import ModelSettings, OptimSettings, TrainSettings
+
+
+class Recipe(Settings):
+    """Every section, with the paper's values where a recipe does not say otherwise."""
+
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    vocab: VocabSettings = VocabSettings()
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    optim: OptimSettings = OptimSettings()
+    train: TrainSettings = TrainSettings()
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    return read_recipe(Recipe, name_or_path, overrides)

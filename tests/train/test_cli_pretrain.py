@@ -1,0 +1,68 @@
+"""`bertworks pretrain` as a person meets it."""
+
+import json
+
+import pytest
+
+TINY = (
+    "model.preset=1x32x2", "model.max_positions=64", "data.max_length=32", "optim.lr=3e-3", "optim.warmup=5",
+    "train.max_steps=12", "train.batch_size=8", "train.save_every=5", "train.eval_every=6",
+)  # fmt: skip
+
+
+def test_a_run_is_made_refused_and_resumed(bertworks, data, tmp_path):
+    run = str(tmp_path / "run")
+    code, out, _ = bertworks(
+        "pretrain", "tiny-cpu", *TINY, "--data", str(data), "--out", run, "--json", "--device", "cpu"
+    )
+    assert code == 0
+    result = json.loads(out)
+    assert (result["steps"], result["reason"]) == (12, "steps")
+    assert 0 <= result["holdout_mlm_accuracy"] <= 1
+    code, _, err = bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--out", run)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--resume" in err
+    code, out, _ = bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--out", run, "--resume")
+    assert code == 0
+    assert "finished after 12 steps" in out
+    code, out, _ = bertworks("fill", run, "word1 [MASK].", "--json")
+    assert code == 0
+    assert len(json.loads(out)[0]) == 5
+
+
+def test_the_resolved_recipe_lies_in_the_run_folder_and_loads(bertworks, data, tmp_path):
+    run = tmp_path / "run"
+    bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--out", str(run), "--quiet")
+    code, out, _ = bertworks("pretrain", str(run / "recipe.toml"), "--data", str(data), "--out", str(run), "--resume")
+    assert (code, "12 steps" in out) == (0, True)
+
+
+def test_a_dry_run_walks_the_whole_way_and_keeps_nothing(bertworks, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--dry-run")
+    assert code == 0
+    assert "1 steps" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tiny-cpuu", "--data", "DATA", "--out", "run"], "did you mean 'tiny-cpu'"),
+        (["tiny-cpu", "--data", "DATA"], "--out"),
+        (["tiny-cpu", "--data", "nowhere", "--out", "run"], "nowhere"),
+        (["tiny-cpu", "optim.lrr=1", "train.keep=0", "--data", "DATA", "--out", "run"], "2 problems"),
+        (["tiny-cpu", "data.objective=ltr", "--data", "DATA", "--out", "run"], "mlm+nsp, mlm"),
+        (["tiny-cpu", "data.max_length=512", "--data", "DATA", "--out", "run"], "max_positions"),
+        (["tiny-cpu", "optim.clock=true", "--data", "DATA", "--out", "run"], "max_minutes"),
+        (["tiny-cpu", "train.slices=7", "--data", "DATA", "--out", "run"], "slices"),
+        (["tiny-cpu", "model.preset=enormous", "--data", "DATA", "--out", "run"], "enormous"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_or_two(bertworks, data, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bertworks("pretrain", *[str(data) if argument == "DATA" else argument for argument in arguments])
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
