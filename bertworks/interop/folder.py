@@ -36,7 +36,12 @@ def parse_json(path: Path) -> Any:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}: not a model folder") from None
+        advice = "not a model folder"
+        if (path.parent / "bert_config.json").exists():
+            advice = (
+                f"a checkpoint of the original BERT? `bertworks convert {path.parent} NEW` makes a model folder of it"
+            )
+        raise UserError(f"{path.parent} has no {path.name}: {advice}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

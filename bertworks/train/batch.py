@@ -20,6 +20,11 @@ class TrainBatch(NamedTuple):
     next_labels: Tensor  # [S]
     next_weights: Tensor  # [S]
 
+    def real_tokens(self) -> Tensor:
+        """Return 1 for every token and 0 for the padding behind the last sequence, [T]."""
+        token_ids, end = self.tokens.token_ids, self.tokens.packing.cumulative_lengths[len(self.next_labels)]
+        return (torch.arange(len(token_ids), device=token_ids.device) < end).float()
+
 
 def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
     """Move the arrays of a slice to a device and say how its sequences lie.

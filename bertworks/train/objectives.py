@@ -4,12 +4,20 @@ A loss is a sum over rows divided by the number of rows in the whole global batc
 parts. So it does not matter how a batch is cut. M masked positions, S sequences, T tokens, D width, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 from bertworks.nn.bert import Bert
+from bertworks.nn.lm import Targets, next_tokens, previous_tokens
+from bertworks.nn.packing import Tokens
 from bertworks.train.batch import TrainBatch
+
+_ROWS_AT_ONCE = 8_192
 
 
 class Sums(NamedTuple):
@@ -29,6 +37,32 @@ def mlm_and_nsp(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
 def mlm(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
     """Masked pieces alone."""
     return {"mlm": _mlm(net, net(batch.tokens), batch)}
+
+
+def next_words(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
+    """Every token's next one, for a left-to-right model: the paper's "LTR & No NSP"."""
+    return {"lm": _lm(net, batch, next_tokens)}
+
+
+def previous_words(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
+    """Every token's previous one, for a right-to-left model."""
+    return {"lm": _lm(net, batch, previous_tokens)}
+
+
+def _lm(net: Bert, batch: TrainBatch, neighbours: Callable[[Tokens, Tensor], Targets]) -> Sums:
+    """Score all tokens, some thousands of rows at a time: the scores of a whole batch would take gigabytes."""
+    hidden_TD = net(batch.tokens)
+    targets = neighbours(batch.tokens, batch.real_tokens())
+    head, embedding_VD = net.heads["mlm"], net.embeddings.token.weight
+    # The weights as they are now: when the scores are made again in the backward pass, the module has others.
+    weights: dict[str, Tensor] = dict(head.named_parameters())
+
+    def sums(hidden_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+        return _sums(functional_call(head, weights, (hidden_MD, embedding_VD)), ids_M, weights_M)
+
+    rows = zip(*(part.split(_ROWS_AT_ONCE) for part in (hidden_TD, *targets)), strict=True)
+    parts = [checkpoint(sums, *some, use_reentrant=False) for some in rows]
+    return Sums(*(torch.stack(column).sum() for column in zip(*parts, strict=True)))
 
 
 def _mlm(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
@@ -54,4 +88,4 @@ def _sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Sums:
     return Sums((losses * weights).sum(), ((chosen >= best) * weights).sum().detach(), weights.sum())
 
 
-OBJECTIVES = {"mlm+nsp": mlm_and_nsp, "mlm": mlm}
+OBJECTIVES = {"mlm+nsp": mlm_and_nsp, "mlm": mlm, "ltr": next_words, "rtl": previous_words}

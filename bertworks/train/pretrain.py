@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,7 +44,9 @@ from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.trainee import Trainee
 
 RECIPE_FILE = "recipe.toml"
-_KINDS = {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",)}
+# What each objective predicts, and which way its model looks.
+_KINDS = {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",), "ltr": ("lm",), "rtl": ("lm",)}
+_DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
 _EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run
 # Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
 _FREE = {"train": {"max_steps", "max_tokens", "max_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips"}}
@@ -109,7 +112,8 @@ class Session:
         self.shape = _shape(recipe)
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
-        self.net = Bert(_config(recipe, dataset), dict.fromkeys(self.kinds, 2), pooler="nsp" in self.kinds)
+        heads = {"mlm": 0, "nsp": 2} if "nsp" in self.kinds else {"mlm": 0}
+        self.net = Bert(_config(recipe, dataset), heads, pooler="nsp" in self.kinds)
         initialise(self.net, self.net.config.initializer_range, recipe.train.seed)
         self.net.to(device)
         self.optimizer = Optimizer(self.net, recipe.optim)
@@ -183,6 +187,10 @@ class Session:
 
     @staticmethod
     def _count(kind: str, packed: Packed) -> float:
+        """Return how many predictions of a kind there are; of a text of n tokens n - 1 have a neighbour to guess."""
+        if kind == "lm":
+            lengths = np.diff(packed.cumulative_lengths[: len(packed.next_labels) + 1])
+            return float(np.maximum(lengths - 1, 0).sum())
         return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
@@ -296,4 +304,5 @@ def _config(recipe: Recipe, dataset: Dataset) -> BertConfig:
         attention_probs_dropout_prob=settings.dropout,
         max_position_embeddings=settings.max_positions,
         positions=settings.positions,
+        direction=_DIRECTIONS.get(recipe.data.objective, "both"),
     )

@@ -344,6 +344,12 @@ def test_a_file_and_an_empty_folder_are_no_models(tmp_path, folder):
         bertworks.load(folder)
 
 
+def test_a_folder_of_the_original_bert_is_told_the_way(tmp_path):
+    (tmp_path / "bert_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"bertworks convert .* NEW"):
+        bertworks.load(tmp_path)
+
+
 def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
     (tmp_path / "run").mkdir()
     folder.rename(tmp_path / "run" / "model")

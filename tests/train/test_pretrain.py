@@ -1,5 +1,6 @@
 """The loop and a run folder: what is learnt, logged and saved, where a run stops, and how it goes on."""
 
+import itertools
 import json
 import os
 import random
@@ -220,3 +221,40 @@ def test_a_window_goes_on_from_its_state():
         second.add(place, sums, norm)
     assert first.take() == second.take()
     assert first.take() == {"sums": [], "norm": 0.0}
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
+def test_every_objective_learns_and_its_model_opens(data, tmp_path, objective):
+    run = tmp_path / "run"
+    outcome = pretrain(
+        tiny_runs.recipe(data__objective=objective, train__max_steps=60), data=data, out=run, device="cpu"
+    )
+    kind = "mlm" if objective == "mlm" else "lm"
+    losses = [line[f"{kind}_loss"] for line in lines_of(run) if "lr" in line]
+    assert losses[-1] < losses[0] - 0.1
+    assert 0 <= outcome.metrics[f"holdout_{kind}_accuracy"] <= 1
+    direction = {"mlm": "both", "ltr": "left_to_right", "rtl": "right_to_left"}[objective]
+    assert bw.load(run).net.config.direction == direction
+
+
+@pytest.mark.parametrize("objective", ["ltr", "rtl"])
+@pytest.mark.parametrize("rows", [7, 10_000])
+def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch, objective, rows):
+    monkeypatch.setattr("bertworks.train.objectives._ROWS_AT_ONCE", rows)
+    changes = {"data__objective": objective, "model__dropout": 0.0}
+    session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
+    (part,), _ = next(session._batches(module.Place()))
+    sums = session.trainee.inner.objective(session.net, part.batch)["lm"]
+    tokens, expected, count = part.batch.tokens, 0.0, 0
+    hidden = session.net(tokens)
+    logits = session.net.heads["mlm"](hidden, session.net.embeddings.token.weight).log_softmax(-1)
+    starts = tokens.packing.cumulative_lengths[: len(part.batch.next_labels) + 1].tolist()
+    for first, end in itertools.pairwise(starts):
+        for place in range(first, end - 1):
+            guesser, guessed = (place, place + 1) if objective == "ltr" else (place + 1, place)
+            expected -= logits[guesser, tokens.token_ids[guessed]].item()
+            count += 1
+    assert sums.loss.item() == pytest.approx(expected, rel=1e-4)
+    assert (sums.total.item(), part.counts.item()) == (count, count)
+    sums.loss.backward()
+    assert session.net.heads["mlm"].dense.weight.grad.abs().sum() > 0
