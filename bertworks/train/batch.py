@@ -26,6 +26,11 @@ class TrainBatch(NamedTuple):
         return (torch.arange(len(token_ids), device=token_ids.device) < end).float()
 
 
+def moved(small: Tensor, device: torch.device) -> Tensor:
+    """Move a few numbers to a device; from pinned memory, for a plain copy would wait until the GPU is idle."""
+    return small if device.type == "cpu" else small.pin_memory().to(device, non_blocking=True)
+
+
 def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
     """Move the arrays of a slice to a device and say how its sequences lie.
 

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 
 from bertworks.errors import UserError
+from bertworks.train.batch import moved
+from bertworks.train.distributed import Ranks
 from bertworks.train.optim import Optimizer
 from bertworks.train.settings import TrainSettings
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_REASONS = ("", "steps", "tokens", "minutes", "signal")
 _log = logging.getLogger(__name__)
 
 
@@ -33,9 +36,8 @@ class Place(NamedTuple):
     skipped: int = 0  # updates left out, because something was not finite
     seconds: float = 0.0  # of training, over all starts of the run
 
-    def behind(self, parts: "list[Part]", data: Any) -> "Place":
+    def behind(self, num_tokens: int, data: Any) -> "Place":
         """Return the place behind one more batch."""
-        num_tokens = sum(part.num_tokens for part in parts)
         return self._replace(step=self.step + 1, tokens=self.tokens + num_tokens, data=data)
 
 
@@ -43,7 +45,7 @@ class Part(NamedTuple):
     """A part of a batch, on the device, and what it counts for."""
 
     batch: Any
-    counts: Tensor  # of each kind of prediction
+    counts: list[float]  # of each kind of prediction
     num_tokens: int
 
 
@@ -52,7 +54,8 @@ class Job(NamedTuple):
 
     trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]
     optimizer: Optimizer
-    batches: Iterator[tuple[list[Part], Any]]  # the parts of each batch and the state of the data behind it
+    ranks: Ranks
+    batches: Iterator[tuple[list[Part], Any]]  # the rank's parts of each batch and the state of the data behind it
     learning_rate: Callable[[Place], float]
     settings: TrainSettings
     report: Callable[[Place, Mapping[str, Any]], None]
@@ -72,15 +75,17 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
     """Train from a place on until a limit or a signal says stop; the last state is saved."""
     settings = job.settings
     with caught_signals() as signals:
-        while not (reason := _stop_reason(settings, place, signals)):
+        while not (reason := _stop_reason(job, place, signals)):
             started = time.monotonic()
             parts, data = next(job.batches)
-            sums = accumulate(job.trainee, parts)
+            num_tokens, *counts = job.ranks.total(_counts(parts))
+            sums = accumulate(job.trainee, parts, counts)
+            job.ranks.add_up([sums, *job.optimizer.gradients()])
             norm = job.optimizer.gradient_norm()
             rate = job.learning_rate(place)
             job.optimizer.step(rate, norm)
             job.optimizer.clear_gradients()
-            before, place = place, place.behind(parts, data)
+            before, place = place, place.behind(int(num_tokens), data)
             if bad := window.add(before, sums, norm):
                 place = _not_finite(bad, place, job, window)
             place = place._replace(seconds=place.seconds + time.monotonic() - started)
@@ -95,28 +100,38 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
         return Stop(place, reason, signals[0] if signals else 0)
 
 
-def accumulate(trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]], parts: list[Part]) -> Tensor:
-    """Add up the gradients of a batch's parts; returns its sums [kinds, (loss, correct, count)]."""
-    counts = torch.stack([part.counts for part in parts]).sum(0)
-    sums = None
+def _counts(parts: list[Part]) -> list[float]:
+    """Return the number of tokens and of each kind of prediction."""
+    return [sum(column) for column in zip(*([part.num_tokens, *part.counts] for part in parts), strict=True)]
+
+
+def accumulate(
+    trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]], parts: list[Part], counts: list[float]
+) -> Tensor:
+    """Add up the gradients of a rank's parts; returns their sums [kinds, (loss, correct, count)].
+
+    `counts` are those of the whole batch, over all ranks.
+    """
+    sums, on_device = None, moved(torch.tensor(counts), parts[0].batch.tokens.token_ids.device)
     for part in parts:
-        loss, of_part = trainee(part.batch, counts)
+        loss, of_part = trainee(part.batch, on_device)
         loss.backward()  # type: ignore[no-untyped-call]
         sums = of_part if sums is None else sums + of_part
     assert sums is not None, "a batch has at least one part"
     return sums
 
 
-def _stop_reason(settings: TrainSettings, place: Place, signals: list[int]) -> str:
-    if signals:
-        return "signal"
-    if place.step >= settings.max_steps:
-        return "steps"
-    if settings.max_tokens is not None and place.tokens >= settings.max_tokens:
-        return "tokens"
-    if settings.max_minutes is not None and place.seconds >= 60 * settings.max_minutes:
-        return "minutes"
-    return ""
+def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
+    """Return why to stop, or nothing; a reason that one rank has is one for all."""
+    settings = job.settings
+    reasons = (
+        False,
+        place.step >= settings.max_steps,
+        settings.max_tokens is not None and place.tokens >= settings.max_tokens,
+        settings.max_minutes is not None and place.seconds >= 60 * settings.max_minutes,
+        bool(signals),
+    )
+    return _REASONS[job.ranks.greatest(max(number for number in range(len(_REASONS)) if reasons[number] or not number))]
 
 
 @contextmanager

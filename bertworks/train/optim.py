@@ -60,6 +60,10 @@ class Optimizer:
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients, always in the same order."""
+        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
+
     def clear_gradients(self) -> None:
         """Forget the gradients, which are of no use after a step."""
         for weight in self._weights.values():
@@ -67,7 +71,7 @@ class Optimizer:
 
     def gradient_norm(self) -> Tensor:
         """Return the norm of all gradients as one vector; it stays on the device."""
-        return _whole(nn.utils.get_total_norm([p.grad for p in self._weights.values() if p.grad is not None]))
+        return _whole(nn.utils.get_total_norm(self.gradients()))
 
     @torch.no_grad()
     def step(self, lr: float, norm: Tensor) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +32,14 @@ from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
 from bertworks.progress import Progress, silent
 from bertworks.recipe import Recipe
-from bertworks.train.batch import to_device
+from bertworks.train.batch import moved, to_device
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.optim import Optimizer
-from bertworks.train.rng import restore_rng, rng_state
+from bertworks.train.rng import restore_rng, to_hex
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.trainee import Trainee
@@ -84,9 +85,12 @@ def pretrain(
     dataset, run = Dataset(data), Path(out)
     if not resume and run.exists() and any(run.iterdir()):
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
-    session = Session(recipe, dataset, run, find_device(device), progress)
-    with hold_run(run):
-        return session.run()
+    place = local_device(find_device(device))
+    with joined_ranks(place) as ranks:
+        session = Session(recipe, dataset, run, place, progress, ranks)
+        with hold_run(run) if ranks.is_first else nullcontext():
+            ranks.wait()
+            return session.run()
 
 
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto") -> Outcome:
@@ -102,7 +106,16 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto") -> O
 class Session:
     """One start of a run: the network and what is around it."""
 
-    def __init__(self, recipe: Recipe, dataset: Dataset, run: Path, device: torch.device, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        run: Path,
+        device: torch.device,
+        progress: Progress,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.ranks = ranks or Ranks()
         if recipe.data.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)
             raise UserError(f"data.objective {recipe.data.objective} cannot be trained yet; choose {known}")
@@ -122,17 +135,15 @@ class Session:
         self.metrics: dict[str, float] = {}
         if recipe.train.deterministic:
             torch.use_deterministic_algorithms(True)
-        torch.manual_seed(recipe.train.seed)
+        torch.manual_seed(recipe.train.seed + self.ranks.rank)
 
     def run(self) -> Outcome:
         """Train from the newest checkpoint, or from the start, and publish the model."""
         checkpoint = latest_checkpoint(self.folder)
         place, window = self._restore(checkpoint) if checkpoint else (Place(), Window(device=self.device))
-        if not checkpoint:
-            with atomic_write(self.folder / RECIPE_FILE) as stream:
-                stream.write(to_toml(self.recipe))
-        last_step = checkpoint.step if checkpoint else None
-        self.logs = {name: StepLog(self.folder / name, last_step) for name in (METRICS_FILE, TIMING_FILE)}
+        self.logs: dict[str, StepLog] = {}
+        if self.ranks.is_first:
+            self._begin(checkpoint)
         made_ahead = self._batches(place)
         try:
             stop = train(self._job(made_ahead), place, window)
@@ -144,13 +155,29 @@ class Session:
                 log.close()
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
 
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
+        """Write down the recipe and open the logs."""
+        if not checkpoint:
+            with atomic_write(self.folder / RECIPE_FILE) as stream:
+                stream.write(to_toml(self.recipe))
+        last_step = checkpoint.step if checkpoint else None
+        self.logs = {name: StepLog(self.folder / name, last_step) for name in (METRICS_FILE, TIMING_FILE)}
+
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
         compiled = self.device.type == "cuda" if settings.compile is None else settings.compile
         trainee = torch.compile(self.trainee) if compiled else self.trainee
         return Job(
-            trainee, self.optimizer, parts, self._rate, settings, self._report, self._evaluate, self._save
-        )  # fmt: skip
+            trainee=trainee,
+            optimizer=self.optimizer,
+            ranks=self.ranks,
+            batches=parts,
+            learning_rate=self._rate,
+            settings=settings,
+            report=self._report,
+            evaluate=self._evaluate,
+            save=self._save,
+        )
 
     def _rate(self, place: Place) -> float:
         optim, limits = self.recipe.optim, self.recipe.train
@@ -161,13 +188,19 @@ class Session:
 
     def _batches(self, place: Place) -> Generator[tuple[list[Part], Any], None, None]:
         settings = self.recipe.train
-        loader = Loader(self.dataset, self.recipe.data, self.shape, seed=settings.seed)
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        loader = Loader(
+            self.dataset, self.recipe.data, self.shape, seed=settings.seed, rank=rank, world_size=world_size
+        )
+        # Slices are numbered as in the whole batch, so that dropout does not depend on the number of ranks.
+        numbers = range(rank, settings.slices, world_size)
         state = State(**place.data) if place.data else None
         step = place.step
         made = batches(loader, state, workers=settings.loader_workers, pin=self.device.type == "cuda")
         with closing(made):  # type: ignore[type-var]
             for slices, state in made:
-                yield [self._part(packed, step, number) for number, packed in enumerate(slices)], state._asdict()
+                parts = [self._part(packed, step, number) for number, packed in zip(numbers, slices, strict=True)]
+                yield parts, state._asdict()
                 step += 1
 
     def _part(self, packed: Packed, step: int, number: int) -> Part:
@@ -177,13 +210,9 @@ class Session:
         if flash:
             key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
             seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
-            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=self._moved(seed)))
-        counts = self._moved(torch.tensor([self._count(kind, packed) for kind in self.kinds]))
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
+        counts = [self._count(kind, packed) for kind in self.kinds]
         return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
-
-    def _moved(self, small: Tensor) -> Tensor:
-        """Move a few numbers to the device; from pinned memory, for a plain copy would wait until the GPU is idle."""
-        return small if self.device.type == "cpu" else small.pin_memory().to(self.device, non_blocking=True)
 
     @staticmethod
     def _count(kind: str, packed: Packed) -> float:
@@ -194,6 +223,8 @@ class Session:
         return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
+        if not self.ranks.is_first:
+            return
         values = self._values(gathered["sums"])
         values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
         self.logs[METRICS_FILE].append(place.step, values)
@@ -221,19 +252,26 @@ class Session:
         for _, (slices, _) in zip(range(self.recipe.train.eval_batches), loader.batches(), strict=False):
             for packed in slices:
                 part = self._part(packed, 0, 0)
-                total += self.trainee(part.batch, part.counts)[1]
+                total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
         self.trainee.train()
         self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
-        self.logs[METRICS_FILE].append(place.step, self.metrics)
+        if self.ranks.is_first:
+            self.logs[METRICS_FILE].append(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
+        states = self.ranks.gathered(torch.get_rng_state())
+        if self.ranks.is_first:
+            self._save_first(place, window, states)
+        self.ranks.wait()
+
+    def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
         for log in self.logs.values():
             log.sync()
         state = {
             "place": place._replace(seconds=place.seconds if self._by_clock() else 0.0)._asdict(),
             "window": window.state(),
             "metrics": self.metrics,
-            "rng": [rng_state(self.device)],
+            "rng": [to_hex(state) for state in states],
             "settings": self._digest(),
         }
         keep = self.recipe.train.keep
@@ -250,7 +288,9 @@ class Session:
             )
         self.net.load_state_dict(to_ours(self.net.state_dict(), checkpoint.weights))
         self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
-        restore_rng(checkpoint.state["rng"][0], self.device)
+        states = checkpoint.state["rng"]
+        if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
+            restore_rng(states[self.ranks.rank])
         self.metrics = checkpoint.state["metrics"]
         return Place(**checkpoint.state["place"]), Window(checkpoint.state["window"], self.device)
 
@@ -281,7 +321,8 @@ class Session:
         """Measure the end and publish the model; again if need be, for a kill may have come between."""
         if stop.place.step % self.recipe.train.eval_every:
             self._evaluate(stop.place)
-        publish_model(self.folder, self._writer(stop.place))
+        if self.ranks.is_first:
+            publish_model(self.folder, self._writer(stop.place))
 
 
 def _shape(recipe: Recipe) -> Shape:
