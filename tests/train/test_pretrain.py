@@ -84,7 +84,7 @@ def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
             finally:
                 os._exit(0)
         # Ever later, so that it gets through at some time.
-        deadline = time.monotonic() + rng.uniform(0.05, 0.5 + 0.2 * attempt)
+        deadline = time.monotonic() + rng.uniform(0.05, 0.5 + 0.3 * attempt)
         while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
         try:
@@ -92,7 +92,7 @@ def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
             os.waitpid(child, 0)
         except (ProcessLookupError, ChildProcessError):
             break
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 300
     assert files_of(run) == files_of(finished[0])
 
 
