@@ -212,8 +212,8 @@ def test_what_is_no_text_is_a_user_error(uncased):
 
 # --- other libraries -------------------------------------------------------------------------------------------------
 
-# Where BERT's rules in the tokenizers library are the original's: no newer Unicode, no controls, no sigma. And no special
-# tokens, which are text here and tokens there: generated texts do contain strings of the code they test.
+# Where BERT's rules in the tokenizers library are the original's: no newer Unicode, no controls, no sigma. And no
+# special tokens, which are text here and tokens there: generated texts do contain strings of the code they test.
 ordinary_texts = st.text(
     st.one_of(
         st.sampled_from("the river ferry walked"),
