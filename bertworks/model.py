@@ -6,7 +6,6 @@ one and no padding is computed. Results come back in the order of the texts.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -317,8 +316,3 @@ def _pool(hidden_TD: Tensor, tokens: Tokens, pool: Pool) -> Tensor:
         return hidden_TD.index_select(0, starts[:-1])
     lengths = starts.diff()
     return torch.segment_reduce(hidden_TD, pool, lengths=lengths.long(), axis=0)
-
-
-def model_folder_of(source: str | os.PathLike[str]) -> Path:
-    """Return the folder that holds the encoder of a model."""
-    return find_encoder(find_model(source))

@@ -94,10 +94,18 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             if place.step % settings.eval_every == 0:
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
-                job.save(place, window)
+                place = _saved(job, place, window)
         if place.step % settings.save_every:
-            job.save(place, window)
+            place = _saved(job, place, window)
         return Stop(place, reason, signals[0] if signals else 0)
+
+
+def _saved(job: Job, place: Place, window: "Window") -> Place:
+    """Save, after reading the last update's norm: a checkpoint must not be ahead of what is known."""
+    if bad := window.settle():
+        place = _not_finite(bad, place, job, window)
+    job.save(place, window)
+    return place
 
 
 def _counts(parts: list[Part]) -> list[float]:

@@ -258,3 +258,31 @@ def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch
     assert (sums.total.item(), part.counts) == (count, [count])
     sums.loss.backward()
     assert session.net.heads["mlm"].dense.weight.grad.abs().sum() > 0
+
+
+class OnDevice:
+    """A norm as on a GPU, where it is read one update later."""
+
+    is_cuda = True
+
+    def __init__(self, value):
+        self.value = torch.tensor(value)
+
+    def isfinite(self):
+        return self.value.isfinite()
+
+    def __float__(self):
+        return float(self.value)
+
+
+def test_on_a_gpu_an_update_is_read_one_later_and_before_a_save():
+    window, places = Window(), [module.Place(step=step) for step in range(3)]
+    sums = torch.ones(2, 3)
+    assert window.add(places[0], sums, OnDevice(1.0)) is None
+    assert window.state()["sums"] == []
+    assert window.add(places[1], sums, OnDevice(float("nan"))) is None
+    assert window.state()["sums"] == sums.tolist()
+    assert window.add(places[2], sums, OnDevice(2.0)).before == places[1]
+    assert window.settle() is None
+    assert window.state() == {"sums": (2 * sums).tolist(), "norm": 2.0}
+    assert window.settle() is None
