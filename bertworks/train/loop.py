@@ -91,7 +91,8 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             place = place._replace(seconds=place.seconds + time.monotonic() - started)
             if place.step % settings.log_every == 0:
                 job.report(place, window.take() | {"lr": rate})
-            if place.step % settings.eval_every == 0:
+            # The end is measured before it is saved: a run that is resumed there has its last figures already.
+            if place.step % settings.eval_every == 0 or _is_through(settings, place):
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
                 place = _saved(job, place, window)
@@ -131,15 +132,22 @@ def accumulate(
 
 def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
     """Return why to stop, or nothing; a reason that one rank has is one for all."""
-    settings = job.settings
-    reasons = (
-        False,
-        place.step >= settings.max_steps,
-        settings.max_tokens is not None and place.tokens >= settings.max_tokens,
-        settings.max_minutes is not None and place.seconds >= 60 * settings.max_minutes,
-        bool(signals),
-    )
-    return _REASONS[job.ranks.greatest(max(number for number in range(len(_REASONS)) if reasons[number] or not number))]
+    reached = _reached(job.settings, place) | {"signal": bool(signals)}
+    own = max([0, *(number for number, reason in enumerate(_REASONS) if reached.get(reason))])
+    return _REASONS[job.ranks.greatest(own)]
+
+
+def _is_through(settings: TrainSettings, place: Place) -> bool:
+    return any(_reached(settings, place).values())
+
+
+def _reached(settings: TrainSettings, place: Place) -> dict[str, bool]:
+    """Return which limits a run has reached."""
+    return {
+        "steps": place.step >= settings.max_steps,
+        "tokens": settings.max_tokens is not None and place.tokens >= settings.max_tokens,
+        "minutes": settings.max_minutes is not None and place.seconds >= 60 * settings.max_minutes,
+    }
 
 
 @contextmanager

@@ -318,9 +318,7 @@ class Session:
         return ModelWriter(write, num_bytes + (8 << 20))  # and the tokenizer's files
 
     def _finish(self, stop: Stop) -> None:
-        """Measure the end and publish the model; again if need be, for a kill may have come between."""
-        if stop.place.step % self.recipe.train.eval_every:
-            self._evaluate(stop.place)
+        """Publish the model; again if need be, for a kill may have come between."""
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
 

@@ -1,4 +1,4 @@
-"""A network with its objective as one module: what torch.compile, DDP and FSDP2 see.
+"""A network with its objective as one module: what torch.compile sees.
 
 The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step works on
 copies of them, made inside the compiled step, and its whole residual stream is in half precision too. Embeddings are

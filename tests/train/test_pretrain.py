@@ -286,3 +286,14 @@ def test_on_a_gpu_an_update_is_read_one_later_and_before_a_save():
     assert window.settle() is None
     assert window.state() == {"sums": (2 * sums).tolist(), "norm": 2.0}
     assert window.settle() is None
+
+
+def test_the_end_is_measured_once_however_often_a_run_is_resumed(data, tmp_path):
+    """The last evaluation stands before the last checkpoint, so that whoever goes on has it already."""
+    run, uneven = tmp_path / "run", {"train__max_steps": 14, "train__eval_every": 10}
+    outcome = pretrain(tiny_runs.recipe(**uneven), data=data, out=run, device="cpu")
+    before = files_of(run)
+    assert [line["step"] for line in lines_of(run) if "holdout_loss" in line] == [10, 14]
+    again = pretrain(tiny_runs.recipe(**uneven), data=data, out=run, device="cpu", resume=True)
+    assert again.metrics == outcome.metrics
+    assert files_of(run) == before
