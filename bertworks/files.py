@@ -282,7 +282,7 @@ def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
     try:
-        entries = json.loads(manifest.read_bytes(), object_pairs_hook=_refuse_duplicates)["files"]
+        entries = json.loads(manifest.read_bytes(), object_pairs_hook=unique_keys)["files"]
         for name, entry in entries.items():
             if type(entry["bytes"]) is not int or type(entry["sha256"]) is not str:
                 raise ValueError(f"{name[:60]!r} needs a size and a sha256")
@@ -296,11 +296,13 @@ def _read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
     return dict(entries)
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key, count in Counter(key for key, _ in pairs).items():
-        if count > 1:
-            raise ValueError(f"{key[:60]!r} is listed {count} times")
-    return dict(pairs)
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object, or raise ValueError where a name is in it twice; for json's `object_pairs_hook`."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"{key[:60]!r} is listed twice")
+    return content
 
 
 def _verify_file(path: Path, size: int, digest: str) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write, safe_join, sha256_of
+from bertworks.files import atomic_write, safe_join, sha256_of, unique_keys
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.kinds import CLASSES, AnyTokenizer
 from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
@@ -233,7 +233,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{folder} has no {MANIFEST}: not prepared data, or `bertworks prepare` was not finished")
     try:
-        manifest = json.loads(path.read_bytes(), object_pairs_hook=_unique)
+        manifest = json.loads(path.read_bytes(), object_pairs_hook=unique_keys)
         if manifest["format"] != FORMAT:
             raise UserError(f"{path}: format {manifest['format']!r}; this version reads {FORMAT}")
         _check_manifest(manifest)
@@ -242,13 +242,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"{path} is not a manifest of prepared data: {error!r}"[:400]) from error
     return manifest  # type: ignore[no-any-return]
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)[:60]!r} is listed twice")
-    return dict(pairs)
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, unique_keys
 
 NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
@@ -104,19 +104,13 @@ def _parse(header: bytes) -> dict[str, Any]:
     # Before it is parsed: a tensor takes three brackets, and each costs 60 bytes of memory and more.
     if header.count(b"[") + header.count(b"{") > 3 * _MAX_TENSORS:
         raise ValueError(f"more than {_MAX_TENSORS:,} tensors")
-    parsed = json.loads(header, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    parsed = json.loads(header, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     if not isinstance(parsed, dict):
         raise ValueError("its header is no object")
     metadata = parsed.pop(_METADATA, {})
     if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise ValueError("its metadata is not text")
     return parsed
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return dict(pairs)
 
 
 def _refuse_constant(name: str) -> None:
