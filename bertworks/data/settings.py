@@ -14,6 +14,8 @@ class DataSettings(Settings):
 
     objective: Objective = "mlm+nsp"
     max_length: int = Field(default=128, ge=8, le=65_536)
+    short_length: int | None = Field(default=None, ge=8)  # of the first part of a run; None: max_length from the start
+    short_share: float = Field(default=0.9, ge=0, le=1)  # of a run's steps, or time, that short_length is for
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
     mask_share: float = Field(default=0.8, ge=0, le=1)  # of the chosen tokens become [MASK]

@@ -41,6 +41,7 @@ class OptimSettings(Settings):
 class ModelSettings(Settings):
     """What is trained: the `[model]` section of a recipe. The vocabulary's size is the data's."""
 
+    kind: Literal["bert", "gpt", "elmo"] = "bert"
     preset: str = "base"  # a published size, or layers x width as 4x256
     hidden_act: Activation = "gelu"
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
@@ -64,7 +65,10 @@ class TrainSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=1 << 62)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
     compile: bool | None = None  # None: on a GPU
+    recompute: bool = False  # keep only what goes into each block, for the backward pass to compute the rest again
+    shard: bool = False  # each of several ranks keeps a part of weights, gradients and optimizer (FSDP2)
     deterministic: bool = False  # on a GPU: the same numbers every time, somewhat slower
     on_nonfinite: Literal["stop", "skip"] = "stop"
     max_skips: int = Field(default=10, ge=1)  # in a whole run
+    on_save_error: Literal["stop", "continue"] = "stop"  # when the disk refuses a checkpoint
     loader_workers: int = Field(default=0, ge=0, le=64)
