@@ -41,9 +41,9 @@ class Ranks:
         """Add up numbers of all ranks."""
         return self._agreed(values, dist.ReduceOp.SUM)
 
-    def greatest(self, value: int) -> int:
+    def greatest(self, value: float) -> float:
         """Return the greatest number of any rank."""
-        return int(self._agreed([value], dist.ReduceOp.MAX)[0])
+        return self._agreed([value], dist.ReduceOp.MAX)[0]
 
     def _agreed(self, values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         if self._control is None:

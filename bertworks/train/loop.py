@@ -23,7 +23,6 @@ from bertworks.train.optim import Optimizer
 from bertworks.train.settings import TrainSettings
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-_REASONS = ("", "steps", "tokens", "minutes", "signal")
 _log = logging.getLogger(__name__)
 
 
@@ -75,7 +74,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
     """Train from a place on until a limit or a signal says stop; the last state is saved."""
     settings = job.settings
     with caught_signals() as signals:
-        while not (reason := _stop_reason(job, place, signals)):
+        while not (reason := _stop_reason(job, place := _agreed(job, place), signals)):
             started = time.monotonic()
             parts, data = next(job.batches)
             num_tokens, *counts = job.ranks.total(_counts(parts))
@@ -130,11 +129,15 @@ def accumulate(
     return sums
 
 
+def _agreed(job: Job, place: Place) -> Place:
+    """Return a place with the same clock on all ranks, for schedules may go by it."""
+    return place._replace(seconds=job.ranks.greatest(place.seconds))
+
+
 def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
-    """Return why to stop, or nothing; a reason that one rank has is one for all."""
-    reached = _reached(job.settings, place) | {"signal": bool(signals)}
-    own = max([0, *(number for number, reason in enumerate(_REASONS) if reached.get(reason))])
-    return _REASONS[job.ranks.greatest(own)]
+    """Return why to stop, or nothing; a signal to one rank is one to all."""
+    reached = _reached(job.settings, place) | {"signal": job.ranks.greatest(len(signals)) > 0}
+    return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
 
 
 def _is_through(settings: TrainSettings, place: Place) -> bool:

@@ -7,51 +7,49 @@ newest whole checkpoint, and ends with the same bytes as if it had never been ki
 
 import hashlib
 import json
-import logging
 import math
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bertworks.config import to_toml
-from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
 from bertworks.data.shards import Dataset
-from bertworks.data.workers import batches
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.model import find_device, load
-from bertworks.nn.bert import Bert
-from bertworks.nn.config import BertConfig, preset
-from bertworks.nn.layers import initialise
 from bertworks.progress import Progress, silent
 from bertworks.recipe import Recipe
-from bertworks.train.batch import moved, to_device
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
+from bertworks.train.feed import Feed
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
-from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.optim import Optimizer
 from bertworks.train.rng import restore_rng, to_hex
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
+from bertworks.train.subject import subject_of
 from bertworks.train.trainee import Trainee
 
 RECIPE_FILE = "recipe.toml"
-# What each objective predicts, and which way its model looks.
-_KINDS = {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",), "ltr": ("lm",), "rtl": ("lm",)}
-_DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
-_EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run
 # Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
-_FREE = {"train": {"max_steps", "max_tokens", "max_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips"}}
-_log = logging.getLogger(__name__)
+_FREE = {
+    "train": {
+        "max_steps",
+        "max_tokens",
+        "max_minutes",
+        "keep",
+        "loader_workers",
+        "on_nonfinite",
+        "max_skips",
+        "on_save_error",
+    }
+}
 
 
 class Outcome(NamedTuple):
@@ -116,23 +114,17 @@ class Session:
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
-        if recipe.data.objective not in OBJECTIVES:
-            known = ", ".join(OBJECTIVES)
-            raise UserError(f"data.objective {recipe.data.objective} cannot be trained yet; choose {known}")
         self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
-        self.half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
-        self.kinds = _KINDS[recipe.data.objective]
-        self.shape = _shape(recipe)
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
-        heads = {"mlm": 0, "nsp": 2} if "nsp" in self.kinds else {"mlm": 0}
-        self.net = Bert(_config(recipe, dataset), heads, pooler="nsp" in self.kinds)
-        initialise(self.net, self.net.config.initializer_range, recipe.train.seed)
-        self.net.to(device)
+        half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
+        self.subject = subject_of(recipe, dataset)
+        self.kinds, self.net = self.subject.kinds, self.subject.net.to(device)
+        self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=half and device.type == "cuda")
         self.optimizer = Optimizer(self.net, recipe.optim)
-        dtype = torch.bfloat16 if self.half else torch.float32
-        self.trainee = Trainee(self.net, OBJECTIVES[recipe.data.objective], dtype).train()
+        self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
+        self._seconds = 0.0  # of training so far, for schedules that go by the clock
         if recipe.train.deterministic:
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(recipe.train.seed + self.ranks.rank)
@@ -144,7 +136,8 @@ class Session:
         self.logs: dict[str, StepLog] = {}
         if self.ranks.is_first:
             self._begin(checkpoint)
-        made_ahead = self._batches(place)
+        self._seconds = place.seconds
+        made_ahead = self.feed.batches(place, self._share)
         try:
             stop = train(self._job(made_ahead), place, window)
             if stop.reason != "signal":
@@ -180,47 +173,18 @@ class Session:
         )
 
     def _rate(self, place: Place) -> float:
-        optim, limits = self.recipe.optim, self.recipe.train
+        optim, self._seconds = self.recipe.optim, place.seconds
         if optim.clock:
+            return learning_rate_by_clock(optim, place.step, self._share(place.step))
+        return learning_rate(optim, place.step, self.recipe.train.max_steps)
+
+    def _share(self, step: int) -> float:
+        """Return how much of the run is over after so many steps; by the clock, how much is over now."""
+        limits = self.recipe.train
+        if self.recipe.optim.clock:
             assert limits.max_minutes is not None
-            return learning_rate_by_clock(optim, place.step, place.seconds / (60 * limits.max_minutes))
-        return learning_rate(optim, place.step, limits.max_steps)
-
-    def _batches(self, place: Place) -> Generator[tuple[list[Part], Any], None, None]:
-        settings = self.recipe.train
-        rank, world_size = self.ranks.rank, self.ranks.world_size
-        loader = Loader(
-            self.dataset, self.recipe.data, self.shape, seed=settings.seed, rank=rank, world_size=world_size
-        )
-        # Slices are numbered as in the whole batch, so that dropout does not depend on the number of ranks.
-        numbers = range(rank, settings.slices, world_size)
-        state = State(**place.data) if place.data else None
-        step = place.step
-        made = batches(loader, state, workers=settings.loader_workers, pin=self.device.type == "cuda")
-        with closing(made):  # type: ignore[type-var]
-            for slices, state in made:
-                parts = [self._part(packed, step, number) for number, packed in zip(numbers, slices, strict=True)]
-                yield parts, state._asdict()
-                step += 1
-
-    def _part(self, packed: Packed, step: int, number: int) -> Part:
-        """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
-        flash = self.device.type == "cuda" and self.half
-        batch = to_device(packed, self.device, self.recipe.data.max_length, flash=flash)
-        if flash:
-            key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
-            seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
-            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
-        counts = [self._count(kind, packed) for kind in self.kinds]
-        return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
-
-    @staticmethod
-    def _count(kind: str, packed: Packed) -> float:
-        """Return how many predictions of a kind there are; of a text of n tokens n - 1 have a neighbour to guess."""
-        if kind == "lm":
-            lengths = np.diff(packed.cumulative_lengths[: len(packed.next_labels) + 1])
-            return float(np.maximum(lengths - 1, 0).sum())
-        return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
+            return self._seconds / (60 * limits.max_minutes)
+        return step / limits.max_steps
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
         if not self.ranks.is_first:
@@ -244,16 +208,13 @@ class Session:
     @torch.no_grad()
     def _evaluate(self, place: Place) -> None:
         """Measure the documents kept aside, with the same pairs and masks every time."""
-        if not self.dataset.manifest["holdout"]["tokens"]:
-            return
-        loader = Loader(self.dataset, self.recipe.data, self.shape, seed=_EVALUATION_SEED, split="holdout")
         self.trainee.eval()
         total = torch.zeros(len(self.kinds), 3, device=self.device)
-        for _, (slices, _) in zip(range(self.recipe.train.eval_batches), loader.batches(), strict=False):
-            for packed in slices:
-                part = self._part(packed, 0, 0)
-                total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
+        for part in self.feed.held_out(self._share(place.step)):
+            total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
         self.trainee.train()
+        if not total[:, 2].any():
+            return  # nothing was kept aside
         self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
         if self.ranks.is_first:
             self.logs[METRICS_FILE].append(place.step, self.metrics)
@@ -286,7 +247,7 @@ class Session:
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
             )
-        self.net.load_state_dict(to_ours(self.net.state_dict(), checkpoint.weights))
+        self.net.load_state_dict(self.subject.from_file(checkpoint.weights))
         self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
         states = checkpoint.state["rng"]
         if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
@@ -296,9 +257,10 @@ class Session:
 
     def _digest(self) -> str:
         """Return a checksum of everything that decides what a run computes."""
+        # What is as usual is left out: a run may go on in a later version, which has settings that this one has not.
         sections = {
-            name: {key: value for key, value in section if key not in _FREE.get(name, ())}
-            for name, section in self.recipe
+            name: {key: value for key, value in changed.items() if key not in _FREE.get(name, ())}
+            for name, changed in self.recipe.model_dump(exclude_defaults=True).items()
         }
         sections["vocabulary"] = {"sha256": self.dataset.manifest["vocab_sha256"]}
         sections["files"] = {name: entry["sha256"] for name, entry in self.dataset.manifest["files"].items()}
@@ -311,7 +273,7 @@ class Session:
         }
 
         def write(folder: Path) -> None:
-            write_folder(folder, self.net, about=about)
+            self.subject.write(folder, about)
             self.dataset.tokenizer.save(folder)
 
         num_bytes = sum(parameter.nbytes for parameter in self.net.parameters())
@@ -321,27 +283,3 @@ class Session:
         """Publish the model; again if need be, for a kill may have come between."""
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
-
-
-def _shape(recipe: Recipe) -> Shape:
-    settings = recipe.train
-    tokens = settings.batch_size * recipe.data.max_length
-    if tokens % settings.slices:
-        raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
-    return shape_for(recipe.data, tokens=tokens // settings.slices, slices=settings.slices)
-
-
-def _config(recipe: Recipe, dataset: Dataset) -> BertConfig:
-    settings = recipe.model
-    if recipe.data.max_length > settings.max_positions:
-        raise UserError(f"data.max_length {recipe.data.max_length} is more than model.max_positions")
-    return preset(
-        settings.preset,
-        vocab_size=dataset.vocab_size,
-        hidden_act=settings.hidden_act,
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
-        max_position_embeddings=settings.max_positions,
-        positions=settings.positions,
-        direction=_DIRECTIONS.get(recipe.data.objective, "both"),
-    )

@@ -15,6 +15,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.train import pretrain as module
 from bertworks.train.loop import Window, accumulate
+from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import Session, pretrain
 
 
@@ -147,7 +148,7 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(data):
     """N5: the sums of all parts over the counts of all parts, whichever way it is cut."""
     changes = {"train__slices": 4, "model__dropout": 0.0, "train__batch_size": 16}
     session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
-    parts, _ = next(session._batches(module.Place()))
+    parts, _ = next(session.feed.batches(module.Place(), session._share))
     sums = [session.trainee.inner.objective(session.net, part.batch) for part in parts]
     total = sum(
         sum(of_part[kind].loss for of_part in sums) / sum(of_part[kind].total for of_part in sums)
@@ -161,7 +162,7 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(data):
 
 def break_loss(monkeypatch, step, value):
     """Make the loss of one step not finite."""
-    calls, objective = [], module.OBJECTIVES["mlm+nsp"]
+    calls, objective = [], OBJECTIVES["mlm+nsp"]
 
     def broken(net, batch):
         if net.training:
@@ -171,7 +172,7 @@ def break_loss(monkeypatch, step, value):
             sums["mlm"] = sums["mlm"]._replace(loss=sums["mlm"].loss * value)
         return sums
 
-    monkeypatch.setitem(module.OBJECTIVES, "mlm+nsp", broken)
+    monkeypatch.setitem(OBJECTIVES, "mlm+nsp", broken)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -243,7 +244,7 @@ def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch
     monkeypatch.setattr("bertworks.train.objectives._ROWS_AT_ONCE", rows)
     changes = {"data__objective": objective, "model__dropout": 0.0}
     session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
-    (part,), _ = next(session._batches(module.Place()))
+    (part,), _ = next(session.feed.batches(module.Place(), session._share))
     sums = session.trainee.inner.objective(session.net, part.batch)["lm"]
     tokens, expected, count = part.batch.tokens, 0.0, 0
     hidden = session.net(tokens)
