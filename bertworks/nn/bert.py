@@ -17,7 +17,7 @@ from bertworks.nn.attention import attend, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.dropout import Dropout
 from bertworks.nn.heads import Head, make_head
-from bertworks.nn.layers import Embedding, LayerNorm, Linear, activate
+from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
 from bertworks.nn.packing import Packing, Tokens
 
 
@@ -74,7 +74,7 @@ class Block(nn.Module):
             self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=self.place
         )
         x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), seed))
-        return self.norm(x_TD + self.drop_fed(self.down(activate(self.up(x_TD), self.act)), seed))
+        return self.norm(x_TD + self.drop_fed(self.down(activated(self.up, x_TD, self.act)), seed))
 
     def project(self, x_TD: Tensor) -> Tensor:
         """Return queries, keys and values of all heads, [T, 3, N, H]."""
