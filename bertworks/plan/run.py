@@ -49,7 +49,7 @@ def plan_run(
         vocab_size: of the data; the recipe's own if not given.
     """
     _check(recipe, gpus, price)
-    half = recipe.train.dtype != "float32"
+    peak = peak_flops(gpu, half=recipe.train.dtype != "float32")
     network = network_of(recipe, recipe.vocab.size if vocab_size is None else vocab_size)
     phases = _phases(recipe, network, gpu, gpus)
     tokens = sum(phase.tokens for phase in phases)
@@ -69,7 +69,7 @@ def plan_run(
         "flops": flops,
         "memory": _memory(recipe, network, gpu, gpus),
         "time": time,
-        "mfu": hours and flops / (time["training_hours"] * 3600 * gpus * peak_flops(gpu, half=half)),
+        "mfu": hours and flops / (time["training_hours"] * 3600 * gpus * peak),
         "disk": disk,
         "gpu_hours": hours and hours * gpus,
         "cost": None if price is None or hours is None else hours * gpus * price,

@@ -168,6 +168,7 @@ def test_what_a_person_reads_has_100_columns_and_every_section(name):
         ((), {"price": math.nan}, "--price nan is none"),
         ((), {"price": math.inf}, "--price inf is none"),
         ((), {"gpu": "cpu"}, "plan is about GPUs"),
+        (("model.kind=elmo", "model.preset=mini", "data.objective=bilm"), {"gpu": "t4"}, "t4 has no bf16"),
         ((), {"vocab_size": -1}, "vocab_size: -1 is too small"),
         ((), {"vocab_size": 0}, "vocab_size: 0 is too small"),
         (("train.slices=7",), {}, "train.slices 7 does not cut a batch of 256 x 128 tokens"),
