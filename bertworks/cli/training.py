@@ -1,4 +1,4 @@
-"""The command that trains: pretrain."""
+"""The commands of training: plan, pretrain."""
 
 import time
 from typing import Annotated, Any
@@ -7,9 +7,33 @@ import typer
 
 from bertworks.cli.options import DeviceOption, JsonOption, OverridesArgument, QuietOption, print_json
 
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
+
+
+def plan(
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
+    gpu: Annotated[str, typer.Option(help="The GPU by name: h200, h100, a100-80, l40s, rtx-4090, ...")] = "h200",
+    gpus: Annotated[int, typer.Option(help="How many of them.")] = 1,
+    price: Annotated[float | None, typer.Option(help="What one GPU costs for an hour, in any currency.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="The vocabulary's size; default: the recipe's.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict what a run needs: parameters, memory, tokens, time on a GPU, disk."""
+    from bertworks.plan.report import plan_text
+    from bertworks.plan.run import plan_run
+    from bertworks.recipe import load_recipe
+
+    settings = load_recipe(recipe, overrides or [])
+    planned = plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
+    if as_json:
+        print_json({"recipe": recipe, **planned})
+    else:
+        typer.echo(plan_text(recipe, planned))
+
 
 def pretrain(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")],
+    recipe: RecipeArgument,
     data: Annotated[str, typer.Option(help="A folder that `bertworks prepare` made.")],
     out: Annotated[str | None, typer.Option(help="The run folder to write.")] = None,
     overrides: OverridesArgument = None,
