@@ -73,6 +73,7 @@ def test_correlations_are_as_their_definitions_say(pairs):
     assert scores.spearman(gold, predicted) == pytest.approx(expected, abs=TOLERANCE)
 
 
+@pytest.mark.filterwarnings("ignore:A single label was found")
 @settings(deadline=None, max_examples=60)
 @given(LABELLINGS)
 def test_classes_are_scored_as_scikit_learn_does(pairs):
