@@ -6,6 +6,7 @@ or of their numbers where all are whole numbers. A label that only the dev file 
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from typing import cast, get_args
 
 from bertworks.errors import UserError, did_you_mean
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
-from bertworks.tasks.examples import Skipped
+from bertworks.tasks.examples import Skipped, SpanExample, TagExample
 from bertworks.tasks.json_values import is_json_object
 from bertworks.tasks.own_columns import Columns, answer_columns, choice_columns, said, tag_columns, text_columns
 from bertworks.tasks.own_readers import (
@@ -39,6 +40,7 @@ _METRICS: dict[str, tuple[str, ...]] = {
     "answer": ("f1", "exact_match"),
 }
 _RECORD_ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _MAX_LABELS = 10_000
 _FEW_LABELS = 100
 _Complete = Callable[[Columns, Sequence[str], str], Columns]
@@ -77,7 +79,7 @@ def open_own(
         metrics=_METRICS[kind],
         labels=tuple(labels),
         is_pair=kind in ("choose", "answer") or any(one.pair is not None for one in chosen.values()),
-        has_impossible=kind == "answer" and TRAIN in found and _has_impossible(found[TRAIN]),
+        has_impossible=kind == "answer" and any(map(_has_impossible, found.values())),
         defaults=Defaults(max_length=384) if kind == "answer" else Defaults(),
     )
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))
@@ -140,14 +142,25 @@ def _labels(kind: str, paths: Mapping[str, Path], chosen: Mapping[str, Columns])
         raise UserError("the labels are not known: give a train file, or a model that has them")
     path, columns = paths[TRAIN], chosen[TRAIN]
     if kind == "tag":
-        read = _reader(kind, columns, ())
-        tags = {tag for example in read([path], Skipped()) for tag in example.tags or ()}  # type: ignore[union-attr]
-        if tags <= {OUTSIDE}:
-            raise UserError(f"{path} has no entity: every tag is O")
-        return tag_labels(sorted({tag[2:] for tag in tags if tag != OUTSIDE}))
+        return _tag_labels(path, _reader(kind, columns, ()))
     if kind == "multilabel" and len(columns.label) > 1:
         return columns.label
     return _ordered_labels(path, columns.label, several=kind == "multilabel")
+
+
+def _tag_labels(path: Path, read: Reader) -> tuple[str, ...]:
+    types: set[str] = set()
+    for example in read([path], Skipped()):
+        assert isinstance(example, TagExample)
+        if example.tags is None:
+            raise UserError(
+                f"{path}: words without tags; a line is a word and, last, its tag, with spaces or tabs between"
+            )
+        types.update(tag.partition("-")[2] for tag in example.tags)
+    types.discard("")
+    if not types:
+        raise UserError(f"{path} has no entity: every tag is {OUTSIDE}")
+    return tag_labels(sorted(types))
 
 
 def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tuple[str, ...]:
@@ -158,16 +171,17 @@ def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tup
         if len(counts) > _MAX_LABELS:
             break
     del counts[""]
-    if len(counts) > max(_FEW_LABELS, num_rows // 2):
+    if len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
         raise UserError(
             f"{path}: column {columns[0]!r} has {len(counts):,} different values in {num_rows:,} rows; is it the label?"
             " A number to be predicted is the task 'regress'"
         )
     if len(counts) < 2 - several:
         raise UserError(f"{path}: column {columns[0]!r} has {len(counts)} label; there must be at least {2 - several}")
-    are_numbers = all(label.lstrip("-").isdecimal() and label.isascii() for label in counts)
-    return tuple(sorted(counts, key=int if are_numbers else None))
+    are_numbers = all(map(_WHOLE_NUMBER.fullmatch, counts))
+    return tuple(sorted(counts, key=lambda label: (int(label) if are_numbers else 0, label)))
 
 
 def _has_impossible(found: Found) -> bool:
-    return any(example.is_impossible for example in found.read(found.paths, Skipped()))  # type: ignore[union-attr]
+    examples = found.read(found.paths, Skipped())
+    return any(isinstance(example, SpanExample) and example.is_impossible for example in examples)

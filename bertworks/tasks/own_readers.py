@@ -10,7 +10,7 @@ from bertworks.tasks.conll import tag_problem, to_iob2
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
 from bertworks.tasks.json_values import name_kind, of_kind
 from bertworks.tasks.own_columns import Columns
-from bertworks.tasks.squad import located_answer
+from bertworks.tasks.squad import located_answer, unique
 from bertworks.tasks.swag import choice_of
 from bertworks.tasks.tables import Row, rows, word_of
 from bertworks.tasks.texts import TextColumns, example_of, label_of
@@ -78,12 +78,15 @@ def _endings(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
 def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iterator[SpanExample]:
     """Yield questions with a context each; an empty answer says that there is none."""
     for path in paths:
-        for number, row in enumerate(rows(path)):
-            context = row.text(columns.context or "")
-            answers = [] if columns.answer is None else _answers(row, columns, context)
-            name = str(number) if columns.id is None else row.word(columns.id)
-            is_impossible = columns.answer is not None and not answers
-            yield SpanExample(name, row.text(columns.question or ""), context, tuple(answers), is_impossible)
+        yield from unique((_question(row, number, columns) for number, row in enumerate(rows(path))), path)
+
+
+def _question(row: Row, number: int, columns: Columns) -> SpanExample:
+    context = row.text(columns.context or "")
+    answers = [] if columns.answer is None else _answers(row, columns, context)
+    name = str(number) if columns.id is None else row.word(columns.id)
+    is_impossible = columns.answer is not None and not answers
+    return SpanExample(name, row.text(columns.question or ""), context, tuple(answers), is_impossible)
 
 
 def _answers(row: Row, columns: Columns, context: str) -> list[Answer]:

@@ -4,7 +4,7 @@ An answer counts as located where the context has it at the place that the file 
 its first occurrence. Training leaves out, and counts, questions none of whose answers is located; a score keeps them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,19 @@ _NEGATIVES_NOTE = "SQuAD 1.1 and made-up impossible questions, not SQuAD 2.0's"
 
 
 def read_squad(paths: Sequence[Path], _: Skipped) -> Iterator[SpanExample]:
-    """Yield the questions of some files; an id that comes twice in a file is refused, as scores are kept by id."""
+    """Yield the questions of some files."""
     for path in paths:
-        seen: set[str] = set()
-        for example in _questions(read_json(path), str(path)):
-            if example.id in seen:
-                raise UserError(f"{path}: two questions have the id {example.id[:60]!r}")
-            seen.add(example.id)
-            yield example
+        yield from unique(_questions(read_json(path), str(path)), path)
+
+
+def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]:
+    """Pass a file's questions on; refuse an id that comes twice, as answers and scores are kept by id."""
+    seen: set[str] = set()
+    for example in examples:
+        if example.id in seen:
+            raise UserError(f"{path}: two questions have the id {example.id[:60]!r}")
+        seen.add(example.id)
+        yield example
 
 
 def _questions(content: Any, where: str) -> Iterator[SpanExample]:

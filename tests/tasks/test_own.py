@@ -94,6 +94,15 @@ def test_labels_that_are_numbers_are_in_their_order(write):
     assert open_own("classify", {"train": path}).task.labels == ("-1", "2", "9", "10")
 
 
+@pytest.mark.parametrize(
+    ("labels", "ordered"),
+    [(["--1", "2"], ("--1", "2")), (["1", "01"], ("01", "1")), (["9" * 5_000, "1"], ("1", "9" * 5_000))],
+)
+def test_labels_that_only_look_like_numbers_are_words(write, labels, ordered):
+    path = write("a.csv", "text,label\n" + "".join(f"t,{label}\n" for label in labels))
+    assert open_own("classify", {"train": path}).task.labels == ordered
+
+
 def test_a_label_that_only_dev_has_is_told_with_its_line(write, refusal):
     train, dev = write("a.csv", "text,label\na,x\nb,y\n"), write("b.csv", "text,label\na,x\nb,z\n")
     dataset = open_own("classify", {"train": train, "dev": dev})
@@ -141,6 +150,8 @@ def test_too_many_labels_are_noticed_before_the_memory_is_full(write, refusal, m
     monkeypatch.setattr("bertworks.tasks.own._MAX_LABELS", 200)
     path = write("a.csv", "text,label\n" + "".join(f"a,{i}.5\n" for i in range(10_000)))
     assert "in 201 rows" in refusal(lambda: open_own("classify", {"train": path}))
+    path = write("b.csv", "text,label\n" + "".join(f"a,{i}\n" * 5 for i in range(10_000)))
+    assert "201 different values" in refusal(lambda: open_own("classify", {"train": path}))
 
 
 @pytest.mark.parametrize("value", [["x"], {"a": 1}])
@@ -223,6 +234,11 @@ def test_questions_come_from_squads_json_or_from_rows(write):
         assert list(open_own("answer", {"train": path}).examples("train")) == [expected], path.name
 
 
+def test_questions_with_the_same_id_are_refused(write, refusal):
+    path = write("a.csv", "id,question,context,answer\n7,Where?,A b,b\n7,Why?,A b,b\n")
+    assert "two questions have the id '7'" in refusal(lambda: open_own("answer", {"train": path}))
+
+
 def test_an_empty_answer_says_that_there_is_none(write):
     path = write(
         "a.csv", "question,context,answer\nWhere?,In the Alps.,Alps\nWhy?,In the Alps.,\nWho?,In the Alps.,Rhine\n"
@@ -265,6 +281,7 @@ def test_tags_come_from_columns_or_from_records(write, refusal):
     dataset = open_own("tag", {"train": lines, "dev": dev})
     assert "b.conll:1: 'B-GPE' has a type that is not known here; allowed: LOC, PER" in refusal(dataset.examples("dev"))
     assert "every tag is O" in refusal(lambda: open_own("tag", {"train": write("c.txt", "a O\n")}))
+    assert "words without tags" in refusal(lambda: open_own("tag", {"train": write("d.csv", "a,O\n")}))
 
 
 @pytest.mark.parametrize(
