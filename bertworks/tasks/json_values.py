@@ -75,7 +75,12 @@ def of_kind(value: Any, kind: type[_Value], where: str) -> _Value:
     """Return a value that is of the wanted kind, lone surrogates in it replaced."""
     if type(value) is not kind:
         raise UserError(f"{where}: {name_kind(value)} where {_KIND_NAMES[kind]} is expected")
-    return Utf8Decoder().without_surrogates(value) if isinstance(value, str) else value  # type: ignore[return-value]
+    return without_surrogates(value) if isinstance(value, str) else value  # type: ignore[return-value]
+
+
+def without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which JSON can spell and no file can be written with."""
+    return Utf8Decoder().without_surrogates(text)
 
 
 def name_kind(value: Any) -> str:

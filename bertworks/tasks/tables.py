@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.json_values import name_kind, of_kind, parse_json, read_json, shown_names
+from bertworks.tasks.json_values import name_kind, of_kind, parse_json, read_json, shown_names, without_surrogates
 from bertworks.tasks.lines import MAX_LINE_BYTES, checked_file, numbered_lines
 from bertworks.text.compressed import check_growth
 from bertworks.text.sources import COMPRESSIONS
@@ -54,7 +54,7 @@ def word_of(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+    return without_surrogates(str(int(value) if isinstance(value, float) and value.is_integer() else value).strip())
 
 
 def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | None = None) -> Iterator[Row]:

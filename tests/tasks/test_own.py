@@ -165,8 +165,9 @@ def test_scores_are_numbers_and_nothing_else(write, refusal):
     dataset = open_own("regress", {"train": path})
     assert [example.label for example in dataset.examples("train")] == [-3.5, 1000.0]
     assert dataset.task.labels == ()
-    bad = open_own("regress", {"train": write("b.csv", "text,score\na,1\nb,nan\n")})
-    assert "b.csv:3: 'nan' is not a score; it must be a number" in refusal(bad.examples("train"))
+    for word in ("nan", "inf", "1,5"):
+        bad = open_own("regress", {"train": write("b.tsv", f"text\tscore\na\t1\nb\t{word}\n")})
+        assert f"b.tsv:3: '{word}' is not a score; it must be a number" in refusal(bad.examples("train"))
 
 
 @pytest.mark.parametrize("cell", ["a|b", "a;b", '"a, b"', '"[""a"", ""b""]"'])

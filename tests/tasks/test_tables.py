@@ -161,7 +161,8 @@ def test_a_text_that_is_none_is_told_with_its_kind(write, value):
 
 
 def test_lone_surrogates_are_replaced(write):
-    assert next(rows(write("a.jsonl", '{"text": "a\\ud800b"}'))).text("text") == "a\ufffdb"
+    row = next(rows(write("a.jsonl", '{"text": "a\\ud800b"}')))
+    assert row.text("text") == row.word("text") == "a\ufffdb"
 
 
 @pytest.mark.parametrize(
