@@ -44,7 +44,7 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
     assert names == [
         "vocab", "prepare", "inspect", "tokenize", "plan", "pretrain", "convert", "fill", "nsp", "embed", "features",
-        "attend", "recipes", "demo",
+        "attend", "recipes", "tasks", "demo",
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from bertworks import __version__
 from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
 from bertworks.cli.models import attend, embed, features, fill, nsp
-from bertworks.cli.shipped import demo, recipes
+from bertworks.cli.shipped import demo, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain
 from bertworks.errors import UserError
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 for _command in (vocab, prepare, inspect, tokenize, plan, pretrain, convert, fill, nsp, embed, features, attend):
     app.command(no_args_is_help=True)(_command)
-for _needs_nothing in (recipes, demo):
+for _needs_nothing in (recipes, tasks, demo):
     app.command()(_needs_nothing)
 
 

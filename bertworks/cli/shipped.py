@@ -1,4 +1,6 @@
-"""What comes with the package: recipes, demo."""
+"""What comes with the package: recipes, tasks, demo."""
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import re
 
@@ -16,6 +18,9 @@ ORIGINS = (
     "What the paper compares BERT with",
     "Small ones for a CPU",
 )
+
+if TYPE_CHECKING:
+    from bertworks.tasks.task import Task
 
 
 def recipes(as_json: JsonOption = False) -> None:
@@ -36,6 +41,48 @@ def recipes(as_json: JsonOption = False) -> None:
 def _by_numbers(name: str) -> list[tuple[int, str]]:
     """Order names by the numbers in them: 6x768 is before 12x1024."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show this one and its files.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tasks that a model can be fine-tuned and measured on."""
+    from bertworks.tasks.registry import TASKS, find_task
+
+    chosen = list(TASKS.values()) if name is None else [find_task(name)]
+    if as_json:
+        described = {task.name: _described(task) for task in chosen}
+        print_json(described if name is None else described[chosen[0].name])
+    elif name is None:
+        for task in chosen:
+            typer.echo(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
+    else:
+        for key, value in _described(chosen[0]).items():
+            if value:
+                typer.echo(f"{key:<12} {_shown(value)}")
+
+
+def _described(task: "Task") -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "title": task.title,
+        "kind": task.kind,
+        "summary": task.summary,
+        "labels": list(task.labels),
+        "metrics": list(task.metrics),
+        "files": {split: [" + ".join(one.names) for one in sources] for split, sources in task.splits.items()},
+        "folders": [home or "." for home in task.homes],
+        "trained_on": task.trained_on,
+        "paper": task.published._asdict() if task.published else None,
+        "defaults": task.defaults._asdict(),
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_shown(inner)}" for key, inner in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def demo(
