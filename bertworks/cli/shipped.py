@@ -1,8 +1,7 @@
 """What comes with the package: recipes, tasks, demo."""
 
-from typing import TYPE_CHECKING, Annotated, Any
-
 import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
