@@ -127,6 +127,13 @@ def test_what_is_not_a_number_correlates_with_nothing(bad):
     assert math.isnan(scores.spearman([1.0, 2.0, 3.0], [1.0, bad, 3.0]))
 
 
+def test_a_constant_whose_mean_rounds_to_another_number_is_still_constant():
+    constant = [0.9391670189485866] * 10
+    assert math.fsum(constant) / 10 != constant[0]
+    assert math.isnan(scores.pearson(constant, list(range(10))))
+    assert math.isnan(scores.pearson(list(range(10)), constant))
+
+
 def test_one_example_has_an_accuracy_and_no_correlation():
     assert scores.accuracy(["a"], ["a"]) == 1
     assert scores.matthews(["a"], ["a"]) == 0

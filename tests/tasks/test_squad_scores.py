@@ -140,6 +140,15 @@ def test_the_best_threshold_is_where_the_sum_was_first_highest():
     assert score_squad2(questions, predictions, odds, 0.5)["exact"] == 75
 
 
+def test_of_equally_good_thresholds_the_first_is_taken():
+    questions = [question("right", "Alps"), question("none"), question("right again", "Ruhr")]
+    odds = {"right": 0.1, "none": 0.2, "right again": 0.3}
+    found = score_squad2(questions, {"right": "Alps", "none": "Po", "right again": "Ruhr"}, odds)
+    assert (found["best_exact"], found["best_exact_thresh"]) == (pytest.approx(200 / 3), 0.1)
+    nothing = score_squad2([question("none")], {"none": ""}, {"none": 0.4})
+    assert (nothing["best_exact"], nothing["best_exact_thresh"]) == (100, 0.0)
+
+
 def test_a_task_is_measured_by_its_own_rules():
     english, korean = question("q", "the Alps"), question("q", "알프스 산")
     assert measure_answers(TASKS["squad1"], [english], {"q": "Alps"}) == {"exact_match": 100, "f1": 100}

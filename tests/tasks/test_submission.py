@@ -60,6 +60,7 @@ def test_the_zip_holds_all_files_and_has_the_same_bytes_again(tmp_path):
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         assert archive.testzip() is None
         assert set(archive.namelist()) == SERVER_NAMES
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert archive.read("AX.tsv") == (tmp_path / "one" / "AX.tsv").read_bytes()
 
 
