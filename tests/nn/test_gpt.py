@@ -213,6 +213,18 @@ def test_scores_of_some_rows_at_a_time_give_the_same_loss_and_gradients(monkeypa
     torch.testing.assert_close(found(), whole, atol=1e-4, rtol=1e-4)
 
 
+def test_the_scores_of_a_batch_are_not_kept_for_the_backward_pass(monkeypatch):
+    """They would be most of the memory; not even those of the rows that are scored at once are kept."""
+    vocab_size = 5_000
+    model, tokens = Gpt(GptConfig(vocab_size=vocab_size, n_positions=20, **SIZES[0])), pack(TEXTS * 4)
+    initialise(model, 0.02, seed=0)
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", 8 * vocab_size)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor.numel()), tensor)[1], lambda t: t):
+        model.lm_sums(model(tokens), tokens).loss.backward()
+    assert max(kept) < 8 * vocab_size
+
+
 def test_with_a_seed_dropout_is_a_function_of_it_at_every_place_but_attention():
     model = scattered(Gpt(small(**SIZES[0], attn_pdrop=0.0))).train()
     first, same, other = (

@@ -46,19 +46,12 @@ def _tiny_elmo(monkeypatch):
     monkeypatch.setitem(baseline_config.ELMO_SIZES, "tiny-elmo", ELMO)
 
 
-@pytest.fixture(scope="module")
-def datasets(data, tmp_path_factory):
-    """Prepared data by the kind of model that reads it."""
-    folder = tmp_path_factory.mktemp("others")
-    return {"bert": data} | {kind: tiny_runs.write_data(folder / kind, kind) for kind in KINDS}
-
-
 def recipe(kind, **changes):
     return tiny_runs.recipe(**(SETTINGS[kind] | changes))
 
 
-def session_of(kind, datasets, **changes):
-    return Session(recipe(kind, **changes), Dataset(datasets[kind]), None, torch.device("cpu"), None)
+def session_of(kind, other_data, **changes):
+    return Session(recipe(kind, **changes), Dataset(other_data[kind]), None, torch.device("cpu"), None)
 
 
 def first_parts(session):
@@ -73,10 +66,10 @@ def unigram_loss(data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_learns_far_more_than_frequencies_and_its_model_opens(datasets, tmp_path, kind):
+def test_a_run_learns_far_more_than_frequencies_and_its_model_opens(other_data, tmp_path, kind):
     run, name = tmp_path / "run", METRICS[kind]
-    outcome = pretrain(recipe(kind, train__max_steps=70), data=datasets[kind], out=run, device="cpu")
-    assert outcome.metrics[f"holdout_{name}_loss"] < unigram_loss(datasets[kind]) - 1
+    outcome = pretrain(recipe(kind, train__max_steps=70), data=other_data[kind], out=run, device="cpu")
+    assert outcome.metrics[f"holdout_{name}_loss"] < unigram_loss(other_data[kind]) - 1
     assert outcome.metrics[f"holdout_{name}_accuracy"] > 0.4
     model = bw.load(run, device="cpu")
     assert isinstance(model, bw.LanguageModel)
@@ -91,13 +84,17 @@ def test_a_run_learns_far_more_than_frequencies_and_its_model_opens(datasets, tm
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_in_two_parts_equals_a_run_in_one(datasets, tmp_path, kind):
+def test_a_run_in_two_parts_equals_a_run_in_one(other_data, tmp_path, kind):
     """P1, F16: with dropout, and with a sampled softmax."""
     settings = {"optim__schedule": "constant", "train__log_every": 2}
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for out, steps, resume in ((whole, 12, False), (parts, 5, False), (parts, 12, True)):
         outcome = pretrain(
-            recipe(kind, **settings, train__max_steps=steps), data=datasets[kind], out=out, device="cpu", resume=resume
+            recipe(kind, **settings, train__max_steps=steps),
+            data=other_data[kind],
+            out=out,
+            device="cpu",
+            resume=resume,
         )
         assert outcome.place.step == steps
     found, expected = files_of(parts), files_of(whole)
@@ -107,8 +104,8 @@ def test_a_run_in_two_parts_equals_a_run_in_one(datasets, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dry_run_walks_the_whole_way(datasets, kind):
-    assert pretrain_dry(recipe(kind), data=datasets[kind], device="cpu").place.step == 1
+def test_a_dry_run_walks_the_whole_way(other_data, kind):
+    assert pretrain_dry(recipe(kind), data=other_data[kind], device="cpu").place.step == 1
 
 
 def merged(parts):
@@ -123,10 +120,10 @@ def merged(parts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_in_two_slices_has_the_gradient_of_one(datasets, monkeypatch, kind):
+def test_a_batch_in_two_slices_has_the_gradient_of_one(other_data, monkeypatch, kind):
     """N5: against the same texts as one batch; ELMo with all words, for each slice has a sample of its own."""
     monkeypatch.setitem(baseline_config.ELMO_SIZES, "tiny-elmo", ELMO | {"num_negatives": 8_192})
-    session = session_of(kind, datasets, train__slices=2, model__dropout=0.0, train__batch_size=16)
+    session = session_of(kind, other_data, train__slices=2, model__dropout=0.0, train__batch_size=16)
     parts = first_parts(session)
     counts = [sum(column) for column in zip(*(part.counts for part in parts), strict=True)]
     sums = accumulate(session.trainee, parts, counts)
@@ -141,8 +138,8 @@ def test_a_batch_in_two_slices_has_the_gradient_of_one(datasets, monkeypatch, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_neighbour_is_counted_once_for_each_direction(datasets, kind):
-    session = session_of(kind, datasets)
+def test_every_neighbour_is_counted_once_for_each_direction(other_data, kind):
+    session = session_of(kind, other_data)
     (part,) = first_parts(session)
     lengths = part.batch.tokens.packing.cumulative_lengths[: len(part.batch.next_labels) + 1].diff()
     neighbours = int((lengths - 1).clamp(min=0).sum())
@@ -151,8 +148,8 @@ def test_every_neighbour_is_counted_once_for_each_direction(datasets, kind):
     assert sums.total.item() == part.counts[0]
 
 
-def test_elmo_is_measured_against_all_words_and_trained_against_a_sample(datasets):
-    session = session_of("elmo", datasets, model__dropout=0.0)
+def test_elmo_is_measured_against_all_words_and_trained_against_a_sample(other_data):
+    session = session_of("elmo", other_data, model__dropout=0.0)
     (part,) = first_parts(session)
     session.net.eval()
     full = session.subject.objective(session.net, part.batch)["bilm"]
@@ -175,23 +172,23 @@ class OneOfTwo:
         self.rank = rank
 
 
-def test_what_is_random_in_elmo_depends_on_step_and_slice_but_not_on_ranks(datasets):
+def test_what_is_random_in_elmo_depends_on_step_and_slice_but_not_on_ranks(other_data):
     """P2: on a CPU too, where BERT's dropout comes from a generator."""
-    settings, dataset = recipe("elmo", train__slices=2), Dataset(datasets["elmo"])
+    settings, dataset = recipe("elmo", train__slices=2), Dataset(other_data["elmo"])
 
     def seeds(ranks):
         feed = Feed(settings, dataset, torch.device("cpu"), ranks, ("bilm",), flash=False, seeded=True)
         made = feed.batches(Place(), lambda step: 0.0)
         return [[int(part.batch.tokens.dropout_seed) for part in next(made)[0]] for _ in range(4)]
 
-    alone = seeds(session_of("elmo", datasets, train__slices=2).ranks)
+    alone = seeds(session_of("elmo", other_data, train__slices=2).ranks)
     assert len({seed for parts in alone for seed in parts}) == 8
     assert [[first, second] for [first], [second] in zip(seeds(OneOfTwo(0)), seeds(OneOfTwo(1)), strict=True)] == alone
 
 
-def test_gpt_learns_in_half_precision_too(datasets, tmp_path):
+def test_gpt_learns_in_half_precision_too(other_data, tmp_path):
     """Its embeddings stay in float32; every weight gets its gradient there."""
-    session = session_of("gpt", datasets, train__dtype="bfloat16")
+    session = session_of("gpt", other_data, train__dtype="bfloat16")
     (part,) = first_parts(session)
     loss, _ = session.trainee(part.batch, torch.tensor(part.counts))
     loss.backward()
@@ -203,22 +200,25 @@ def test_gpt_learns_in_half_precision_too(datasets, tmp_path):
     }
     assert {name for name, dtype in copies.items() if dtype == torch.float32} == {"token.weight", "position.weight"}
     settings = recipe("gpt", train__dtype="bfloat16", train__max_steps=30)
-    outcome = pretrain(settings, data=datasets["gpt"], out=tmp_path / "run", device="cpu")
-    assert outcome.metrics["holdout_lm_loss"] < unigram_loss(datasets["gpt"]) - 0.5
+    outcome = pretrain(settings, data=other_data["gpt"], out=tmp_path / "run", device="cpu")
+    assert outcome.metrics["holdout_lm_loss"] < unigram_loss(other_data["gpt"]) - 0.5
 
 
-def test_settings_reach_the_networks(datasets):
+def test_settings_reach_the_networks(other_data):
     changes = {
         "model__dropout": 0.25,
         "model__hidden_act": "relu",
         "model__max_positions": 40,
         "model__preset": "2x48x3",
     }
-    config = session_of("gpt", datasets, **changes).net.config
+    config = session_of("gpt", other_data, **changes).net.config
     assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.25, 0.25, 0.25)
     assert (config.afn, config.n_positions, config.n_layer, config.n_embd, config.n_head) == ("relu", 40, 2, 48, 3)
     assert config.vocab_size == 42
-    elmo = session_of("elmo", datasets, model__dropout=0.25).net
+    weight = session_of("gpt", other_data).net.token.weight
+    assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert weight.abs().max() > 0.05, "a normal that is cut at two deviations, as BERT's, ends at 0.04"
+    elmo = session_of("elmo", other_data, model__dropout=0.25).net
     assert (elmo.config.dropout, elmo.config.vocab_size) == (0.25, 44)
     assert {drop.share for drop in elmo.dropouts} == {0.25}
 
@@ -245,19 +245,19 @@ def test_settings_reach_the_networks(datasets):
         ),
     ],
 )
-def test_what_does_not_go_together_is_told_all_at_once(datasets, tmp_path, kind, tokens, changes, words):
+def test_what_does_not_go_together_is_told_all_at_once(other_data, tmp_path, kind, tokens, changes, words):
     with pytest.raises(ConfigError) as caught:
-        pretrain(recipe(kind, **changes), data=datasets[tokens], out=tmp_path / "run", device="cpu")
+        pretrain(recipe(kind, **changes), data=other_data[tokens], out=tmp_path / "run", device="cpu")
     assert all(word in str(caught.value) for word in words)
     assert len(caught.value.problems) == max(1, len(changes))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bert_does_not_learn_from_other_tokens(datasets, tmp_path):
+def test_a_bert_does_not_learn_from_other_tokens(other_data, tmp_path):
     """It would leave a folder that cannot be opened."""
     settings = tiny_runs.recipe(data__objective="ltr")
     with pytest.raises(ConfigError, match=r"it reads wordpiece tokens, and .* has gpt-bpe"):
-        pretrain(settings, data=datasets["gpt"], out=tmp_path / "run", device="cpu")
+        pretrain(settings, data=other_data["gpt"], out=tmp_path / "run", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -268,24 +268,24 @@ def test_a_bert_does_not_learn_from_other_tokens(datasets, tmp_path):
         ("elmo", "orignal", r"did you mean 'original'\?"),
     ],
 )
-def test_a_size_that_a_kind_does_not_have_is_told(datasets, tmp_path, kind, preset, words):
+def test_a_size_that_a_kind_does_not_have_is_told(other_data, tmp_path, kind, preset, words):
     with pytest.raises(UserError, match=words):
-        pretrain(recipe(kind, model__preset=preset), data=datasets[kind], out=tmp_path / "run", device="cpu")
+        pretrain(recipe(kind, model__preset=preset), data=other_data[kind], out=tmp_path / "run", device="cpu")
 
 
-def test_elmo_reads_texts_longer_than_any_position(datasets):
+def test_elmo_reads_texts_longer_than_any_position(other_data):
     """model.max_positions says nothing to it."""
-    session = session_of("elmo", datasets, data__max_length=100, train__slices=1)
+    session = session_of("elmo", other_data, data__max_length=100, train__slices=1)
     assert max(part.batch.tokens.packing.max_length for part in first_parts(session)) > 64
 
 
-def test_the_command_names_what_was_guessed(bertworks, datasets, tmp_path):
+def test_the_command_names_what_was_guessed(bertworks, other_data, tmp_path):
     path = tmp_path / "gpt.toml"
     path.write_text(
         '[model]\nkind = "gpt"\npreset = "1x32x2"\nmax_positions = 32\n[data]\nobjective = "ltr"\nmax_length = 32\n'
         "[train]\nbatch_size = 8\nmax_steps = 2\n"
     )
-    code, out, err = bertworks("pretrain", path, "--data", datasets["gpt"], "--out", tmp_path / "run", "--json")
+    code, out, err = bertworks("pretrain", path, "--data", other_data["gpt"], "--out", tmp_path / "run", "--json")
     assert (code, err) == (0, "")
     assert {"holdout_lm_loss", "holdout_lm_accuracy"} <= set(json.loads(out))
     code, out, _ = bertworks("inspect", tmp_path / "run")
