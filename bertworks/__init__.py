@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertworks.errors import UserError
+    from bertworks.language_models import LanguageModel
     from bertworks.model import Model, load
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "split_sentences"]
+__all__ = ["LanguageModel", "Model", "Tokenizer", "UserError", "__version__", "load", "split_sentences"]
 
 _HOMES = {
+    "LanguageModel": "bertworks.language_models",
     "Model": "bertworks.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",

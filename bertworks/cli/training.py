@@ -47,7 +47,7 @@ def pretrain(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Pre-train a BERT on prepared data."""
+    """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
     from bertworks.progress import progress_bar
     from bertworks.recipe import load_recipe

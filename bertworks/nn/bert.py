@@ -12,12 +12,14 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bertworks.nn.attention import attend, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.dropout import Dropout
 from bertworks.nn.heads import Head, make_head
 from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
+from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
 
 
@@ -143,3 +145,21 @@ class Bert(nn.Module):
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
         firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
         return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
+
+    def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
+        """Return the sums of guesses of the next token, or the previous one, by a model that reads in one direction.
+
+        Args:
+            hidden_TD: the last layer's output.
+            tokens: what it was made of.
+            weights_T: 0 at tokens that fill up a batch.
+        """
+        assert self.config.direction != "both", "a model that sees a token need not guess it"
+        neighbours = next_tokens if self.config.direction == "left_to_right" else previous_tokens
+        head, embedding_VD = self.heads["mlm"], self.embeddings.token.weight
+        weights: dict[str, Tensor] = dict(head.named_parameters())
+
+        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            return sums_of(functional_call(head, weights, (rows_MD, embedding_VD)), ids_M, weights_M)
+
+        return sums_in_parts(sums, len(embedding_VD), hidden_TD, *neighbours(tokens, weights_T))

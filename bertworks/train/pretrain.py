@@ -70,7 +70,7 @@ def pretrain(
     device: str = "auto",
     progress: Progress = silent,
 ) -> Outcome:
-    """Pre-train a BERT on prepared data into a run folder.
+    """Pre-train a model on prepared data into a run folder.
 
     Args:
         recipe: all settings.
@@ -117,10 +117,13 @@ class Session:
         self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
-        half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         self.subject = subject_of(recipe, dataset)
+        half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
+        half = half and not self.subject.is_plain
+        flash = half and device.type == "cuda"
         self.kinds, self.net = self.subject.kinds, self.subject.net.to(device)
-        self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=half and device.type == "cuda")
+        seeded = flash or self.subject.is_plain
+        self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=flash, seeded=seeded)
         self.optimizer = Optimizer(self.net, recipe.optim)
         self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
@@ -158,7 +161,8 @@ class Session:
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
-        compiled = self.device.type == "cuda" if settings.compile is None else settings.compile
+        usual = self.device.type == "cuda" and not self.subject.is_plain
+        compiled = usual if settings.compile is None else settings.compile
         trainee = torch.compile(self.trainee) if compiled else self.trainee
         return Job(
             trainee=trainee,

@@ -241,7 +241,7 @@ def test_every_objective_learns_and_its_model_opens(data, tmp_path, objective):
 @pytest.mark.parametrize("objective", ["ltr", "rtl"])
 @pytest.mark.parametrize("rows", [7, 10_000])
 def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch, objective, rows):
-    monkeypatch.setattr("bertworks.train.objectives._ROWS_AT_ONCE", rows)
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows * 46)
     changes = {"data__objective": objective, "model__dropout": 0.0}
     session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
     (part,), _ = next(session.feed.batches(module.Place(), session._share))
