@@ -19,6 +19,7 @@ _WIDTH, _HEIGHT = 520, 250
 _TOP, _BASE, _LABELS = 34, 220, 238  # below the legend, the horizontal axis, and the line that its labels stand on
 _GAP = 8  # between the vertical axis and its labels
 _LETTER = 6.3  # the width of a digit at the style's 11 pixels, with some room
+_USUAL_LABEL = 9  # letters of 1,000,000: charts of a page are as wide as each other, unless theirs are longer
 _MOST_TICKS = 6
 
 
@@ -85,11 +86,13 @@ def chart_style() -> str:
 def _framed(points: Points, percent: bool, from_zero: bool, x_name: str) -> _Frame:
     beside = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
     widest = max(len(x_name), *(len(tick_label(tick, beside.step, percent)) for tick in beside.ticks))
-    # Long numbers need room: a label takes half of the way to the next one at most.
+    # Long numbers need room: a label takes two thirds of the way to the next one at most.
     longest = len(f"{max(x for x, _ in points):,.0f}")
-    below = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (2 * _LETTER * longest))))
+    below = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
     last = len(tick_label(below.ticks[-1], below.step))
-    return _Frame(below, beside, widest * _LETTER + _GAP, _WIDTH - last * _LETTER / 2, percent)
+    # A percent sign is nearly as wide as two digits.
+    left = max(_USUAL_LABEL, widest + percent) * _LETTER + _GAP
+    return _Frame(below, beside, left, _WIDTH - max(_USUAL_LABEL, last) * _LETTER / 2, percent)
 
 
 def _axes(frame: _Frame) -> list[str]:

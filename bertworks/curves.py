@@ -41,13 +41,14 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def smoothed(points: Points, reach: int) -> Points:
-    """Return each point with the mean of those up to `reach` before and behind it, as many on either side."""
+    """Return each point with the mean of those up to `reach` before and behind it."""
     sums = [0.0, *itertools.accumulate(y for _, y in points)]
     found = []
     for index, (x, _) in enumerate(points):
-        # No further than the nearer end: a mean of unequal sides would bend a slope there.
-        near = min(reach, index, len(points) - 1 - index)
-        found.append((x, (sums[index + near + 1] - sums[index - near]) / (2 * near + 1)))
+        # At the start as many on either side, or its steep slope would be bent; at the end all that there are before.
+        before = min(reach, index)
+        end = min(index + before, len(points) - 1) + 1
+        found.append((x, (sums[end] - sums[index - before]) / (end - index + before)))
     return found
 
 
@@ -96,7 +97,7 @@ def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Ax
     """Return an axis of about so many steps that begins and ends at one."""
     low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
     if high <= low:
-        low, high = min(0.0, 2 * low), max(0.0, 2 * high)
+        low, high = min(0.0, low), max(0.0, high)
         high += low == high
     step = round_step(high - low, most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
