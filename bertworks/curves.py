@@ -11,6 +11,7 @@ from typing import NamedTuple
 Points = Sequence[tuple[float, float]]
 
 _STEPS = (1, 2, 5, 10)
+_LEVEL, _NOTHING = 1e-12, 1e-300  # differences, relative and absolute, that no axis can show
 _LONGEST = 1e9  # numbers from here on are written by their power of ten
 
 
@@ -96,9 +97,10 @@ def x_axis(values: Sequence[float], most: int) -> Axis:
 def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Axis:
     """Return an axis of about so many steps that begins and ends at one."""
     low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
-    if high <= low:
+    if high - low <= _LEVEL * max(abs(low), abs(high)):
         low, high = min(0.0, low), max(0.0, high)
-        high += low == high
+    if high - low < _NOTHING:
+        high = low + 1
     step = round_step(high - low, most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return Axis(first * step, last * step, [step * count for count in range(first, last + 1)], step)
