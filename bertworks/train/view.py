@@ -63,7 +63,8 @@ class Lines:
         """Write one if it is time for it."""
         from bertworks.train.panel import line_of
 
-        if news == "evaluate" or (news == "save" and not status.holdout):
+        is_not_evaluated = not status.holdout and status.step >= status.about.settings.eval_every
+        if news == "evaluate" or (news == "save" and is_not_evaluated):
             print(line_of(status), file=sys.stderr, flush=True)
 
 

@@ -206,9 +206,11 @@ def test_where_there_is_no_terminal_every_evaluation_is_a_line(clock, monkeypatc
 
 
 def test_without_documents_kept_aside_every_checkpoint_is_a_line(clock, monkeypatch):
-    text = told(["begin", "train", "save", "train"], status_after(30, clock), io.StringIO(), monkeypatch)
-    assert text.count("\n") == 1
-    assert "held out" not in text
+    for eval_every, num_lines in ((300, 1), (301, 0)):  # before the first evaluation nobody knows yet
+        status = status_after(30, clock, eval_every=eval_every)
+        text = told(["begin", "train", "save", "train"], status, io.StringIO(), monkeypatch)
+        assert text.count("\n") == num_lines
+        assert "held out" not in text
 
 
 def test_quiet_is_silent_everywhere(monkeypatch):
