@@ -20,7 +20,7 @@ from bertworks.train.run_folder import CHECKPOINTS, MODEL
 from bertworks.train.samples import Samples, read_samples
 
 RECIPE_FILE = "recipe.toml"
-KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM"}  # of predictions, and their names for people
+KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "bilm": "biLM"}  # of predictions, and their names for people
 _DIRECTIONS = {"ltr": "left to right", "rtl": "right to left"}
 
 Line = Mapping[str, Any]
