@@ -76,7 +76,7 @@ def test_what_is_exact_is_not_smoothed():
 
 
 def lists_of(heights):
-    points = st.tuples(st.integers(0, 10**7), heights.map(lambda height: round(height, 5)))
+    points = st.tuples(st.integers(0, 6 * 10**9), heights.map(lambda height: round(height, 5)))
     return st.lists(points, min_size=1, max_size=30, unique_by=lambda point: point[0])
 
 
@@ -90,6 +90,17 @@ def lists_of(heights):
 def test_whatever_is_drawn_lies_inside_and_no_labels_touch(drawn, from_zero):
     points, percent = drawn
     figure = parsed(chart("Any", [Curve("training", sorted(points))], percent=percent, from_zero=from_zero))
+    check_labels(figure)
+    for line in lines_of(figure, "line"):
+        assert all(-0.1 <= x <= WIDTH + 0.1 and 33.9 <= y <= 220.1 for x, y in line)
+
+
+@pytest.mark.parametrize("last", [9, 999, 10**6, 1_199_999, 29_999_999, 10**9 - 1, 2_900_000_000, 9 * 10**9, 10**13])
+def test_labels_have_room_below_however_long_a_run_is(last):
+    check_labels(parsed(chart("Loss", [Curve("training", [(1, 2.0), (last, 1.0)])])))
+
+
+def check_labels(figure):
     boxes = labels_of(figure)
     for left, right, y, _ in boxes:
         assert left >= -0.1
@@ -98,8 +109,6 @@ def test_whatever_is_drawn_lies_inside_and_no_labels_touch(drawn, from_zero):
     for index, (left, right, y, text) in enumerate(boxes):
         for other_left, other_right, other_y, other in boxes[index + 1 :]:
             assert abs(y - other_y) > 11 or right < other_left or other_right < left, (text, other)
-    for line in lines_of(figure, "line"):
-        assert all(-0.1 <= x <= WIDTH + 0.1 and 33.9 <= y <= 220.1 for x, y in line)
 
 
 def test_higher_values_are_drawn_higher_and_later_ones_further_right():

@@ -1,6 +1,7 @@
 """What a person sees of a run: true figures, on any width of terminal, seldom redrawn, and nothing left behind."""
 
 import io
+import itertools
 import math
 import re
 import sys
@@ -125,6 +126,8 @@ def test_a_trace_of_any_length_is_bounded_and_keeps_the_shape():
     for x, y in trace.points:
         assert y == pytest.approx(3 * x)
     assert trace.points[-1][0] > 99_000
+    gaps = {later - x for (x, _), (later, _) in itertools.pairwise(trace.points)}
+    assert len(gaps) == 1, "the run is shown evenly"
 
 
 def test_a_loss_that_is_not_finite_is_no_point_of_the_curve(clock):
