@@ -1,4 +1,4 @@
-"""The commands of training: plan, pretrain."""
+"""The commands about training: plan, pretrain, report."""
 
 import time
 from typing import Annotated, Any
@@ -49,19 +49,19 @@ def pretrain(
 ) -> None:
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
-    from bertworks.progress import progress_bar
     from bertworks.recipe import load_recipe
     from bertworks.train.pretrain import pretrain, pretrain_dry
+    from bertworks.train.view import training_view
 
     settings = load_recipe(recipe, overrides or [])
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
     started = time.monotonic()
-    with progress_bar(quiet=quiet or as_json) as progress:
+    with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
             outcome = pretrain_dry(settings, data=data, device=device)
         else:
-            outcome = pretrain(settings, data=data, out=out, resume=resume, device=device, progress=progress)
+            outcome = pretrain(settings, data=data, out=out, resume=resume, device=device, view=view)
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,
@@ -91,3 +91,13 @@ def _sentence(result: dict[str, Any]) -> str:
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
     ended = "stopped by a signal, go on with --resume" if result["reason"] == "signal" else "finished"
     return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{held_out}"
+
+
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
+) -> None:
+    """Write a run's report, a page with its curves and samples, anew."""
+    from bertworks.train.report import write_report
+
+    typer.echo(f"{write_report(run, out)}: open it in a browser", err=True)

@@ -1,13 +1,13 @@
 """`bertworks pretrain`: prepared data and a recipe to a run folder.
 
 A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl` (what
-depends on the machine), `checkpoints/`, and at the end `model/`. A run that was killed at any instant goes on from its
-newest whole checkpoint, and ends with the same bytes as if it had never been killed.
+depends on the machine), `tensorboard/`, `checkpoints/`, in the end `model/` and `report.html`. A run that was killed
+at any instant goes on from its newest whole checkpoint, and ends with the same bytes as if it had never been killed.
 """
 
 import hashlib
 import json
-import math
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -22,21 +22,26 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import find_device, load
-from bertworks.progress import Progress, silent
 from bertworks.recipe import Recipe
+from bertworks.train.asking import take_samples
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.feed import Feed
-from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
+from bertworks.train.record import Record
+from bertworks.train.report import write_report
 from bertworks.train.rng import restore_rng, to_hex
+from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
+from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
+from bertworks.train.status import About
 from bertworks.train.subject import subject_of
 from bertworks.train.trainee import Trainee
+from bertworks.train.view import View, unseen
 
-RECIPE_FILE = "recipe.toml"
+_log = logging.getLogger(__name__)
 # Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
 _FREE = {
     "train": {
@@ -68,7 +73,7 @@ def pretrain(
     out: str | Path,
     resume: bool = False,
     device: str = "auto",
-    progress: Progress = silent,
+    view: View = unseen,
 ) -> Outcome:
     """Pre-train a model on prepared data into a run folder.
 
@@ -78,14 +83,14 @@ def pretrain(
         out: the run folder; new or empty unless `resume`.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
         device: where to train.
-        progress: is told how far it is.
+        view: shows a person how it goes.
     """
     dataset, run = Dataset(data), Path(out)
     if not resume and run.exists() and any(run.iterdir()):
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     place = local_device(find_device(device))
     with joined_ranks(place) as ranks:
-        session = Session(recipe, dataset, run, place, progress, ranks)
+        session = Session(recipe, dataset, run, place, view, ranks)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run()
@@ -110,11 +115,11 @@ class Session:
         dataset: Dataset,
         run: Path,
         device: torch.device,
-        progress: Progress,
+        view: View,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
-        self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
+        self.recipe, self.dataset, self.folder, self.device, self.view = recipe, dataset, run, device, view
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
         self.subject = subject_of(recipe, dataset)
@@ -127,6 +132,7 @@ class Session:
         self.optimizer = Optimizer(self.net, recipe.optim)
         self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
+        self.record: Record | None = None  # of the first rank, while it runs
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
         if recipe.train.deterministic:
             torch.use_deterministic_algorithms(True)
@@ -136,28 +142,28 @@ class Session:
         """Train from the newest checkpoint, or from the start, and publish the model."""
         checkpoint = latest_checkpoint(self.folder)
         place, window = self._restore(checkpoint) if checkpoint else (Place(), Window(device=self.device))
-        self.logs: dict[str, StepLog] = {}
-        if self.ranks.is_first:
-            self._begin(checkpoint)
+        self.record = self._begin(place, is_new=checkpoint is None) if self.ranks.is_first else None
         self._seconds = place.seconds
         made_ahead = self.feed.batches(place, self._share)
         try:
             stop = train(self._job(made_ahead), place, window)
             if stop.reason != "signal":
                 self._finish(stop)
+            self._write_report(stop)
         finally:
             made_ahead.close()
-            for log in self.logs.values():
-                log.close()
+            if self.record:
+                self.record.close()
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
 
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Write down the recipe and open the logs."""
-        if not checkpoint:
+    def _begin(self, place: Place, *, is_new: bool) -> Record:
+        """Write down the recipe and open what the run is recorded in."""
+        if is_new:
             with atomic_write(self.folder / RECIPE_FILE) as stream:
                 stream.write(to_toml(self.recipe))
-        last_step = checkpoint.step if checkpoint else None
-        self.logs = {name: StepLog(self.folder / name, last_step) for name in (METRICS_FILE, TIMING_FILE)}
+        title = f"{self.folder.name}, {self.recipe.model.preset}, {self.recipe.data.objective}, {self.device}"
+        about = About(title, self.recipe.train, self.kinds)
+        return Record(self.folder, place, about, self.device, self.view)
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
@@ -191,16 +197,10 @@ class Session:
         return step / limits.max_steps
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
-        if not self.ranks.is_first:
-            return
-        values = self._values(gathered["sums"])
-        values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
-        self.logs[METRICS_FILE].append(place.step, values)
-        speed = place.tokens / max(place.seconds, 1e-9)
-        self.logs[TIMING_FILE].append(place.step, {"seconds": place.seconds, "tokens_per_second": speed})
-        accuracies = " ".join(f"{kind} {values.get(f'{kind}_accuracy', math.nan):.1%}" for kind in self.kinds)
-        detail = f"loss {values.get('loss', math.nan):.3f} {accuracies} {speed:,.0f} tokens/s"
-        self.progress("training", place.step, self.recipe.train.max_steps, detail)
+        if self.record:
+            values = self._values(gathered["sums"])
+            values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
+            self.record.train(place, values)
 
     def _values(self, sums: list[list[float]]) -> dict[str, float]:
         values: dict[str, float] = {"loss": 0.0} if sums else {}
@@ -220,18 +220,18 @@ class Session:
         if not total[:, 2].any():
             return  # nothing was kept aside
         self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
-        if self.ranks.is_first:
-            self.logs[METRICS_FILE].append(place.step, self.metrics)
+        if self.record:
+            self.record.evaluate(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
         states = self.ranks.gathered(torch.get_rng_state())
-        if self.ranks.is_first:
+        if self.record:
+            self.record.sync()
             self._save_first(place, window, states)
+            self.record.save(place.step)
         self.ranks.wait()
 
     def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
-        for log in self.logs.values():
-            log.sync()
         state = {
             "place": place._replace(seconds=place.seconds if self._by_clock() else 0.0)._asdict(),
             "window": window.state(),
@@ -287,3 +287,13 @@ class Session:
         """Publish the model; again if need be, for a kill may have come between."""
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
+
+    def _write_report(self, stop: Stop) -> None:
+        """Ask the model about documents kept aside and write the report; a run is not failed for it."""
+        if self.record:
+            held_out = (part.batch for part in self.feed.held_out(self._share(stop.place.step)))
+            try:
+                write_samples(self.folder, take_samples(self.subject.net, self.dataset, self.recipe.data, held_out))
+                write_report(self.folder)
+            except UserError as error:
+                _log.warning("no report of the run: %s", error)
