@@ -15,7 +15,7 @@ from bertworks.nn.layers import initialise
 from bertworks.recipe import Recipe
 from bertworks.train.objectives import OBJECTIVES, Sums
 
-_DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
+DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}  # of objectives; the others read both ways
 
 
 class Subject(NamedTuple):
@@ -36,14 +36,14 @@ class Subject(NamedTuple):
     from_file: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
-def subject_of(recipe: Recipe, dataset: Dataset) -> Subject:
-    """Return what a recipe wants to be trained on this data."""
+def subject_of(recipe: Recipe, dataset: Dataset, config: BertConfig | None = None) -> Subject:
+    """Return what a recipe wants to be trained on this data; `config` is that of a model to start from."""
     objective = recipe.data.objective
     if recipe.model.kind != "bert" or objective not in OBJECTIVES:
         raise UserError(f"model.kind {recipe.model.kind} with data.objective {objective} cannot be trained yet")
     kinds = _KINDS[objective]
     heads = {"mlm": 0, "nsp": 2} if "nsp" in kinds else {"mlm": 0}
-    net = Bert(_bert_config(recipe, dataset), heads, pooler="nsp" in kinds)
+    net = Bert(config or _bert_config(recipe, dataset), heads, pooler="nsp" in kinds)
     initialise(net, net.config.initializer_range, recipe.train.seed)
     return Subject(
         net=net,
@@ -69,5 +69,5 @@ def _bert_config(recipe: Recipe, dataset: Dataset) -> BertConfig:
         attention_probs_dropout_prob=settings.dropout,
         max_position_embeddings=settings.max_positions,
         positions=settings.positions,
-        direction=_DIRECTIONS.get(recipe.data.objective, "both"),
+        direction=DIRECTIONS.get(recipe.data.objective, "both"),
     )
