@@ -7,7 +7,7 @@ import shutil
 import pytest
 import tiny_runs
 import torch
-from test_pretrain import files_of, lines_of
+from tiny_runs import files_of, lines_of
 
 import bertworks as bw
 from bertworks.data.prepare import Options, prepare
