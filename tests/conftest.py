@@ -5,6 +5,12 @@ import sys
 import unicodedata
 
 import pytest
+from fault_table import (  # noqa: F401 -- hooks
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_logreport,
+    pytest_terminal_summary,
+)
 
 from bertworks import cli
 from bertworks.text.vocabulary import SPECIAL_TOKENS

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertworks.cli.extend import extend_by_words
 from bertworks.cli.inputs import lines_of
 from bertworks.cli.options import (
     CasedOption,
@@ -44,6 +45,12 @@ def vocab(
     unused: Annotated[int, typer.Option(help="How many [unusedN] pieces to reserve.")] = 0,
     coverage: Annotated[float, typer.Option(help="Share of the text's characters to cover.")] = 0.99995,
     min_count: Annotated[int, typer.Option(help="What occurs less often is not used.")] = 20,
+    extend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL|VOCAB", help="Add whole words to a model's vocabulary (to a folder), or to a file's."
+        ),
+    ] = None,
     cased: CasedOption = False,
     keep_accents: KeepAccentsOption = False,
     join_cjk: JoinCjkOption = False,
@@ -53,7 +60,7 @@ def vocab(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a vocabulary from raw text."""
+    """Learn a vocabulary from raw text, or add words to one."""
     from bertworks.config import VocabSettings, validate
     from bertworks.progress import progress_bar
     from bertworks.text.corpus import Corpus
@@ -63,9 +70,12 @@ def vocab(
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     settings = validate(VocabSettings, options, "bertworks vocab")
     check_workers(workers)
-    _check_can_save(out, settings.algorithm)
     source = Corpus(corpus, strict=strict, text_field=text_field)
     word_rules = rules(cased, keep_accents, join_cjk)
+    if extend is not None:
+        extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)
+        return
+    _check_can_save(out, settings.algorithm)
     with progress_bar(quiet=quiet or as_json) as progress:
         learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
         _save_vocabulary(out, learned, word_rules, settings.algorithm)

@@ -5,7 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bertworks.cli.options import DeviceOption, JsonOption, OverridesArgument, QuietOption, print_json
+from bertworks.cli.options import (
+    DeviceOption,
+    JsonOption,
+    OverridesArgument,
+    QuietOption,
+    SkipBadShardsOption,
+    print_json,
+)
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
 
@@ -37,12 +44,17 @@ def pretrain(
     data: Annotated[str, typer.Option(help="A folder that `bertworks prepare` made.")],
     out: Annotated[str | None, typer.Option(help="The run folder to write.")] = None,
     overrides: OverridesArgument = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option("--from", metavar="MODEL", help="Train a model further: its folder, a run folder, or its name."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Walk the whole way for one step and keep nothing.")
     ] = False,
+    skip_bad_shards: SkipBadShardsOption = False,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -57,11 +69,18 @@ def pretrain(
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
     started = time.monotonic()
+    options: dict[str, Any] = {
+        "data": data,
+        "start_from": start_from,
+        "skip_bad_shards": skip_bad_shards,
+        "device": device,
+        "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
+    }
     with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
-            outcome = pretrain_dry(settings, data=data, device=device)
+            outcome = pretrain_dry(settings, **options)
         else:
-            outcome = pretrain(settings, data=data, out=out, resume=resume, device=device, view=view)
+            outcome = pretrain(settings, out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,

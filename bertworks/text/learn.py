@@ -99,7 +99,7 @@ def learn_vocabulary(
     settings = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     validate(VocabSettings, settings, "learn_vocabulary")
     rules = rules or Rules()
-    with _scratch_folder() as folder:
+    with scratch_folder() as folder:
         counts = count_words(corpus, rules, folder, workers=workers, progress=progress)
         survey = _survey(counts)
         if not survey.num_words:
@@ -199,7 +199,8 @@ def special_pieces(unused: int) -> list[str]:
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
+    """Give a folder for counts that is removed in the end."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="bertworks-vocab-")
     except OSError as error:

@@ -89,7 +89,11 @@ class Feed:
         """Take apart what a checkpoint remembers; the first ones did not say the length, having but one."""
         if not data:
             return State(), None
-        return State(data["epoch"], data["block"], data["offset"]), data.get("length")
+        state = State(data["epoch"], data["block"], data["offset"])
+        num_blocks = len(self.dataset.shards("train"))
+        if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written
+            state = State(state.epoch + 1)
+        return state, data.get("length")
 
     def _of_length(self, length: int, state: State) -> Generator[tuple[list[Packed], State], None, None]:
         settings = self.recipe.train

@@ -47,6 +47,7 @@ class StepLog:
     def sync(self) -> None:
         """Have the lines on disk; to be called before a checkpoint is saved, which counts on them."""
         with _refusals_named(self.path):
+            self._stream.flush()  # of lines that a full disk had no room for
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:

@@ -80,7 +80,8 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             num_tokens, *counts = job.ranks.total(_counts(parts))
             sums = accumulate(job.trainee, parts, counts)
             job.ranks.add_up([sums, *job.optimizer.gradients()])
-            norm = job.optimizer.gradient_norm()
+            # Not finite either where only a loss is not, as when a sum overflows.
+            norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum()
             rate = job.learning_rate(place)
             job.optimizer.step(rate, norm)
             job.optimizer.clear_gradients()

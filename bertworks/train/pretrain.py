@@ -2,15 +2,15 @@
 
 A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl` (what
 depends on the machine), `tensorboard/`, `checkpoints/`, in the end `model/` and `report.html`. A run that was killed
-at any instant goes on from its newest whole checkpoint, and ends with the same bytes as if it had never been killed.
+at any instant goes on from its newest whole checkpoint, and ends with the same bytes as if it had never been killed. A
+run may start from a model that is there (`warm_start.py`).
 """
 
-import hashlib
-import json
 import logging
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +22,17 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import find_device, load
-from bertworks.recipe import Recipe
+from bertworks.recipe import Recipe, as_recipe
 from bertworks.train.asking import take_samples
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.digest import digest_of
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
 from bertworks.train.record import Record
 from bertworks.train.report import write_report
-from bertworks.train.rng import restore_rng, to_hex
+from bertworks.train.rng import be_deterministic, restore_rng, to_hex
 from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
 from bertworks.train.samples import write_samples
@@ -40,21 +41,9 @@ from bertworks.train.status import About
 from bertworks.train.subject import subject_of
 from bertworks.train.trainee import Trainee
 from bertworks.train.view import View, unseen
+from bertworks.train.warm_start import Start, find_start, settled
 
 _log = logging.getLogger(__name__)
-# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
-_FREE = {
-    "train": {
-        "max_steps",
-        "max_tokens",
-        "max_minutes",
-        "keep",
-        "loader_workers",
-        "on_nonfinite",
-        "max_skips",
-        "on_save_error",
-    }
-}
 
 
 class Outcome(NamedTuple):
@@ -67,41 +56,54 @@ class Outcome(NamedTuple):
 
 
 def pretrain(
-    recipe: Recipe,
+    recipe: Recipe | str | os.PathLike[str],
     *,
-    data: str | Path,
-    out: str | Path,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    start_from: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    skip_bad_shards: bool = False,
     device: str = "auto",
     view: View = unseen,
+    note: Callable[[str], None] = _log.info,
 ) -> Outcome:
     """Pre-train a model on prepared data into a run folder.
 
     Args:
-        recipe: all settings.
+        recipe: all settings, or a recipe's name or path.
         data: a folder that `bertworks prepare` made.
         out: the run folder; new or empty unless `resume`.
+        overrides: `section.key=value` over a recipe that is given by its name or path.
+        start_from: a model folder, a run folder or a name in the local cache, to train further.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        skip_bad_shards: leave out shards that are corrupt or missing, with a warning each.
         device: where to train.
         view: shows a person how it goes.
+        note: is told what a person wants to know at the start.
     """
-    dataset, run = Dataset(data), Path(out)
+    dataset, run = Dataset(Path(data), skip_bad_shards=skip_bad_shards), Path(out)
     if not resume and run.exists() and any(run.iterdir()):
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
-    place = local_device(find_device(device))
+    place, recipe = local_device(find_device(device)), as_recipe(recipe, overrides)
+    start = find_start(start_from, run, dataset)
+    if start:
+        recipe, start = settled(recipe, start)
     with joined_ranks(place) as ranks:
-        session = Session(recipe, dataset, run, place, view, ranks)
+        session = Session(recipe, dataset, run, place, view, ranks, start)
+        if session.start and start and start.weights and ranks.is_first:
+            note(session.start.sentence())
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run()
 
 
-def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto") -> Outcome:
+def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:
     """Walk the whole way for one step, from the data to a model that opens, in a folder that is then removed."""
     once = {"max_steps": 1, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
     one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
     with tempfile.TemporaryDirectory() as folder:
-        outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device)
+        outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device, **options)
         load(Path(folder) / "run", device="cpu")
     return outcome
 
@@ -117,12 +119,14 @@ class Session:
         device: torch.device,
         view: View,
         ranks: Ranks | None = None,
+        start: Start | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         self.recipe, self.dataset, self.folder, self.device, self.view = recipe, dataset, run, device, view
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
-        self.subject = subject_of(recipe, dataset)
+        self.subject = subject_of(recipe, dataset, start.config if start else None)
+        self.start = start.fill(self.subject.net) if start and start.weights else start
         half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         half = half and not self.subject.is_plain
         flash = half and device.type == "cuda"
@@ -134,8 +138,9 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.record: Record | None = None  # of the first rank, while it runs
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
+        self._refusal: UserError | None = None  # of the disk since the last checkpoint, if a run goes on
         if recipe.train.deterministic:
-            torch.use_deterministic_algorithms(True)
+            be_deterministic()
         torch.manual_seed(recipe.train.seed + self.ranks.rank)
 
     def run(self) -> Outcome:
@@ -146,15 +151,31 @@ class Session:
         self._seconds = place.seconds
         made_ahead = self.feed.batches(place, self._share)
         try:
+            if self.start and not checkpoint:
+                self._evaluate(place)  # what the model can do before it learns more
+                self._save(place, window)
             stop = train(self._job(made_ahead), place, window)
             if stop.reason != "signal":
                 self._finish(stop)
             self._write_report(stop)
+        except torch.OutOfMemoryError as error:
+            raise UserError(self._out_of_memory()) from error
         finally:
             made_ahead.close()
             if self.record:
-                self.record.close()
+                with self._refusable():
+                    self.record.close()
+        if self._refusal:
+            raise UserError(f"ended after step {stop.place.step}, but not all of it is saved: {self._refusal}")
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
+
+    def _out_of_memory(self) -> str:
+        settings, length = self.recipe.train, self.recipe.data.max_length
+        return (
+            f"out of memory on {self.device} with batches of {settings.batch_size:,} x {length:,} tokens in "
+            f"{settings.slices} slices; go on with --resume train.recompute=true, or start anew with a higher "
+            "train.slices or a lower train.batch_size. Checkpoints are as they were"
+        )
 
     def _begin(self, place: Place, *, is_new: bool) -> Record:
         """Write down the recipe and open what the run is recorded in."""
@@ -163,7 +184,7 @@ class Session:
                 stream.write(to_toml(self.recipe))
         title = f"{self.folder.name}, {self.recipe.model.preset}, {self.recipe.data.objective}, {self.device}"
         about = About(title, self.recipe.train, self.kinds)
-        return Record(self.folder, place, about, self.device, self.view)
+        return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
@@ -200,7 +221,8 @@ class Session:
         if self.record:
             values = self._values(gathered["sums"])
             values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
-            self.record.train(place, values)
+            with self._refusable():
+                self.record.train(place, values)
 
     def _values(self, sums: list[list[float]]) -> dict[str, float]:
         values: dict[str, float] = {"loss": 0.0} if sums else {}
@@ -221,32 +243,50 @@ class Session:
             return  # nothing was kept aside
         self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
         if self.record:
-            self.record.evaluate(place.step, self.metrics)
+            with self._refusable():
+                self.record.evaluate(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
         states = self.ranks.gathered(torch.get_rng_state())
         if self.record:
-            self.record.sync()
             self._save_first(place, window, states)
-            self.record.save(place.step)
         self.ranks.wait()
 
     def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
+        self._refusal = None
+        with self._refusable():
+            self._save_checkpoint(place, window, states)
+
+    @contextmanager
+    def _refusable(self) -> Iterator[None]:
+        """Stop where the disk refuses something, or warn and go on if that is asked for."""
+        try:
+            yield
+        except UserError as error:
+            if self.recipe.train.on_save_error == "stop":
+                raise
+            _log.warning("%s; the run goes on", error)
+            self._refusal = error
+
+    def _save_checkpoint(self, place: Place, window: Window, states: list[Tensor]) -> None:
+        assert self.record, "the first rank records"
+        self.record.sync()
         state = {
             "place": place._replace(seconds=place.seconds if self._by_clock() else 0.0)._asdict(),
             "window": window.state(),
             "metrics": self.metrics,
             "rng": [to_hex(state) for state in states],
-            "settings": self._digest(),
+            "settings": digest_of(self.recipe, self.dataset),
         }
         keep = self.recipe.train.keep
         save_checkpoint(self.folder, place.step, self._writer(place), self.optimizer.state_dict(), state, keep=keep)
+        self.record.save(place.step)
 
     def _by_clock(self) -> bool:
         return self.recipe.optim.clock or self.recipe.train.max_minutes is not None
 
     def _restore(self, checkpoint: Checkpoint) -> tuple[Place, Window]:
-        if checkpoint.state.get("settings") != self._digest():
+        if checkpoint.state.get("settings") != digest_of(self.recipe, self.dataset):
             raise UserError(
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
@@ -259,22 +299,10 @@ class Session:
         self.metrics = checkpoint.state["metrics"]
         return Place(**checkpoint.state["place"]), Window(checkpoint.state["window"], self.device)
 
-    def _digest(self) -> str:
-        """Return a checksum of everything that decides what a run computes."""
-        # What is as usual is left out: a run may go on in a later version, which has settings that this one has not.
-        sections = {
-            name: {key: value for key, value in changed.items() if key not in _FREE.get(name, ())}
-            for name, changed in self.recipe.model_dump(exclude_defaults=True).items()
-        }
-        sections["vocabulary"] = {"sha256": self.dataset.manifest["vocab_sha256"]}
-        sections["files"] = {name: entry["sha256"] for name, entry in self.dataset.manifest["files"].items()}
-        return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
-
     def _writer(self, place: Place) -> ModelWriter:
-        about = {
-            "provenance": {"objective": self.recipe.data.objective, "steps": place.step, "tokens": place.tokens},
-            "metrics": self.metrics,
-        }
+        provenance = {"objective": self.recipe.data.objective, "steps": place.step, "tokens": place.tokens}
+        start = {"start": self.start.about} if self.start else {}
+        about = {"provenance": provenance | start, "metrics": self.metrics}
 
         def write(folder: Path) -> None:
             self.subject.write(folder, about)

@@ -23,14 +23,17 @@ class Record:
 
     Args:
         run: the run folder.
-        place: where this start goes on from; what the logs say of later steps is dropped.
+        place: where this start goes on from.
         about: what is trained, for the view.
         device: where, for its memory.
         view: what a person sees.
+        is_new: whether the run begins here; else it goes on, and what the logs say up to the place is kept.
     """
 
-    def __init__(self, run: Path, place: Place, about: About, device: torch.device, view: View = unseen) -> None:
-        last_step = place.step or None
+    def __init__(
+        self, run: Path, place: Place, about: About, device: torch.device, view: View = unseen, *, is_new: bool = True
+    ) -> None:
+        last_step = None if is_new else place.step
         self._metrics = StepLog(run / METRICS_FILE, last_step)
         self._timing = StepLog(run / TIMING_FILE, last_step)
         self._events = EventFile(run)

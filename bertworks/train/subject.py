@@ -19,7 +19,7 @@ from bertworks.interop.gpt_names import from_openai
 from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.nn.baseline_config import elmo_preset, gpt_preset
 from bertworks.nn.bert import Bert
-from bertworks.nn.config import preset
+from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.elmo import Elmo, initialise_elmo
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
@@ -31,7 +31,7 @@ from bertworks.train.settings import ModelSettings
 _TOKENS = {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}
 _OBJECTIVES = {"bert": ("mlm+nsp", "mlm", "ltr", "rtl"), "gpt": ("ltr",), "elmo": ("bilm",)}
 _KINDS = {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",), "ltr": ("lm",), "rtl": ("lm",), "bilm": ("bilm",)}
-_DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
+DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}  # of objectives; the others read both ways
 
 
 class Subject(NamedTuple):
@@ -56,12 +56,13 @@ class Subject(NamedTuple):
     is_plain: bool = False
 
 
-def subject_of(recipe: Recipe, dataset: Dataset) -> Subject:
-    """Return what a recipe wants to be trained on this data."""
+def subject_of(recipe: Recipe, dataset: Dataset, config: BertConfig | None = None) -> Subject:
+    """Return what a recipe wants to be trained on this data; `config` is that of a model to start from."""
     if problems := _problems(recipe, dataset):
         raise ConfigError(f"model.kind={recipe.model.kind}", problems)
-    make = {"bert": _bert, "gpt": _gpt, "elmo": _elmo}[recipe.model.kind]
-    return make(recipe, dataset)
+    if recipe.model.kind == "bert":
+        return _bert(recipe, config or _bert_config(recipe, dataset))
+    return (_gpt if recipe.model.kind == "gpt" else _elmo)(recipe, dataset)
 
 
 def _problems(recipe: Recipe, dataset: Dataset) -> list[str]:
@@ -89,9 +90,9 @@ def _problems(recipe: Recipe, dataset: Dataset) -> list[str]:
     return problems
 
 
-def _bert(recipe: Recipe, dataset: Dataset) -> Subject:
-    model, objective = recipe.model, recipe.data.objective
-    config = preset(
+def _bert_config(recipe: Recipe, dataset: Dataset) -> BertConfig:
+    model = recipe.model
+    return preset(
         model.preset,
         vocab_size=dataset.vocab_size,
         hidden_act=model.hidden_act,
@@ -99,8 +100,12 @@ def _bert(recipe: Recipe, dataset: Dataset) -> Subject:
         attention_probs_dropout_prob=model.dropout,
         max_position_embeddings=model.max_positions,
         positions=model.positions,
-        direction=_DIRECTIONS.get(objective, "both"),
+        direction=DIRECTIONS.get(recipe.data.objective, "both"),
     )
+
+
+def _bert(recipe: Recipe, config: BertConfig) -> Subject:
+    objective = recipe.data.objective
     kinds = _KINDS[objective]
     heads = {"mlm": 0, "nsp": 2} if "nsp" in kinds else {"mlm": 0}
     net = Bert(config, heads, pooler="nsp" in kinds)

@@ -332,6 +332,7 @@ def test_without_cuda_pinning_is_ignored(numbered, workers, monkeypatch):
     assert_equal(found, take(make_loader(numbered).batches(), 5))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
 def test_arrays_are_made_in_pinned_memory(numbered, workers):
     import torch

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import tiny_runs
 import torch
 
 
@@ -18,3 +19,8 @@ def one_thread():
 def no_sync(monkeypatch):
     """Leaves the disk alone: what a killed process has written is there, as after no power cut; syncs take time."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    return tiny_runs.write_data(tmp_path_factory.mktemp("tiny") / "run")

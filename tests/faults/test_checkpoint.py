@@ -206,6 +206,7 @@ def assert_falls_back(run, caplog, *said):
     ]
 
 
+@pytest.mark.fault("F6", trials=12)
 @pytest.mark.parametrize("name", sorted([*FILES, "manifest.json"]))
 def test_any_flipped_bit_of_any_file_is_found(run, name, caplog):
     """F6: 108 positions, 12 in each file."""
@@ -219,6 +220,7 @@ def test_any_flipped_bit_of_any_file_is_found(run, name, caplog):
     assert latest_checkpoint(run).step == 2
 
 
+@pytest.mark.fault("F6", trials=7)
 @pytest.mark.parametrize("name", sorted([*FILES, "manifest.json"]))
 def test_any_truncation_and_the_loss_of_any_file_are_found(run, name, caplog):
     """F6: to 0, 1, 7, 8, half and all but one of its bytes, and deleted."""

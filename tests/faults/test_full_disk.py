@@ -64,6 +64,7 @@ def save_under_limits(run):
     save(run, 3)
 
 
+@pytest.mark.fault("F4", trials=20)
 def test_files_that_are_cut_short_at_20_limits_cost_no_checkpoint(run):
     """F4(a): the kernel takes a part of the bytes and then refuses with EFBIG; a byte more and it all fits."""
     assert exit_code_of(lambda: save_under_limits(run)) == 0

@@ -77,12 +77,13 @@ def test_a_save_has_the_points_at_which_f2_kills(twin, monkeypatch):
     assert calls[-1][0] == "rmdir"
 
 
-def test_a_kill_before_any_call_of_a_save_leaves_whole_checkpoints(twin, monkeypatch):
+def test_a_kill_before_any_call_of_a_save_leaves_whole_checkpoints(twin, monkeypatch, record_property):
     """F2, P3: at every point; then the next start clears up and the save comes out as if nothing had happened."""
     reference = twin("reference")
     num_calls = len(calls_of(monkeypatch, lambda: save(reference, 3)))
     manifest = (folder_of(reference, 3) / "manifest.json").read_bytes()
     found = []
+    record_property("trials", num_calls)
     for call in range(1, num_calls + 1):
         run = twin(f"run{call}")
         assert killed_before(monkeypatch, call, lambda run=run: save(run, 3)) == 9

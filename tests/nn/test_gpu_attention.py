@@ -11,9 +11,13 @@ from bertworks.nn.dropout import kept_pairs
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="NOT TESTED: triton is not installed (it comes with GPU builds)"
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None,
+        reason="NOT TESTED: triton is not installed (it comes with GPU builds)",
+    ),
+]
 PLACE = 5
 
 

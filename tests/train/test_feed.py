@@ -5,7 +5,7 @@ import itertools
 import pytest
 import tiny_runs
 import torch
-from test_pretrain import files_of
+from tiny_runs import files_of
 
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError

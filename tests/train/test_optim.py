@@ -336,6 +336,7 @@ def test_a_network_spread_by_fsdp_takes_the_same_steps(name, one_rank):
     assert_equal({key: getattr(t, "full_tensor", lambda t=t: t)() for key, t in state.items()}, expected)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: there is none")
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_on_a_gpu_an_update_waits_for_nothing_and_is_the_cpus(name):

@@ -10,6 +10,7 @@ import time
 import pytest
 import tiny_runs
 import torch
+from tiny_runs import files_of, lines_of
 
 import bertworks as bw
 from bertworks.errors import UserError
@@ -17,18 +18,6 @@ from bertworks.train import pretrain as module
 from bertworks.train.loop import Window, accumulate
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import Session, pretrain
-
-
-def files_of(run):
-    """All that must be the same when the same training is done: not the timing and what shows it."""
-    timed = ("timing.jsonl", "report.html", ".lock")
-    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
-    kept = [path for path in kept if path.parent.name != "tensorboard"]
-    return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
-
-
-def lines_of(run, name="metrics.jsonl"):
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from test_pretrain import lines_of
+from tiny_runs import lines_of
 
 from bertworks.config import to_toml
 from bertworks.interop.weights import read_weights

@@ -1,5 +1,6 @@
 """Prepared data and recipes small enough that a run of forty steps takes a second."""
 
+import json
 import random
 
 from bertworks.config import validate
@@ -64,3 +65,13 @@ def recipe(**changes):
         section, _, key = name.partition("__")
         values[section][key] = value
     return validate(Recipe, values, "a test")
+
+
+def files_of(run):
+    """All that must be the same when the same training is done: not the timing, nor what was pruned."""
+    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in ("timing.jsonl", ".lock")]
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
+
+
+def lines_of(run, name="metrics.jsonl"):
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]

@@ -1,0 +1,229 @@
+"""To go on from a model that is there: its weights, its sizes, its vocabulary and perhaps some words more.
+
+A run begins with the model's fp32 weights instead of weights drawn from its seed; what pre-training needs and the model
+has not, such as a head for next sentences, is drawn all the same. The data must be made with the model's vocabulary, or
+with one that has more words behind it: a new word begins as the mean of the pieces that it was split into before, in
+the embeddings as in the bias of the masked-word head, so that it is at first what those pieces were on average.
+
+Such a run is measured and saved before its first step. From there on its checkpoints have all it needs, and the model
+it came from may be gone.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bertworks.config import Settings
+from bertworks.data.shards import Dataset
+from bertworks.errors import ConfigError, UserError
+from bertworks.files import sha256_of
+from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.huggingface import read_config, read_folder
+from bertworks.interop.sentence_folders import find_encoder
+from bertworks.locate import find_model
+from bertworks.nn.config import BertConfig, preset
+from bertworks.recipe import Recipe
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import CONTINUATION, UNK
+from bertworks.text.wordpiece import WordPiece
+from bertworks.train.checkpoint import checkpoint_folders
+from bertworks.train.subject import DIRECTIONS
+
+_ROWS = ("embeddings.token.weight", "heads.mlm.bias")  # what has a row for every piece
+
+
+class Start(NamedTuple):
+    """What a run begins with, or has begun with.
+
+    Attributes:
+        config: the network's, with room for the data's vocabulary.
+        about: what the run's models say of it: the model's name, its files' checksums, what is new.
+        weights: by our names; none where a checkpoint has them.
+    """
+
+    config: BertConfig
+    about: dict[str, Any]
+    weights: dict[str, Tensor]
+
+    @torch.no_grad()
+    def fill(self, net: nn.Module) -> "Start":
+        """Give a network the weights, and return what is known of the start then: which parts are as they were."""
+        own = dict(net.named_parameters())
+        for name in own.keys() & self.weights.keys():
+            own[name].copy_(self.weights[name])
+        drawn, left_out = (_parts(own.keys() - self.weights.keys()), _parts(self.weights.keys() - own.keys()))
+        return Start(self.config, self.about | {"drawn": drawn, "left_out": left_out}, {})
+
+    def sentence(self) -> str:
+        """Say in a line what a run starts from."""
+        facts = [f"{self.about['new_words']:,} new words"]
+        if self.about["drawn"]:
+            facts.append(f"{', '.join(self.about['drawn'])} drawn from the seed")
+        if self.about["left_out"]:
+            facts.append(f"{', '.join(self.about['left_out'])} left out")
+        return f"starting from {self.about['model']}: {'; '.join(facts)}"
+
+
+def find_start(source: str | os.PathLike[str] | None, run: Path, dataset: Dataset) -> Start | None:
+    """Return what a run starts from, or has started from if it has a checkpoint; None for a run from its seed."""
+    folders = checkpoint_folders(run)
+    if not folders:
+        return None if source is None else open_start(source, dataset)
+    begun = _begun(folders)
+    if source is not None and begun is None:
+        raise UserError(f"{run} was not started from a model; go on without --from, or choose another --out")
+    if source is not None and begun is not None and _has_other_weights(source, begun):
+        raise UserError(f"{run} was started from {begun.about.get('model')}, whose weights are not those of {source}")
+    return begun
+
+
+def _begun(folders: Sequence[Path]) -> Start | None:
+    """Ask the newest checkpoint that can be read; whether it is whole is seen when its weights are needed."""
+    for folder in folders:
+        try:
+            about, raw = read_json(folder / OWN_FILE), read_json(folder / CONFIG_FILE)
+            provenance = about.get("provenance")
+            start = provenance.get("start") if isinstance(provenance, dict) else None
+            config = read_config(raw, about, folder / CONFIG_FILE)
+            return Start(config, start, {}) if isinstance(start, dict) else None
+        except UserError:
+            continue
+    return None
+
+
+def _has_other_weights(source: str | os.PathLike[str], begun: Start) -> bool:
+    """Tell whether a model that is still there is not the one that a run started from."""
+    try:
+        return _checksums(find_encoder(find_model(source))) != begun.about.get("weights")
+    except UserError:
+        return False  # it is gone, and not needed any more
+
+
+def open_start(source: str | os.PathLike[str], dataset: Dataset) -> Start:
+    """Open a model for a run on this data: a model folder, a run folder, or a name in the local cache."""
+    folder = find_encoder(find_model(source))
+    net, tokenizer = read_folder(folder).net, Tokenizer.from_folder(folder)
+    words = new_words(tokenizer, dataset, folder)
+    if len(tokenizer) > net.config.vocab_size:
+        raise UserError(f"{folder}: its vocabulary has {len(tokenizer):,} pieces, its model {net.config.vocab_size:,}")
+    weights = {name: parameter.detach() for name, parameter in net.named_parameters()}
+    split = list(map(splitter(tokenizer), words))
+    for name in weights.keys() & set(_ROWS):
+        weights[name] = _with_means(weights[name], len(tokenizer), split)
+    about = {"model": os.fspath(source), "weights": _checksums(folder), "new_words": len(words)}
+    config = net.config.model_copy(update={"vocab_size": max(net.config.vocab_size, dataset.vocab_size)})
+    return Start(config, about, weights)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    one = folder / WEIGHTS_FILE
+    files = [one] if one.exists() else sorted(folder.glob("*.safetensors"))
+    return {path.name: sha256_of(path) for path in files}
+
+
+def new_words(tokenizer: Tokenizer, dataset: Dataset, folder: Path) -> list[str]:
+    """Return the words that the data's vocabulary has behind the model's, or say how to make data that fits."""
+    pieces, known = dataset.tokenizer.pieces, tokenizer.pieces
+    how = (
+        f"prepare it with `bertworks prepare CORPUS --vocab {folder}`, or with words more that "
+        f"`bertworks vocab CORPUS --extend {folder} --size N` adds"
+    )
+    if dataset.tokenizer.kind != "wordpiece":
+        raise UserError(f"{dataset.folder} holds {dataset.tokenizer.kind} tokens, and the model reads pieces; {how}")
+    if pieces[: len(known)] != known:
+        differing = (id for id, (ours, theirs) in enumerate(zip(pieces, known, strict=False)) if ours != theirs)
+        place = next(differing, len(pieces))
+        found = repr(pieces[place])[:40] if place < len(pieces) else "missing"
+        raise UserError(
+            f"the vocabulary of {dataset.folder} is not the model's: id {place} is {found}, and should be "
+            f"{known[place]!r:.40}; {how}"
+        )
+    if dataset.tokenizer.rules != tokenizer.rules:
+        raise UserError(
+            f"{dataset.folder} was made with {_said(dataset.tokenizer.rules)}, and the model reads "
+            f"{_said(tokenizer.rules)}; {how}"
+        )
+    return pieces[len(known) :]
+
+
+def _said(rules: Any) -> str:
+    return ", ".join(f"{name}={str(value).lower()}" for name, value in rules._asdict().items())
+
+
+def splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """Return a function that splits a piece of another vocabulary into the ids of this one's pieces."""
+    ids = {piece: id for id, piece in enumerate(tokenizer.pieces) if piece}
+    inside = {piece: id for piece, id in ids.items() if piece.startswith(CONTINUATION)}
+    whole = WordPiece(ids)
+    # A piece from inside a word is split as if words could begin with such pieces.
+    part = WordPiece({UNK: ids[UNK]} | inside | {piece.removeprefix(CONTINUATION): id for piece, id in inside.items()})
+
+    def split(word: str) -> list[int]:
+        pieces = part if word.startswith(CONTINUATION) else whole
+        return [id for id, _, _ in pieces.split(word.removeprefix(CONTINUATION))] or [ids[UNK]]
+
+    return split
+
+
+def _with_means(rows: Tensor, num_known: int, split: Sequence[Sequence[int]]) -> Tensor:
+    """Return rows with one more for each new piece; those that only filled up the matrix are written over."""
+    rows = rows.float()  # a mean in half precision would be rounded twice
+    means = [rows[list(ids)].mean(0, keepdim=True) for ids in split]
+    return torch.cat([rows[:num_known], *means, rows[num_known + len(split) :]])
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """Return which parts of a network some parameters belong to."""
+    return sorted({f"{name.split('.')[1]} head" if name.startswith("heads.") else name.split(".")[0] for name in names})
+
+
+def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
+    """Return a recipe with the model's own sizes; what the recipe says otherwise is an error, all of it at once.
+
+    Dropout is no size: where a recipe sets another one, the start has it too.
+    """
+    config, settings = start.config, recipe.model
+    own = {
+        "kind": "bert",
+        "preset": f"{config.num_hidden_layers}x{config.hidden_size}x{config.num_attention_heads}",
+        "hidden_act": config.hidden_act,
+        "max_positions": config.max_position_embeddings,
+        "positions": config.positions,
+    }
+    if problems := _contradictions(settings, own) + _impossible(recipe, config):
+        raise ConfigError("the recipe and the model that it starts from", problems)
+    if "dropout" in settings.model_fields_set and settings.dropout != config.hidden_dropout_prob:
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        config = config.model_copy(update=dict.fromkeys(names, settings.dropout))
+    model = settings.model_copy(update=own | {"dropout": config.hidden_dropout_prob})
+    return recipe.model_copy(update={"model": model}), start._replace(config=config)
+
+
+def _contradictions(settings: Settings, own: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for name in sorted(settings.model_fields_set & own.keys()):
+        said = getattr(settings, name)
+        if said != own[name] and not (name == "preset" and _sizes_of(said) == own[name]):
+            problems.append(f"model.{name}: {said} is not the model's {own[name]}; leave it out")
+    return problems
+
+
+def _sizes_of(name: str) -> str:
+    config = preset(name)
+    return f"{config.num_hidden_layers}x{config.hidden_size}x{config.num_attention_heads}"
+
+
+def _impossible(recipe: Recipe, config: BertConfig) -> list[str]:
+    """Name what the model cannot be trained for."""
+    data, problems = recipe.data, []
+    if DIRECTIONS.get(data.objective, "both") != config.direction:
+        problems.append(f"data.objective: {data.objective} is not for a model whose direction is {config.direction}")
+    if data.max_length > config.max_position_embeddings:
+        problems.append(f"data.max_length: {data.max_length} is more than the model's {config.max_position_embeddings}")
+    if data.objective == "mlm+nsp" and config.type_vocab_size < 2:
+        problems.append("data.objective: mlm+nsp needs two segments, and the model has one; choose mlm")
+    return problems

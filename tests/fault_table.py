@@ -1,0 +1,139 @@
+"""The table of `make test-faults`: what was tried of each fault of the reliability plan, how often, and what came out.
+
+A test is about a fault when it says so: by a marker, `@pytest.mark.fault("F13", trials=3)`; by the start of its name,
+`test_f13_`; or by its docstring, or else its file's, that begins with ids ("F2, P3: ..."). Such tests all carry the
+marker `fault` then, so `-m fault` selects them; the long ones have the marker `faults` besides, which keeps them out of
+`make test`. A test that tries something several times says how often in its marker, or by `record_property("trials",
+n)` where it finds out only while it runs. `record_property("fault_note", "...")` adds a line below the table.
+"""
+
+import platform
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+FAULTS = {
+    "F1": "SIGKILL at a random instant, then resume",
+    "F2": "SIGKILL inside a save",
+    "F3": "SIGTERM, SIGINT, SIGUSR1",
+    "F4": "the disk is full",
+    "F5": "read-only, missing or forbidden folders",
+    "F6": "corrupt checkpoints",
+    "F7": "corrupt shards",
+    "F8": "shards replaced while they are read",
+    "F9": "another number of ranks",
+    "F10": "loader workers, killed ones too",
+    "F11": "NaN and infinity",
+    "F12": "a learning rate that must trip, and one that must not",
+    "F13": "a rank that dies, raises or hangs",
+    "F14": "out of memory",
+    "F15": "clock, locale, hash seed",
+    "F16": "the same run again, threads",
+    "F17": "golden losses",
+    "F18": "checkpoints of older versions",
+    "F19": "two trainers in one folder",
+    "F20": "kills on a GPU (benchmarks/faults_gpu.py)",
+}
+_IDS_AT_THE_START = re.compile(r"(?:[A-Z]\d{1,2}(?:\([a-z]\))?(?:, (?:and )?| and |(?=[:.])))+")
+_ID = re.compile(r"F\d{1,2}")
+_IN_NAME = re.compile(r"test_(f\d{1,2})_")
+_ALSO_A_SCORE = "F1"  # which other tests speak of
+_ABOUT_TRAINING = ("train", "faults")
+
+
+def ids_of(item):
+    """The faults that a test is about, and how often it tries each."""
+    if marked := list(item.iter_markers("fault")):
+        return {marker.args[0]: marker.kwargs.get("trials", 1) for marker in marked}
+    own = getattr(getattr(item, "function", None), "__doc__", None)
+    named = _IN_NAME.match(item.name)
+    found = [named[1].upper()] if named else _in_docstring(own or item.module.__doc__)
+    if item.path.parent.name not in _ABOUT_TRAINING:
+        found = [id for id in found if id != _ALSO_A_SCORE]
+    return {id: 1 for id in found if id in FAULTS}
+
+
+def _in_docstring(text):
+    found = _IDS_AT_THE_START.match(text or "")
+    return _ID.findall(found[0]) if found else []
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers select
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if ids := ids_of(item):
+            if not list(item.iter_markers("fault")):
+                item.add_marker(pytest.mark.fault(next(iter(ids))))
+            item.user_properties.append(("fault_ids", ids))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fault-table", type=Path, help="write the table of faults to this file")
+
+
+_reports = []
+
+
+def pytest_runtest_logreport(report):
+    _reports.append(report)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    path = config.getoption("--fault-table")
+    if path is None:
+        return
+    text = table(_reports)
+    terminalreporter.write_line(text)
+    path.write_text(text, encoding="utf-8")
+
+
+def table(reports):
+    """The table as Markdown, a row for each fault."""
+    trials, results, seconds, notes = Counter(), defaultdict(Counter), Counter(), []
+    for report in reports:
+        properties = dict(report.user_properties)
+        for id, count in properties.get("fault_ids", {}).items():
+            seconds[id] += report.duration
+            if report.when == "call" or report.outcome != "passed":
+                tried = properties.get("trials", count) if report.outcome == "passed" else 1
+                trials[id] += tried if report.outcome != "skipped" else 0
+                results[id][_result(report)] += 1
+        if report.when == "call":
+            notes += [f"- {value}" for name, value in report.user_properties if name == "fault_note"]
+    rows = [
+        f"| {id} | {what} | {trials[id]} | {_said(results[id])} | {seconds[id]:.0f} |" for id, what in FAULTS.items()
+    ]
+    head = ["| id | what | trials | result | seconds |", "|---|---|---|---|---|"]
+    return "\n".join(["# Faults", "", _introduction(), "", *head, *rows, "", *sorted(notes)]).rstrip() + "\n"
+
+
+def _result(report):
+    if report.outcome != "skipped":
+        return report.outcome
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return f"skipped ({reason.removeprefix('Skipped: ')})"
+
+
+def _said(results):
+    parts = [f"{count} tests {name}" for name, count in sorted(results.items(), key=lambda item: item[0] != "failed")]
+    return ", ".join(parts) or "not run here"
+
+
+def _introduction():
+    import torch
+
+    return (
+        "Written by `make test-faults`. A trial is one kill, one limit, one flipped bit, or one test. "
+        f"{processor()}, Python {platform.python_version()}, torch {torch.__version__}."
+    )
+
+
+def processor():
+    """The processor by its name, as far as the system tells it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()

@@ -1,0 +1,51 @@
+"""F14: a run that finds no memory says what to lower, and what it had saved is there."""
+
+import pytest
+import tiny_runs
+import torch
+from tiny_runs import files_of
+from whole_runs import command
+
+from bertworks.config import to_toml
+from bertworks.errors import UserError
+from bertworks.train import loop
+from bertworks.train.checkpoint import latest_checkpoint
+from bertworks.train.pretrain import pretrain
+
+SETTINGS = {"train__save_every": 2, "train__max_steps": 8, "train__slices": 2}
+
+
+@pytest.fixture
+def no_memory(monkeypatch, no_sync):
+    calls, real = [], loop.accumulate
+
+    def accumulate(*arguments):
+        calls.append(1)
+        if len(calls) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return real(*arguments)
+
+    monkeypatch.setattr(loop, "accumulate", accumulate)
+
+
+def test_it_says_the_batch_and_what_to_change(data, tmp_path, no_memory, monkeypatch):
+    run, recipe = tmp_path / "run", tiny_runs.recipe(**SETTINGS)
+    with pytest.raises(UserError) as caught:
+        pretrain(recipe, data=data, out=run, device="cpu")
+    said = str(caught.value)
+    for words in ("out of memory on cpu", "8 x 32 tokens in 2 slices", "train.slices", "train.recompute=true"):
+        assert words in said
+    assert latest_checkpoint(run).step == 4
+    monkeypatch.undo()
+    pretrain(tiny_runs.recipe(**SETTINGS, train__recompute=True), data=data, out=run, device="cpu", resume=True)
+    pretrain(recipe, data=data, out=tmp_path / "undisturbed", device="cpu")
+    assert files_of(run) == files_of(tmp_path / "undisturbed")
+
+
+def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
+    (tmp_path / "recipe.toml").write_text(to_toml(tiny_runs.recipe(**SETTINGS)))
+    options = ("--data", data, "--out", tmp_path / "run", "--device", "cpu")
+    assert command("pretrain", tmp_path / "recipe.toml", *options, stderr=tmp_path / "err") == 2
+    said = (tmp_path / "err").read_text()
+    assert said.startswith("error: out of memory")
+    assert said.count("\n") == 1
