@@ -68,8 +68,10 @@ def recipe(**changes):
 
 
 def files_of(run):
-    """All that must be the same when the same training is done: not the timing, nor what was pruned."""
-    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in ("timing.jsonl", ".lock")]
+    """All that must be the same when the same training is done: not the timing and what shows it."""
+    timed = ("timing.jsonl", "report.html", ".lock")
+    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
+    kept = [path for path in kept if path.parent.name != "tensorboard"]
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
 
 
