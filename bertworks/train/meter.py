@@ -4,7 +4,7 @@ The speed is that of the steps since the line before. A mean over the whole run 
 resume it would be wrong: a run's clock may begin anew where its count of tokens goes on.
 """
 
-import resource
+import mmap
 import sys
 import time
 from pathlib import Path
@@ -44,6 +44,8 @@ def used_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        return int(_STATM.read_text().split()[1]) * mmap.PAGESIZE
     except OSError:  # not Linux: the most it ever was, which macOS counts in bytes and others in units of 1,024
+        import resource
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
