@@ -31,7 +31,7 @@ def recorded(run, steps, start=START, seen=None):
         if seen is not None:
             seen.append((news, status.step, status.holdout.get("loss"), status.saved_step))
 
-    with closing(Record(run, start, ABOUT, CPU, view)) as record:
+    with closing(Record(run, start, ABOUT, CPU, view, is_new=start == START)) as record:
         for step in steps:
             seconds = start.seconds + 0.5 * (step - start.step)
             record.train(Place(step=step, tokens=50 * step, seconds=seconds), {"loss": 1 / step, "lr": 0.1})
