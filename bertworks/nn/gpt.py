@@ -21,6 +21,7 @@ from bertworks.nn.heads import tied_logits
 from bertworks.nn.layers import Embedding
 from bertworks.nn.lm import loss_sum, next_tokens
 from bertworks.nn.packing import Packing, Tokens
+from bertworks.nn.recompute import called
 
 LM_WEIGHT = 0.5
 
@@ -66,7 +67,7 @@ class Gpt(nn.Module):
         x_TD = self.token(tokens.token_ids) + self.position(tokens.position_ids)
         x_TD = tokens.packing.enter(F.dropout(x_TD, self.config.embd_pdrop, self.training))
         for block in self.blocks:
-            x_TD = block(x_TD, tokens.packing)
+            x_TD = called(block, x_TD, tokens.packing, None)
         return tokens.packing.leave(x_TD)
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:

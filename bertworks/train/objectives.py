@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from bertworks.nn.bert import Bert
 from bertworks.nn.lm import Targets, next_tokens, previous_tokens
 from bertworks.nn.packing import Tokens
+from bertworks.nn.recompute import as_it_is
 from bertworks.train.batch import TrainBatch
 
 _ROWS_AT_ONCE = 8_192
@@ -53,12 +53,10 @@ def _lm(net: Bert, batch: TrainBatch, neighbours: Callable[[Tokens, Tensor], Tar
     """Score all tokens, some thousands of rows at a time: the scores of a whole batch would take gigabytes."""
     hidden_TD = net(batch.tokens)
     targets = neighbours(batch.tokens, batch.real_tokens())
-    head, embedding_VD = net.heads["mlm"], net.embeddings.token.weight
-    # The weights as they are now: when the scores are made again in the backward pass, the module has others.
-    weights: dict[str, Tensor] = dict(head.named_parameters())
+    scores, embedding_VD = as_it_is(net.heads["mlm"]), net.embeddings.token.weight
 
     def sums(hidden_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
-        return _sums(functional_call(head, weights, (hidden_MD, embedding_VD)), ids_M, weights_M)
+        return _sums(scores(hidden_MD, embedding_VD), ids_M, weights_M)
 
     rows = zip(*(part.split(_ROWS_AT_ONCE) for part in (hidden_TD, *targets)), strict=True)
     parts = [checkpoint(sums, *some, use_reentrant=False) for some in rows]
