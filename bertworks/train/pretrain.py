@@ -30,14 +30,15 @@ from bertworks.train.feed import Feed
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
+from bertworks.train.placed import Placed
 from bertworks.train.rng import restore_rng, to_hex
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.subject import subject_of
-from bertworks.train.trainee import Trainee
 
 RECIPE_FILE = "recipe.toml"
-# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
+# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes; and how memory
+# is saved, which gives the same numbers up to rounding, as another number of ranks does.
 _FREE = {
     "train": {
         "max_steps",
@@ -48,6 +49,9 @@ _FREE = {
         "on_nonfinite",
         "max_skips",
         "on_save_error",
+        "rank_timeout",
+        "recompute",
+        "shard",
     }
 }
 
@@ -84,7 +88,7 @@ def pretrain(
     if not resume and run.exists() and any(run.iterdir()):
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     place = local_device(find_device(device))
-    with joined_ranks(place) as ranks:
+    with joined_ranks(place, recipe.train.rank_timeout) as ranks:
         session = Session(recipe, dataset, run, place, progress, ranks)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
@@ -97,7 +101,8 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto") -> O
     one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
     with tempfile.TemporaryDirectory() as folder:
         outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device)
-        load(Path(folder) / "run", device="cpu")
+        if (Path(folder) / "run").exists():  # of several ranks the first one has written
+            load(Path(folder) / "run", device="cpu")
     return outcome
 
 
@@ -119,10 +124,11 @@ class Session:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
         half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         self.subject = subject_of(recipe, dataset)
-        self.kinds, self.net = self.subject.kinds, self.subject.net.to(device)
+        self.kinds = self.subject.kinds
         self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=half and device.type == "cuda")
+        self.placed = Placed(self.subject, recipe.train, device, self.ranks, half=half)
+        self.net, self.trainee = self.placed.net, self.placed.trainee
         self.optimizer = Optimizer(self.net, recipe.optim)
-        self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
         if recipe.train.deterministic:
@@ -208,24 +214,28 @@ class Session:
     @torch.no_grad()
     def _evaluate(self, place: Place) -> None:
         """Measure the documents kept aside, with the same pairs and masks every time."""
+        self.ranks.be_patient()
         self.trainee.eval()
-        total = torch.zeros(len(self.kinds), 3, device=self.device)
-        for part in self.feed.held_out(self._share(place.step)):
-            total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
+        counts = torch.ones(len(self.kinds), device=self.device)
+        sums = [self.trainee(part.batch, counts)[1] for part in self.feed.held_out(self._share(place.step))]
         self.trainee.train()
-        if not total[:, 2].any():
+        if not sums:
             return  # nothing was kept aside
-        self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
+        # In the order of the parts, whoever computed them: the same figures for any number of ranks.
+        by_part = torch.stack(self.ranks.gathered(torch.stack(sums).double().cpu()), dim=1).flatten(0, 1)
+        self.metrics = {f"holdout_{name}": value for name, value in self._values(by_part.sum(0).tolist()).items()}
         if self.ranks.is_first:
             self.logs[METRICS_FILE].append(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
+        self.ranks.be_patient()
         states = self.ranks.gathered(torch.get_rng_state())
+        optimizer = self.placed.collected(self.optimizer.state_dict())
         if self.ranks.is_first:
-            self._save_first(place, window, states)
+            self._save_first(place, window, states, optimizer)
         self.ranks.wait()
 
-    def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
+    def _save_first(self, place: Place, window: Window, states: list[Tensor], optimizer: Mapping[str, Tensor]) -> None:
         for log in self.logs.values():
             log.sync()
         state = {
@@ -236,7 +246,7 @@ class Session:
             "settings": self._digest(),
         }
         keep = self.recipe.train.keep
-        save_checkpoint(self.folder, place.step, self._writer(place), self.optimizer.state_dict(), state, keep=keep)
+        save_checkpoint(self.folder, place.step, self._writer(place), optimizer, state, keep=keep)
 
     def _by_clock(self) -> bool:
         return self.recipe.optim.clock or self.recipe.train.max_minutes is not None
@@ -247,7 +257,7 @@ class Session:
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
             )
-        self.net.load_state_dict(self.subject.from_file(checkpoint.weights))
+        self.placed.load(self.subject.from_file(checkpoint.weights))
         self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
         states = checkpoint.state["rng"]
         if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
@@ -276,10 +286,11 @@ class Session:
             self.subject.write(folder, about)
             self.dataset.tokenizer.save(folder)
 
-        num_bytes = sum(parameter.nbytes for parameter in self.net.parameters())
+        num_bytes = sum(parameter.nbytes for parameter in self.subject.net.parameters())
         return ModelWriter(write, num_bytes + (8 << 20))  # and the tokenizer's files
 
     def _finish(self, stop: Stop) -> None:
         """Publish the model; again if need be, for a kill may have come between."""
+        self.placed.collected({})
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
