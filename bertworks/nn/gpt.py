@@ -23,6 +23,7 @@ from bertworks.nn.heads import tied_logits
 from bertworks.nn.layers import Embedding
 from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
+from bertworks.nn.recompute import called
 
 LM_WEIGHT = 0.5
 
@@ -68,7 +69,7 @@ class Gpt(nn.Module):
         """Return the last layer's output, [T, D]; segments are not looked at."""
         x_TD = self._begin(tokens)
         for block in self.blocks:
-            x_TD = block(x_TD, tokens.packing, tokens.dropout_seed)
+            x_TD = called(block, x_TD, tokens.packing, tokens.dropout_seed)
         return tokens.packing.leave(x_TD)
 
     def all_hidden(self, tokens: Tokens) -> list[Tensor]:

@@ -78,6 +78,7 @@ class Feed:
             if length not in (now, None):
                 state = _next_block(state, len(self.dataset.shards("train")))
             length = now
+            self.ranks.be_patient()  # a graph for this length may have to be compiled
             with closing(self._of_length(length, state)) as made:
                 for slices, state in made:
                     yield self._parts(slices, step, length), {**state._asdict(), "length": length}
@@ -112,12 +113,18 @@ class Feed:
         return self.recipe.data.model_copy(update={"max_length": length})
 
     def held_out(self, share: float) -> Iterator[Part]:
-        """Yield parts of the documents kept aside: for a length the same pairs and masks every time."""
+        """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time."""
         if not self.dataset.manifest["holdout"]["tokens"]:
             return
         length = self.length_at(share)
         loader = Loader(
-            self.dataset, self._settings(length), self._shapes[length], seed=_EVALUATION_SEED, split="holdout"
+            self.dataset,
+            self._settings(length),
+            self._shapes[length],
+            seed=_EVALUATION_SEED,
+            split="holdout",
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
         )
         for slices, _ in itertools.islice(loader.batches(), self.recipe.train.eval_batches):
             for packed in slices:

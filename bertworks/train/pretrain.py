@@ -30,6 +30,7 @@ from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
+from bertworks.train.placed import Placed
 from bertworks.train.record import Record
 from bertworks.train.report import write_report
 from bertworks.train.rng import be_deterministic, restore_rng, to_hex
@@ -39,7 +40,6 @@ from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.status import About
 from bertworks.train.subject import subject_of
-from bertworks.train.trainee import Trainee
 from bertworks.train.view import View, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
@@ -89,7 +89,7 @@ def pretrain(
     start = find_start(start_from, run, dataset)
     if start:
         recipe, start = settled(recipe, start)
-    with joined_ranks(place) as ranks:
+    with joined_ranks(place, recipe.train.rank_timeout) as ranks:
         session = Session(recipe, dataset, run, place, view, ranks, start)
         if session.start and start and start.weights and ranks.is_first:
             note(session.start.sentence())
@@ -104,7 +104,8 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **op
     one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
     with tempfile.TemporaryDirectory() as folder:
         outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device, **options)
-        load(Path(folder) / "run", device="cpu")
+        if (Path(folder) / "run").exists():  # of several ranks the first one has written
+            load(Path(folder) / "run", device="cpu")
     return outcome
 
 
@@ -130,11 +131,11 @@ class Session:
         half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         half = half and not self.subject.is_plain
         flash = half and device.type == "cuda"
-        self.kinds, self.net = self.subject.kinds, self.subject.net.to(device)
-        seeded = flash or self.subject.is_plain
+        self.kinds, seeded = self.subject.kinds, flash or self.subject.is_plain
         self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=flash, seeded=seeded)
+        self.placed = Placed(self.subject, recipe.train, device, self.ranks, half=half)
+        self.net, self.trainee = self.placed.net, self.placed.trainee
         self.optimizer = Optimizer(self.net, recipe.optim)
-        self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
         self.record: Record | None = None  # of the first rank, while it runs
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
@@ -234,28 +235,29 @@ class Session:
     @torch.no_grad()
     def _evaluate(self, place: Place) -> None:
         """Measure the documents kept aside, with the same pairs and masks every time."""
+        self.ranks.be_patient()
         self.trainee.eval()
-        total = torch.zeros(len(self.kinds), 3, device=self.device)
-        for part in self.feed.held_out(self._share(place.step)):
-            total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
+        counts = torch.ones(len(self.kinds), device=self.device)
+        sums = [self.trainee(part.batch, counts)[1] for part in self.feed.held_out(self._share(place.step))]
         self.trainee.train()
-        if not total[:, 2].any():
+        if not sums:
             return  # nothing was kept aside
-        self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
+        # In the order of the parts, whoever computed them: the same figures for any number of ranks.
+        by_part = torch.stack(self.ranks.gathered(torch.stack(sums).double().cpu()), dim=1).flatten(0, 1)
+        self.metrics = {f"holdout_{name}": value for name, value in self._values(by_part.sum(0).tolist()).items()}
         if self.record:
             with self._refusable():
                 self.record.evaluate(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
+        self.ranks.be_patient()
         states = self.ranks.gathered(torch.get_rng_state())
+        optimizer = self.placed.collected(self.optimizer.state_dict())
         if self.record:
-            self._save_first(place, window, states)
+            self._refusal = None
+            with self._refusable():
+                self._save_checkpoint(place, window, states, optimizer)
         self.ranks.wait()
-
-    def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
-        self._refusal = None
-        with self._refusable():
-            self._save_checkpoint(place, window, states)
 
     @contextmanager
     def _refusable(self) -> Iterator[None]:
@@ -268,7 +270,9 @@ class Session:
             _log.warning("%s; the run goes on", error)
             self._refusal = error
 
-    def _save_checkpoint(self, place: Place, window: Window, states: list[Tensor]) -> None:
+    def _save_checkpoint(
+        self, place: Place, window: Window, states: list[Tensor], optimizer: Mapping[str, Tensor]
+    ) -> None:
         assert self.record, "the first rank records"
         self.record.sync()
         state = {
@@ -279,7 +283,7 @@ class Session:
             "settings": digest_of(self.recipe, self.dataset),
         }
         keep = self.recipe.train.keep
-        save_checkpoint(self.folder, place.step, self._writer(place), self.optimizer.state_dict(), state, keep=keep)
+        save_checkpoint(self.folder, place.step, self._writer(place), optimizer, state, keep=keep)
         self.record.save(place.step)
 
     def _by_clock(self) -> bool:
@@ -291,7 +295,7 @@ class Session:
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
             )
-        self.net.load_state_dict(self.subject.from_file(checkpoint.weights))
+        self.placed.load(self.subject.from_file(checkpoint.weights))
         self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
         states = checkpoint.state["rng"]
         if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
@@ -308,11 +312,12 @@ class Session:
             self.subject.write(folder, about)
             self.dataset.tokenizer.save(folder)
 
-        num_bytes = sum(parameter.nbytes for parameter in self.net.parameters())
+        num_bytes = sum(parameter.nbytes for parameter in self.subject.net.parameters())
         return ModelWriter(write, num_bytes + (8 << 20))  # and the tokenizer's files
 
     def _finish(self, stop: Stop) -> None:
         """Publish the model; again if need be, for a kill may have come between."""
+        self.placed.collected({})
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
 
@@ -321,7 +326,9 @@ class Session:
         if self.record:
             held_out = (part.batch for part in self.feed.held_out(self._share(stop.place.step)))
             try:
-                write_samples(self.folder, take_samples(self.subject.net, self.dataset, self.recipe.data, held_out))
+                if not self.placed.is_spread:  # else the whole network is on the CPU, and maybe for a reason
+                    samples = take_samples(self.subject.net, self.dataset, self.recipe.data, held_out)
+                    write_samples(self.folder, samples)
                 write_report(self.folder)
             except UserError as error:
                 _log.warning("no report of the run: %s", error)
