@@ -19,6 +19,8 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of
 from bertworks.interop.folder import (
     CONFIG_FILE,
+    ELMO_TYPE,
+    GPT_TYPE,
     OPTIMIZER_FILE,
     OWN_FILE,
     WEIGHTS_FILE,
@@ -142,6 +144,8 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
+    if config.get("model_type") in (GPT_TYPE, ELMO_TYPE):
+        raise UserError(f"{source} is of the type {config['model_type']}; a checkpoint of Google's is a BERT")
     tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]

@@ -12,14 +12,13 @@ import torch
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
-from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.model_folder import ModelFolder, contradictions, read_about, values_for, write_description
 from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.baseline_config import ElmoConfig
 from bertworks.nn.elmo import Elmo
 from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS
 
-ELMO_TYPE = "bertworks-elmo"
 _SPELLING = {"characters": "utf-8 bytes", "max_characters": MAX_CHARACTERS, "num_characters": NUM_CHARACTERS}
 
 

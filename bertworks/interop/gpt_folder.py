@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
-from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.folder import CONFIG_FILE, GPT_TYPE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.gpt_names import EMBEDDING, OUTPUT, by_published_names, from_openai, is_weight, to_openai
 from bertworks.interop.model_folder import (
     ModelFolder,
@@ -28,7 +28,6 @@ from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.gpt import Gpt, GptHead
 
-GPT_TYPE = "openai-gpt"
 _HEADS = {"classify": "score.weight", "choose": "multiple_choice_head.summary.weight"}
 _ARCHITECTURES = {
     (): "OpenAIGPTLMHeadModel",

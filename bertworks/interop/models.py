@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from bertworks.interop.elmo_folder import ELMO_TYPE, read_elmo
-from bertworks.interop.folder import CONFIG_FILE, read_json
-from bertworks.interop.gpt_folder import GPT_TYPE, read_gpt
+from bertworks.interop.elmo_folder import read_elmo
+from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, GPT_TYPE, read_json
+from bertworks.interop.gpt_folder import read_gpt
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.model_folder import ModelFolder
 

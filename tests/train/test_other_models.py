@@ -171,6 +171,9 @@ class OneOfTwo:
     def __init__(self, rank):
         self.rank = rank
 
+    def be_patient(self):
+        """Nobody is waiting."""
+
 
 def test_what_is_random_in_elmo_depends_on_step_and_slice_but_not_on_ranks(other_data):
     """P2: on a CPU too, where BERT's dropout comes from a generator."""

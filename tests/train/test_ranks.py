@@ -140,7 +140,15 @@ def test_ranks_share_the_documents_kept_aside(data):
     recipe = tiny_runs.recipe(**(CHANGES | {"train__slices": 4}))
 
     def parts(rank, world_size):
-        feed = Feed(recipe, Dataset(data), torch.device("cpu"), Rank(rank, world_size), ("mlm", "nsp"), flash=False)
+        feed = Feed(
+            recipe,
+            Dataset(data),
+            torch.device("cpu"),
+            Rank(rank, world_size),
+            ("mlm", "nsp"),
+            flash=False,
+            seeded=False,
+        )
         return [tuple(part.batch.tokens.token_ids.tolist()) for part in feed.held_out(0.0)]
 
     whole = parts(0, 1)
