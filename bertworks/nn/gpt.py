@@ -68,15 +68,15 @@ class Gpt(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the last layer's output, [T, D]; segments are not looked at."""
         x_TD = self._begin(tokens)
-        for block in self.blocks:
-            x_TD = called(block, x_TD, tokens.packing, tokens.dropout_seed)
+        for block in cast(Iterable[Block], self.blocks):
+            x_TD = called(block, x_TD, tokens.packing, block.own_seed(tokens.dropout_seed))
         return tokens.packing.leave(x_TD)
 
     def all_hidden(self, tokens: Tokens) -> list[Tensor]:
         """Return the embeddings and every layer's output, [T, D] each."""
         rows = [self._begin(tokens)]
-        for block in self.blocks:
-            rows.append(block(rows[-1], tokens.packing, tokens.dropout_seed))
+        for block in cast(Iterable[Block], self.blocks):
+            rows.append(block(rows[-1], tokens.packing, block.own_seed(tokens.dropout_seed)))
         return [tokens.packing.leave(x_TD) for x_TD in rows]
 
     def _begin(self, tokens: Tokens) -> Tensor:

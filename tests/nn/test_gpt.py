@@ -232,7 +232,8 @@ def test_with_a_seed_dropout_is_a_function_of_it_at_every_place_but_attention():
     )
     assert torch.equal(model(first), model(same))
     assert not torch.equal(model(first), model(other))
-    places = [module.place for module in model.modules() if isinstance(module, Dropout)]
+    own = [module.place for module in model.blocks[0].modules() if isinstance(module, Dropout)]
+    places = [model.dropout.place, *(block.first_place + place for block in model.blocks for place in own)]
     assert len(set(places)) == len(places) == 1 + 2 * model.config.n_layer
 
 
