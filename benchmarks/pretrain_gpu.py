@@ -29,7 +29,6 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import Tokens, pack_lengths
-from bertworks.progress import silent
 from bertworks.recipe import load_recipe
 from bertworks.train.batch import TrainBatch
 from bertworks.train.loop import Place, Window, train
@@ -38,6 +37,7 @@ from bertworks.train.optim import Optimizer
 from bertworks.train.pretrain import Session
 from bertworks.train.settings import OptimSettings
 from bertworks.train.trainee import Trainee
+from bertworks.train.view import unseen
 
 Step = Callable[[], torch.Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -93,7 +93,7 @@ class WithLoader:
     def __init__(self, data: Path, size: str, batch_size: int, length: int) -> None:
         settings = [f"model.preset={size}", f"data.max_length={length}", f"train.batch_size={batch_size}"]
         recipe = load_recipe("tiny-cpu", [*settings, "model.max_positions=512", "optim.name=adamw", "optim.lr=1e-4"])
-        session = Session(recipe, Dataset(data), Path(), torch.device(DEVICE), silent)
+        session = Session(recipe, Dataset(data), Path(), torch.device(DEVICE), unseen)
         batches = session.feed.batches(Place(), lambda _: 0.0)
         nothing: Any = lambda *_: None  # noqa: E731
         job = session._job(self._timed(batches))
@@ -207,7 +207,9 @@ TINY = {"size": "2x64", "batch": 8, "length": 32, "dropout": 0.1, "bar": None}
 CASES_ALL = CASES | {"tiny": TINY, "tiny-real": TINY | {"real": True}}
 
 
-def measure(name: str, rounds: int, num_steps: int, data: Path | None, *, with_peer: bool) -> dict[str, Any]:
+def measure(
+    name: str, rounds: int, num_steps: int, data: Path | None, *, with_peer: bool, mask_only: bool
+) -> dict[str, Any]:
     case = CASES_ALL[name]
     changes = {"hidden_dropout_prob": case["dropout"], "attention_probs_dropout_prob": case["dropout"]}
     config, size = preset(case["size"], **changes), (case["batch"], case["length"])
@@ -216,7 +218,7 @@ def measure(name: str, rounds: int, num_steps: int, data: Path | None, *, with_p
     works["ours"] = loop.milliseconds if loop else partial(milliseconds, ours(config, np.full(*size)))
     if with_peer and not case.get("alone"):
         inputs = {"peer, mask": real_inputs(data, *size) if loop and data else equal_inputs(*size, masked=True)}
-        if not loop:
+        if not loop and not mask_only:
             inputs["peer, no mask"] = equal_inputs(*size, masked=False)
         works |= {kind: partial(milliseconds, peer(config, batch)) for kind, batch in inputs.items()}
     result = {"case": name} | timed(name, works, rounds, num_steps, case["batch"] * case["length"])
@@ -266,6 +268,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--steps", type=int, default=10)
     options.add_argument("--no-peer", action="store_true")
+    options.add_argument("--mask-only", action="store_true", help="leave out the peer without a mask")
     options.add_argument("--profile", action="store_true")
     options.add_argument("--json", type=Path)
     given = options.parse_args()
@@ -277,7 +280,8 @@ def main() -> None:
         if CASES_ALL[name].get("real") and not given.data:
             print(f"  {name}: left out, it needs --data")
             continue
-        results.append(measure(name, given.rounds, given.steps, given.data, with_peer=not given.no_peer))
+        peers = {"with_peer": not given.no_peer, "mask_only": given.mask_only}
+        results.append(measure(name, given.rounds, given.steps, given.data, **peers))
         print(json.dumps(results[-1]), flush=True)
         torch.compiler.reset()
         if DEVICE == "cuda":

@@ -12,7 +12,10 @@ import bertworks as bw
 from bertworks.nn import baseline_config
 from bertworks.train.pretrain import pretrain
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: there is no GPU")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: there is no GPU"),
+]
 
 
 @pytest.fixture(autouse=True)
