@@ -286,6 +286,7 @@ class _Launch(NamedTuple):
 
 
 _SHORT = 128  # tokens: the longest sequences whose keys are one block
+_FORWARD_SHORT = _Launch(64, 32, 4, 3)
 _FORWARD = _Launch(64, 64, 4, 3)
 _BACKWARD_QUERIES = _Launch(64, 32, 4, 3)
 _BACKWARD_KEYS = _Launch(64, 64, 4, 3)
@@ -311,10 +312,11 @@ def gpu_attention(
     num_tokens, _, num_heads, width = qkv_T3NH.shape
     out_TNH = qkv_T3NH.new_empty(num_tokens, num_heads, width)
     log_sums_NT = qkv_T3NH.new_empty(num_heads, num_tokens, dtype=torch.float32)
-    grid = (num_heads, triton.cdiv(max_length, _FORWARD.queries), len(starts) - 1)
+    launch = _FORWARD_SHORT if max_length <= _SHORT else _FORWARD
+    grid = (num_heads, triton.cdiv(max_length, launch.queries), len(starts) - 1)
     _forward[grid](
         qkv_T3NH, out_TNH, log_sums_NT, starts, *_numbers(qkv_T3NH, seed, place, share),
-        **_sizes(qkv_T3NH, share, causal), **_FORWARD.options(),
+        **_sizes(qkv_T3NH, share, causal), **launch.options(),
     )  # fmt: skip
     return out_TNH, log_sums_NT
 
