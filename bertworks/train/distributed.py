@@ -142,5 +142,9 @@ def joined_ranks(device: torch.device, timeout_s: float = _PATIENCE_S) -> Iterat
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=with_patience)
     try:
         yield Ranks(rank, world_size, timeout_s)
+    except BaseException:
+        if dist.group.WORLD is not None and device.type == "cuda":
+            dist.group.WORLD.abort()  # what waits on the GPU for a rank that is lost would wait for ever
+        raise
     finally:
         dist.destroy_process_group()
