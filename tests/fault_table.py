@@ -117,7 +117,8 @@ def _result(report):
 
 
 def _said(results):
-    parts = [f"{count} tests {name}" for name, count in sorted(results.items(), key=lambda item: item[0] != "failed")]
+    failed_first = sorted(results.items(), key=lambda item: item[0] != "failed")
+    parts = [f"{count} test{'s' * (count > 1)} {name}" for name, count in failed_first]
     return ", ".join(parts) or "not run here"
 
 
