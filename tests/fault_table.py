@@ -106,7 +106,13 @@ def table(reports):
         f"| {id} | {what} | {trials[id]} | {_said(results[id])} | {seconds[id]:.0f} |" for id, what in FAULTS.items()
     ]
     head = ["| id | what | trials | result | seconds |", "|---|---|---|---|---|"]
-    return "\n".join(["# Faults", "", _introduction(), "", *head, *rows, "", *sorted(notes)]).rstrip() + "\n"
+    return (
+        "\n".join(["# Faults", "", _introduction(), "", *head, *rows, "", *sorted(notes, key=_number)]).rstrip() + "\n"
+    )
+
+
+def _number(note):
+    return int(_ID.search(note)[0][1:])
 
 
 def _result(report):
