@@ -106,7 +106,13 @@ def table(reports):
         f"| {id} | {what} | {trials[id]} | {_said(results[id])} | {seconds[id]:.0f} |" for id, what in FAULTS.items()
     ]
     head = ["| id | what | trials | result | seconds |", "|---|---|---|---|---|"]
-    return "\n".join(["# Faults", "", _introduction(), "", *head, *rows, "", *sorted(notes)]).rstrip() + "\n"
+    return (
+        "\n".join(["# Faults", "", _introduction(), "", *head, *rows, "", *sorted(notes, key=_number)]).rstrip() + "\n"
+    )
+
+
+def _number(note):
+    return int(_ID.search(note)[0][1:])
 
 
 def _result(report):
@@ -117,7 +123,8 @@ def _result(report):
 
 
 def _said(results):
-    parts = [f"{count} tests {name}" for name, count in sorted(results.items(), key=lambda item: item[0] != "failed")]
+    failed_first = sorted(results.items(), key=lambda item: item[0] != "failed")
+    parts = [f"{count} test{'s' * (count > 1)} {name}" for name, count in failed_first]
     return ", ".join(parts) or "not run here"
 
 

@@ -75,8 +75,8 @@ def test_a_failure_stands_first_and_a_skip_with_its_reason():
         report("failed", fault_ids={"F4": 20}),
         report("skipped", "setup", ("file", 3, "Skipped: no file system"), fault_ids={"F4": 1}),
     ]
-    assert "| 2 | 1 tests failed, 1 tests passed, 1 tests skipped (no file system) |" in row_of("F4", reports)
-    assert row_of("F5", [report("failed", "setup", fault_ids={"F5": 1})]).split("|")[4].strip() == "1 tests failed"
+    assert "| 2 | 1 test failed, 1 test passed, 1 test skipped (no file system) |" in row_of("F4", reports)
+    assert row_of("F5", [report("failed", "setup", fault_ids={"F5": 1})]).split("|")[4].strip() == "1 test failed"
 
 
 def test_notes_stand_below():

@@ -15,6 +15,7 @@ ORIGINS = (
     "The paper's Table 6: sizes, beside base and large",
     "The paper's Table 8: what becomes of masked pieces (mask-MASK-SAME-RANDOM)",
     "What the paper compares BERT with",
+    "Starting from a model",
     "Small ones for a CPU",
 )
 

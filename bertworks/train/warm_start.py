@@ -85,11 +85,12 @@ def _begun(folders: Sequence[Path]) -> Start | None:
     """Ask the newest checkpoint that can be read; whether it is whole is seen when its weights are needed."""
     for folder in folders:
         try:
-            about, raw = read_json(folder / OWN_FILE), read_json(folder / CONFIG_FILE)
+            about = read_json(folder / OWN_FILE)
             provenance = about.get("provenance")
             start = provenance.get("start") if isinstance(provenance, dict) else None
-            config = read_config(raw, about, folder / CONFIG_FILE)
-            return Start(config, start, {}) if isinstance(start, dict) else None
+            if not isinstance(start, dict):
+                return None
+            return Start(read_config(read_json(folder / CONFIG_FILE), about, folder / CONFIG_FILE), start, {})
         except UserError:
             continue
     return None

@@ -104,6 +104,6 @@ def test_two_threads_compute_nearly_the_same(text, plain, tmp_path, record_prope
         for out in (plain[1], tmp_path / "out")
     ]
     apart = max(abs(one - two) / one for one, two in zip(*losses, strict=True))
-    assert apart < 1e-5
+    assert apart < 1e-4
     same = "the same bytes" if found == plain[0] else f"losses within {apart:.0e} of each other"
     record_property("fault_note", f"F16: two threads instead of one, 30 steps: {same}")
