@@ -39,7 +39,8 @@ def test_every_recipe_says_what_it_is_what_it_costs_and_how_it_is_run(name):
     assert {"From", "What", "Costs", "Command"} <= set(header)
     assert header["From"] == recipe_origin(name)
     assert header["From"] in ORIGINS
-    command = "bertworks demo" if name == "demo" else f"bertworks pretrain {name} --data DATA --out RUN"
+    start = " --from MODEL" if name == "continue" else ""
+    command = "bertworks demo" if name == "demo" else f"bertworks pretrain {name}{start} --data DATA --out RUN"
     assert header["Command"] == command
     assert recipe_summary(name).endswith(".")
 

@@ -4,6 +4,7 @@ Matrix rates are dense ones (the doubled figures of data sheets are for sparse m
 that come in several forms it is the fastest, SXM. A card without bf16 can be planned for in fp32.
 """
 
+import re
 from typing import NamedTuple
 
 from bertworks.errors import UserError, did_you_mean
@@ -46,6 +47,15 @@ def find_gpu(name: str) -> Gpu:
         hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else did_you_mean(name[:40], list(GPUS))
         raise UserError(f"no GPU {name[:40]!r} is known{hint}")
     return GPUS[known]
+
+
+def named_by_driver(device_name: str) -> str | None:
+    """Return the name here of what a driver calls "NVIDIA A100-SXM4-80GB" or the like; None if it is not known."""
+    words = set(re.split(r"[^a-z0-9]+", device_name.lower()))
+    for name in GPUS:
+        if all(part in words or f"{part}gb" in words for part in name.split("-")):
+            return name
+    return None
 
 
 def peak_flops(name: str, *, half: bool) -> float:

@@ -1,18 +1,18 @@
 """How long a training step takes: work counted, rates measured.
 
-    step = products / rate + attention / (rate / 2) + bytes / bandwidth + kernels * 5 us
+    step = products / rate + attention / (0.6 rate) + bytes / bandwidth + kernels * 5 us
 
 What is counted. Products: the operations of dense layers and scores, forward and backward. Attention: its two products
 forward, and five backward for short sequences (scores are made again), seven for longer ones (by two kernels). Bytes:
 what everything between the products reads and writes. A block reads and writes 18 times its width for each token
-forward (attention 4, two LayerNorms with dropout and residual 3 each, gelu 8) and 48 times backward (attention 8, gelu
-12, LayerNorms 18, the sums that are gradients of biases 9, residuals 1). Scores pass five times; embeddings, in fp32,
+forward (attention 4, two LayerNorms with dropout and residual 3 each, gelu 8) and 44 times backward (attention 8, gelu
+12, LayerNorms 18, the sums that are gradients of biases 5, residuals 1). Scores pass five times; embeddings, in fp32,
 take as much as 20 widths; an update takes 44 bytes a parameter (copy, cast, norm, Adam).
 
 What is fitted, three numbers, to whole steps on one H200 (docs/log.md; bf16, compiled): products reach 72.5 % of the
-vendor's peak, which is 717 TFLOP/s; attention half of that; memory 56 % of its bandwidth. Then base, large, small and
-mini at length 128 and base at 512 come out within 6 %. That a kernel costs 5 us to start and to run out is what they
-commonly do; it matters to small models and small batches. Without dropout a step of base is some 6 % shorter, which is
+vendor's peak, which is 717 TFLOP/s; attention 0.6 of that; memory 56 % of its bandwidth. Then base, large, small and
+mini at length 128 and base at 512 come out within 5 %. That a kernel costs 5 us to start and to run out is what they
+commonly do; it matters to small models and small batches. Without dropout a step of base is some 3 % shorter, which is
 not counted.
 
 On another GPU the vendor's numbers are put in, as if the same shares of them were reached.
@@ -25,11 +25,11 @@ from bertworks.plan.memory import Slice
 from bertworks.plan.network import FORWARD_AND_BACKWARD, Network
 
 _RATE_SHARE = 0.725
-_ATTENTION_SHARE = _RATE_SHARE / 2
+_ATTENTION_SHARE = _RATE_SHARE * 0.6
 _BANDWIDTH_SHARE = 0.56
 _KERNEL_S = 5e-6
 
-_FORWARD_WIDTHS, _BACKWARD_WIDTHS, _EMBEDDING_WIDTHS = 18, 48, 20
+_FORWARD_WIDTHS, _BACKWARD_WIDTHS, _EMBEDDING_WIDTHS = 18, 44, 20
 _SCORE_PASSES = 5
 _UPDATE_BYTES = 44
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 8, 18  # of a block

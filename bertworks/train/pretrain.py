@@ -22,6 +22,8 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import find_device, load
+from bertworks.plan.gpus import named_by_driver, peak_flops
+from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe
 from bertworks.train.asking import take_samples
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
@@ -184,8 +186,18 @@ class Session:
             with atomic_write(self.folder / RECIPE_FILE) as stream:
                 stream.write(to_toml(self.recipe))
         title = f"{self.folder.name}, {self.recipe.model.preset}, {self.recipe.data.objective}, {self.device}"
-        about = About(title, self.recipe.train, self.kinds)
+        about = About(title, self.recipe.train, self.kinds, *self._operations(place))
         return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
+
+    def _operations(self, place: Place) -> tuple[float | None, float | None]:
+        """Return the operations that a token takes, and those that all devices could do in a second, where known."""
+        name = named_by_driver(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
+        if name is None:
+            return None, None
+        length = self.feed.length_at(self._share(place.step))
+        half = self.feed.flash
+        peak = peak_flops(name, half=half) * self.ranks.world_size
+        return network_of(self.recipe, self.dataset.vocab_size).flops(length), peak
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
