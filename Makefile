@@ -39,6 +39,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/pretrain_cpu.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.11')"
