@@ -40,7 +40,13 @@ NUM_WORDS = 500
 NUMBERS = ("loss", "mlm_loss", "nsp_loss", "grad_norm")
 REPOSITORY = Path(__file__).resolve().parents[1]
 # By name: to collect the whole suite takes packages that a GPU machine may not have.
-GPU_TESTS = ("tests/nn/test_gpu_attention.py", "tests/train/test_optim.py", "tests/data/test_workers.py")
+GPU_TESTS = (
+    "tests/nn/test_gpu_attention.py",
+    "tests/nn/test_gpu_gelu.py",
+    "tests/train/test_optim.py",
+    "tests/train/test_other_models_gpu.py",
+    "tests/data/test_workers.py",
+)
 
 
 class Row(NamedTuple):

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertworks.errors import UserError
+    from bertworks.language_models import LanguageModel
     from bertworks.model import Model, load
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Tokenizer", "UserError", "__version__", "load", "pretrain", "split_sentences"]
+__all__ = ["LanguageModel", "Model", "Tokenizer", "UserError", "__version__", "load", "pretrain", "split_sentences"]
 
 _HOMES = {
+    "LanguageModel": "bertworks.language_models",
     "Model": "bertworks.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",

@@ -11,16 +11,14 @@ layers of 12 heads over 60 tokens are 0.7 MB. Each layer is a text of its own, d
 """
 
 import base64
-import hashlib
-import html
 import json
-from importlib import resources
 from string import Template
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
+from bertworks.page_files import content_hash, escaped, page_file
 
 _SCRIPTS = ("weights.js", "head_view.js", "model_view.js")
 _LEVELS = 255
@@ -50,13 +48,14 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
         "scale": scale,
         "layers": [_encode_layer(layer, scale) for layer in attentions],
     }
-    style, script = _read("style.css"), "".join(_read(name) for name in _SCRIPTS)
-    return Template(_read("page.html")).substitute(
-        title=html.escape(_without_lone_surrogates(title)),
+    style, *scripts = (page_file("attention", name) for name in ("style.css", *_SCRIPTS))
+    script = "".join(scripts)
+    return Template(page_file("attention", "page.html")).substitute(
+        title=escaped(title),
         style=style,
-        style_hash=_content_hash(style),
+        style_hash=content_hash(style),
         script=script,
-        script_hash=_content_hash(script),
+        script_hash=content_hash(script),
         data=_json_for_html(data),
     )
 
@@ -83,15 +82,3 @@ def _encode_layer(weights: NDArray[np.float32], scale: float) -> str:
 def _json_for_html(data: dict[str, object]) -> str:
     """Write JSON that may stand in a script element: all of it ASCII, and no `<` that could end the element."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _without_lone_surrogates(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _content_hash(content: str) -> str:
-    return base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
-
-
-def _read(name: str) -> str:
-    return (resources.files("bertworks") / "pages" / "attention" / name).read_text(encoding="utf-8")

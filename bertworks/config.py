@@ -5,6 +5,9 @@ A recipe is a file of sections, shipped with the package under a name or lying a
 true) and frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are told at once, a
 line each; the values in them are shortened, for they come from outside.
 
+A recipe may begin with `like = "base"`: then it is that shipped recipe but for what it says itself, and a variant is a
+file of what differs.
+
 An override's value is read as TOML, and as plain text where it is no TOML, so `vocab.algorithm=bpe` needs no quotes. Of
 two overrides of one key the last one wins: a script may append the user's to its own.
 """
@@ -29,6 +32,8 @@ _MAX_VOCAB_SIZE = 10_000_000
 # A recipe has some 2 kB. tomllib takes quadratic time over dotted keys (16 s for one of 32,000 parts), hence the lines.
 _MAX_RECIPE_BYTES = 1 << 16
 _MAX_LINE_LENGTH = 1_000
+_LIKE = "like"
+_FROM = "# From:"
 _POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
 
 # What a person is told for each kind of pydantic error; other kinds keep pydantic's own words.
@@ -92,8 +97,8 @@ SomeSettings = TypeVar("SomeSettings", bound=Settings)
 def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
     where, raw = _read_recipe(name_or_path)
-    values = _parse_recipe(raw, where)
-    problems = _apply_overrides(values, overrides, model_class)
+    values, problems = _with_likes(_parse_recipe(raw, where), [name_or_path])
+    problems += _apply_overrides(values, overrides, model_class)
     return _build(model_class, values, where, problems)
 
 
@@ -118,6 +123,12 @@ def recipe_names() -> list[str]:
 def recipe_summary(name: str) -> str:
     """Return what a shipped recipe says of itself: the first line of its header."""
     return _read_shipped(name).decode().partition("\n")[0].lstrip("# ").rstrip()
+
+
+def recipe_origin(name: str) -> str:
+    """Return where a shipped recipe is from, as its header says: a paper, a table."""
+    header = _read_shipped(name).decode()
+    return next((line[len(_FROM) :].strip() for line in header.splitlines() if line.startswith(_FROM)), "")
 
 
 def to_toml(recipe: Settings) -> str:
@@ -183,6 +194,27 @@ def _parse_recipe(raw: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         position, reason = _explain_toml(error)
         raise UserError(f"{where}{position}: {reason}") from error
+
+
+def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Put a recipe's values over those of the shipped recipe that it is like; returns what is wrong with that, too.
+
+    `names` are the recipes on the way here. A shipped one has no problems of its own, so whatever is wrong with the
+    values together is told of the recipe that was asked for.
+    """
+    if _LIKE not in values:
+        return values, []
+    name, known = values.pop(_LIKE), recipe_names()
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
+        return values, [f"{_LIKE}: no recipe {_shorten(name)}{hint}; give a shipped recipe's name"]
+    if name in names:
+        return values, [f"{_LIKE}: {' is like '.join([*names, name])}, which has no end"]
+    under, problems = _with_likes(_parse_recipe(_read_shipped(name), f"recipe {name}"), [*names, name])
+    for section, keys in values.items():
+        both = isinstance(keys, dict) and isinstance(under.get(section), dict)
+        under[section] = under[section] | keys if both else keys
+    return under, problems
 
 
 def _explain_toml(error: ValueError | RecursionError) -> tuple[str, str]:

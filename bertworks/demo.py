@@ -53,12 +53,14 @@ def _pretrain(topics: Sequence[str], tokenizer: Tokenizer, recipe: Recipe, folde
     from bertworks.data.prepare import Options, prepare
     from bertworks.model import load
     from bertworks.train.pretrain import pretrain
+    from bertworks.train.view import training_view
 
     _write_documents(topics, folder / "topics.txt")
     started = time.monotonic()
     with progress_bar(quiet=quiet) as progress:
         prepare(Corpus([folder / "topics.txt"]), tokenizer, folder / "data", Options(holdout=0.05), progress=progress)
-        outcome = pretrain(recipe, data=folder / "data", out=folder / "run", device="cpu", progress=progress)
+    with training_view(quiet=quiet) as view:
+        outcome = pretrain(recipe, data=folder / "data", out=folder / "run", device="cpu", view=view)
     typer.echo(
         f"\nPre-trained {recipe.model.preset} for {outcome.place.step:,} steps, {outcome.place.tokens:,} tokens, in "
         f"{time.monotonic() - started:.0f} s; of masked pieces of documents kept aside it guesses "

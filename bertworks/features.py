@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
+from bertworks.hidden_states import Features
 from bertworks.interop.numpy_weights import announced, write_in_order
-from bertworks.model import Features, Model
+from bertworks.model import AnyModel
 from bertworks.text.encoding import Encoding
 
 PER = ("token", "word")
@@ -35,15 +36,22 @@ class Row(NamedTuple):
 class Work(NamedTuple):
     """What is to be written: of which texts, which layers, and whether of tokens or words."""
 
-    model: Model
+    model: AnyModel
     texts: Sequence[str]
     encodings: Sequence[Encoding]
     layers: list[int]  # counted from 0
     per: str
+    truncate: bool
 
 
 def write_features(
-    model: Model, texts: Sequence[str], out: Path, *, layers: Sequence[int], per: str = "token", truncate: bool = False
+    model: AnyModel,
+    texts: Sequence[str],
+    out: Path,
+    *,
+    layers: Sequence[int],
+    per: str = "token",
+    truncate: bool = False,
 ) -> None:
     """Write the features of every text; the ending of `out` names the form."""
     writers: dict[str, Callable[[Work, Path], None]] = {
@@ -57,14 +65,15 @@ def write_features(
         raise UserError(f"cannot tell the form of {out}; let it end in {', '.join(writers)}")
     chosen = model.check_layers(layers)
     if len(set(chosen)) < len(chosen):
-        raise UserError(f"layers {list(layers)} name a layer twice; the model's last is {len(model.net.blocks)}")
-    writers[out.suffix](Work(model, texts, model.encode(texts, truncate=truncate), chosen, per), out)
+        raise UserError(f"layers {list(layers)} name a layer twice; the model's last is {model.num_layers}")
+    writers[out.suffix](Work(model, texts, model.encode(texts, truncate=truncate), chosen, per, truncate), out)
 
 
 def _rows(work: Work) -> Iterator[Row]:
     for first in range(0, len(work.texts), _TEXTS_AT_ONCE):
-        some = work.encodings[first : first + _TEXTS_AT_ONCE]
-        for number, found in enumerate(work.model.features_of(some, work.layers), first):
+        some = work.texts[first : first + _TEXTS_AT_ONCE]
+        # Encoded once more: a small part of the work, and so a model may look at the texts themselves.
+        for number, found in enumerate(work.model.features(some, layers=work.layers, truncate=work.truncate), first):
             yield _row(number, work.texts[number], found, work.per)
 
 
@@ -90,7 +99,7 @@ def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
 
 def _write_safetensors(work: Work, out: Path) -> None:
     """Write `i/hidden`, `i/ids` and `i/offsets`; the header comes first in a file, so lengths are found out before."""
-    width = work.model.net.config.hidden_size
+    width = work.model.width
     tensors = []
     for index, encoding in enumerate(work.encodings):
         count = len(encoding) if work.per == "token" else len(_words(encoding)[0])
@@ -126,7 +135,7 @@ def _write_parquet(work: Work, out: Path) -> None:
         import pyarrow.parquet as pq
     except ImportError:
         raise UserError('parquet needs pyarrow: pip install "bertworks[data]"') from None
-    vector = pa.list_(pa.float32(), work.model.net.config.hidden_size)
+    vector = pa.list_(pa.float32(), work.model.width)
     whole = pa.int64()
     columns = [("index", whole), (work.per, pa.string()), ("id", whole), ("start", whole), ("end", whole)]
     schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in work.layers)])

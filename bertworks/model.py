@@ -1,12 +1,8 @@
-"""A model to use: `bw.load(folder)` and what can be asked of it.
-
-Texts are encoded, sorted by length and packed into batches of about as many tokens, so that none waits for a longer
-one and no padding is computed. Results come back in the order of the texts.
-"""
+"""A model to use: `bw.load(folder)` and what can be asked of a BERT."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,28 +10,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import ModelFolder, read_folder, write_folder
+from bertworks.guesses import best_guesses, check_top_k, perplexity_of
+from bertworks.hidden_states import (
+    Compute,
+    Features,
+    Pool,
+    Rows,
+    check_layers,
+    check_pool,
+    features_of,
+    normalized,
+    vectors_of,
+)
+from bertworks.interop.huggingface import write_folder
+from bertworks.interop.model_folder import ModelFolder
+from bertworks.interop.models import read_model
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling, write_pooling
+from bertworks.language_models import LanguageModel
 from bertworks.locate import find_model
-from bertworks.nn.bert import Bert, Encoded
+from bertworks.nn.attention import can_flash
+from bertworks.nn.bert import Bert
+from bertworks.nn.elmo import Elmo
+from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
+from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
 from bertworks.text.encoding import Encoding
+from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import MASK, UNK
+from bertworks.text.words import WordTokenizer
 
-Pool = Literal["cls", "mean", "max"]
 POOLS = ("cls", "mean", "max")
-_TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
-_TOKENS_AT_ONCE_ON_DEVICE = 65_536
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Features(NamedTuple):
-    """The hidden states of one text."""
-
-    encoding: Encoding
-    hidden: NDArray[np.float32]  # [layers, tokens, width]
 
 
 class Model:
@@ -46,17 +53,21 @@ class Model:
         tokenizer: what its ids mean.
         labels: of its classes or tags.
         about: what the folder says of where it comes from.
+        num_layers: without the embeddings.
+        width: of a layer.
     """
 
-    def __init__(self, folder: ModelFolder, tokenizer: Tokenizer, pooling: Pooling, device: torch.device) -> None:
+    def __init__(self, folder: ModelFolder[Bert], tokenizer: Tokenizer, pooling: Pooling, device: torch.device) -> None:
         self.net: Bert = folder.net.eval()
         freeze(self.net)
         self.tokenizer = tokenizer
         self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
         self.pooling = pooling
-        self.max_length = min(pooling.max_length or 1 << 30, self.net.config.max_position_embeddings)
+        config = self.net.config
+        self.num_layers, self.width = config.num_hidden_layers, config.hidden_size
+        self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
         self._device = device
-        self._flash = _can_flash(self.net, device)
+        self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder that transformers opens too."""
@@ -66,7 +77,7 @@ class Model:
             write_folder(temporary, self.net, labels=self.labels, about=self.about)
             self.tokenizer.save(temporary)
             if self.pooling != Pooling():
-                write_pooling(temporary, self.pooling, self.net.config.hidden_size)
+                write_pooling(temporary, self.pooling, self.width)
 
     def fill(
         self, text: str, top_k: int = 5, *, targets: Sequence[str] | None = None, truncate: bool = False
@@ -83,8 +94,7 @@ class Model:
             for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities.
         """
         self._need("mlm", "fill masks")
-        if top_k < 1:
-            raise UserError(f"{top_k} guesses are not possible; ask for 1 or more")
+        check_top_k(top_k)
         mask_id = self.tokenizer.id_of(MASK)
         ids = self._cut(self._ids_with_masks(text, mask_id), truncate)
         places = [place for place, id in enumerate(ids) if id == mask_id]
@@ -100,7 +110,7 @@ class Model:
             hidden_TD = self.net(self._pack([ids], None))
             logits_MV = self.mlm_logits(hidden_TD[[place + ahead for place in places]]).float()
             scores_MV = logits_MV.softmax(-1)[:, : len(self.tokenizer)]
-        return [self._best(scores_V, top_k, allowed) for scores_V in scores_MV.cpu()]
+        return [best_guesses(scores_V, self.tokenizer.pieces, top_k, allowed) for scores_V in scores_MV.cpu()]
 
     def _ids_with_masks(self, text: str, mask_id: int) -> list[int]:
         """Encode a text in which [MASK], and nothing else, is a special token."""
@@ -117,15 +127,6 @@ class Model:
         if pieces == [UNK]:
             raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
         return self.tokenizer.id_of(pieces[0])
-
-    def _best(self, scores_V: Tensor, top_k: int, allowed: list[int] | None) -> list[dict[str, Any]]:
-        candidates = torch.tensor(allowed) if allowed else torch.arange(len(scores_V))
-        scores, places = scores_V[candidates].topk(min(top_k, len(candidates)))
-        ids = candidates[places].tolist()
-        return [
-            {"token": self.tokenizer.pieces[id], "id": id, "score": score}
-            for id, score in zip(ids, scores.tolist(), strict=True)
-        ]
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the MLM head's scores for rows of the last layer."""
@@ -161,33 +162,19 @@ class Model:
         What is not given is as the folder says, else the mean of the last layer, not normalised.
         """
         chosen = self.check_layers(layers if layers is not None else [-1])
-        pool = pooling or self.pooling.mode
-        if pool not in POOLS:
-            raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose {', '.join(POOLS)}")
-        vectors = np.empty((len(texts), len(chosen) * self.net.config.hidden_size), np.float32)
-        for rows, tokens, encoded in self._encoded(self.encode(texts, truncate=truncate), chosen):
-            hidden_TD = torch.cat([encoded.all_hidden[layer] for layer in chosen], dim=-1)
-            vectors[rows] = _pool(hidden_TD.float(), tokens, pool).cpu().numpy()
-        if self.pooling.normalize if normalize is None else normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        check_pool(pool := pooling or self.pooling.mode, POOLS)
+        encodings = self.encode(texts, truncate=truncate)
+        lengths, compute = [len(encoding) for encoding in encodings], self._compute(encodings, chosen)
+        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
+        return normalized(vectors) if (self.pooling.normalize if normalize is None else normalize) else vectors
 
     def features(
         self, texts: Sequence[str], *, layers: Sequence[int] | None = None, truncate: bool = False
     ) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
-        chosen = self.check_layers(layers if layers is not None else range(self.net.config.num_hidden_layers + 1))
-        return self.features_of(self.encode(texts, truncate=truncate), chosen)
-
-    def features_of(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> list[Features]:
-        """Return the hidden states of texts that `encode` gave; layers count from 0."""
-        found: list[Any] = [None] * len(encodings)
-        for rows, tokens, encoded in self._encoded(encodings, layers):
-            hidden = torch.stack([encoded.all_hidden[layer] for layer in layers]).float().cpu().numpy()
-            starts = tokens.packing.cumulative_lengths.tolist()
-            for place, row in enumerate(rows):
-                found[row] = Features(encodings[row], hidden[:, starts[place] : starts[place + 1]])
-        return found
+        chosen = self.check_layers(layers if layers is not None else range(self.num_layers + 1))
+        encodings = self.encode(texts, truncate=truncate)
+        return features_of(encodings, self._compute(encodings, chosen), self._device)
 
     def attention(
         self, text: str, pair: str | None = None, *, truncate: bool = False
@@ -201,33 +188,35 @@ class Model:
             attentions = self.net.encode(tokens, attentions=True).attentions
         return encoding, torch.stack([layer[0] for layer in attentions]).cpu().numpy()
 
-    def _encoded(
-        self, encodings: Sequence[Encoding], layers: Iterable[int]
-    ) -> Iterator[tuple[list[int], Tokens, Encoded]]:
-        """Give batches of texts of similar length: their rows, tokens and hidden states."""
-        last_only = set(layers) == {self.net.config.num_hidden_layers}
-        for rows in self._batches([len(encoding.ids) for encoding in encodings]):
-            tokens = self._pack([encodings[row].ids for row in rows], [encodings[row].segment_ids for row in rows])
-            with torch.inference_mode():  # ended before the yield, or it would hold in the caller's code too
-                if last_only:
-                    last = self.net(tokens)
-                    encoded = Encoded(last, [last] * (self.net.config.num_hidden_layers + 1), [])
-                else:
-                    encoded = self.net.encode(tokens, hidden=True)
-            yield rows, tokens, encoded
+    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> list[dict[str, Any]]:
+        """Guess what comes after a text, with a left-to-right model: {"token", "id", "score"}, the likeliest first."""
+        if self.net.config.direction != "left_to_right":
+            raise UserError("the model does not read from left to right alone; fill(text) guesses at a [MASK]")
+        return self.fill(f"{text} {MASK}", top_k, truncate=truncate)[-1]
 
-    def _batches(self, lengths: list[int]) -> Iterator[list[int]]:
-        most = _TOKENS_AT_ONCE if self._device.type == "cpu" else _TOKENS_AT_ONCE_ON_DEVICE
-        rows: list[int] = []
-        size = 0
-        for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-            if rows and size + lengths[row] > most:
-                yield rows
-                rows, size = [], 0
-            rows.append(row)
-            size += lengths[row]
-        if rows:
-            yield rows
+    def perplexity(self, texts: Sequence[str], *, truncate: bool = False) -> float:
+        """Return among how many choices a model of one direction hesitates at each guess in all texts."""
+        if self.net.config.direction == "both":
+            raise UserError("the model sees what it would have to guess; perplexity is of models of one direction")
+        self._need("mlm", "guess")
+        encodings = self.encode(texts, truncate=truncate)
+
+        def sums(numbers: list[int]) -> Sums:
+            tokens = self._pack([encodings[number].ids for number in numbers], None)
+            return self.net.lm_sums(self.net(tokens), tokens)
+
+        return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
+
+    def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
+        def compute(numbers: list[int]) -> Rows:
+            some = [encodings[number] for number in numbers]
+            tokens = self._pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
+            if set(layers) == {self.num_layers}:
+                return Rows(tokens.packing.cumulative_lengths, [self.net(tokens)] * len(layers))
+            all_hidden = self.net.encode(tokens, hidden=True).all_hidden
+            return Rows(tokens.packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
+
+        return compute
 
     def _pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None) -> Tokens:
         return pack(ids, segment_ids, self._device, flash=self._flash)
@@ -259,11 +248,7 @@ class Model:
 
     def check_layers(self, layers: Iterable[int]) -> list[int]:
         """Return layers counted from 0, the embeddings; -1 is the last."""
-        num_layers = self.net.config.num_hidden_layers
-        chosen = [layer if layer >= 0 else num_layers + 1 + layer for layer in layers]
-        if not chosen or not all(0 <= layer <= num_layers for layer in chosen):
-            raise UserError(f"layers {list(layers)} are not in a model of {num_layers}; 0 to {num_layers}, or -1 back")
-        return chosen
+        return check_layers(layers, self.num_layers)
 
     def _need(self, head: str, what: str) -> None:
         if head not in self.net.heads:
@@ -271,20 +256,36 @@ class Model:
             raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
 
 
-def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> Model:
-    """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache."""
+AnyModel = Model | LanguageModel
+_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer]] = {
+    Bert: Tokenizer,
+    Gpt: GptTokenizer,
+    Elmo: WordTokenizer,
+}
+
+
+def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
+    """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache.
+
+    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`.
+    """
     place = find_device(device)
     if dtype not in DTYPES:
         raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
     root = find_model(source)
     folder = find_encoder(root)
-    opened, tokenizer, pooling = read_folder(folder), Tokenizer.from_folder(folder), read_pooling(root)
+    opened = read_model(folder)
+    if isinstance(opened.net, Elmo) and dtype != "float32":
+        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
+    tokenizer = _TOKENIZERS[type(opened.net)].from_folder(folder)
     if len(tokenizer) > opened.net.config.vocab_size:
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
     opened.net.to(place, DTYPES[dtype])
-    return Model(opened, tokenizer, pooling, place)
+    if isinstance(tokenizer, Tokenizer):
+        return Model(opened, tokenizer, read_pooling(root), place)
+    return LanguageModel(opened, tokenizer, place)
 
 
 def find_device(name: str) -> torch.device:
@@ -299,20 +300,3 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"the device {name[:40]!r} is not there; choose auto or cpu") from error
     return device
-
-
-def _can_flash(net: Bert, device: torch.device) -> bool:
-    """Tell whether the GPU has flash attention for a model: half precision, heads of a width that its kernel takes."""
-    if device.type != "cuda" or net.embeddings.token.weight.dtype == torch.float32:
-        return False
-    width = net.config.head_width
-    return width % 8 == 0 and width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _pool(hidden_TD: Tensor, tokens: Tokens, pool: Pool) -> Tensor:
-    """Reduce the rows of each sequence to one."""
-    starts = tokens.packing.cumulative_lengths
-    if pool == "cls":
-        return hidden_TD.index_select(0, starts[:-1])
-    lengths = starts.diff()
-    return torch.segment_reduce(hidden_TD, pool, lengths=lengths.long(), axis=0)

@@ -1,30 +1,28 @@
 """A model folder for a person to look at: its sizes, what its parameters are for, its tensors and where it comes from.
 
-Tensors are shown under Hugging Face's names, those of all layers in one line.
+Tensors are shown under the names of the file, those of all layers in one line.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from bertworks.interop.huggingface import read_folder, to_theirs
+from torch import Tensor, nn
+
+from bertworks.interop.gpt_names import to_openai
+from bertworks.interop.huggingface import to_theirs
+from bertworks.interop.models import read_model
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
+from bertworks.nn.gpt import Gpt
 
-_SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_act",
-    "direction",
-    "positions",
-)
+_UNSHOWN = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps", "resid_pdrop",
+    "embd_pdrop", "attn_pdrop", "layer_norm_epsilon", "dropout",
+)  # fmt: skip
 _DIRECTIONS = {"both": "both ways", "left_to_right": "left to right", "right_to_left": "right to left"}
+_PARTS = {"blocks": "layers", "token": "embeddings", "position": "embeddings"}
 _LAYER = re.compile(r"\.(\d+)\.")
 _MAX_NAMES = 10
 
@@ -33,13 +31,13 @@ def model_report(source: str) -> dict[str, Any]:
     """Return a model's sizes, parameters by part, tensors with shapes and types, and what its folder says of it."""
     root = find_model(source)
     folder = find_encoder(root)
-    opened = read_folder(folder)
-    config = opened.net.config
-    tensors = to_theirs(dict(opened.net.named_parameters()))
+    opened = read_model(folder)
+    tensors = _tensors_of(opened.net)
     return {
         "folder": str(folder),
-        "sizes": {name: getattr(config, name) for name in _SIZES},
-        "heads": list(opened.net.heads),
+        "kind": type(opened.net).__name__.lower(),
+        "sizes": {name: value for name, value in opened.net.config if name not in _UNSHOWN},
+        "heads": list(getattr(opened.net, "heads", [])),
         "labels": opened.labels,
         "pooling": read_pooling(root)._asdict(),
         "parameters": _parameters_by_part(opened.net),
@@ -52,11 +50,18 @@ def model_report(source: str) -> dict[str, Any]:
     }
 
 
-def _parameters_by_part(net: Bert) -> dict[str, int]:
-    parts: dict[str, int] = {"total": 0, "embeddings": 0, "layers": 0}
+def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
+    shapes = {name: parameter.detach().to("meta") for name, parameter in net.named_parameters()}
+    if isinstance(net, Bert):
+        return to_theirs(shapes)
+    return to_openai(shapes) if isinstance(net, Gpt) else shapes
+
+
+def _parameters_by_part(net: nn.Module) -> dict[str, int]:
+    parts: dict[str, int] = {"total": 0}
     for name, parameter in net.named_parameters():
         first, _, rest = name.partition(".")
-        part = {"blocks": "layers", "heads": f"{rest.partition('.')[0]} head"}.get(first, first)
+        part = f"{rest.partition('.')[0]} head" if first == "heads" else _PARTS.get(first, first).replace("_", " ")
         parts[part] = parts.get(part, 0) + parameter.numel()
         parts["total"] += parameter.numel()
     return parts
@@ -64,12 +69,8 @@ def _parameters_by_part(net: Bert) -> dict[str, int]:
 
 def report_text(report: Mapping[str, Any]) -> str:
     """Write a report for a terminal."""
-    sizes = report["sizes"] | {"direction": _DIRECTIONS[report["sizes"]["direction"]]}
     lines = [
-        "{num_hidden_layers} layers of width {hidden_size}, {num_attention_heads} heads, feed-forward "
-        "{intermediate_size:,} wide, {hidden_act}".format(**sizes),
-        "{vocab_size:,} pieces, up to {max_position_embeddings:,} tokens, {positions} positions, attends "
-        "{direction}".format(**sizes),
+        *{"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines}[report["kind"]](report["sizes"]),
         *_facts(report),
         "",
         "Parameters",
@@ -81,6 +82,32 @@ def report_text(report: Mapping[str, Any]) -> str:
     if report["about"]:
         lines += ["", "About", *(f"  {name}: {str(value)[:200]}" for name, value in report["about"].items())]
     return "\n".join(lines)
+
+
+def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:
+    return [
+        "{num_hidden_layers} layers of width {hidden_size}, {num_attention_heads} heads, feed-forward "
+        "{intermediate_size:,} wide, {hidden_act}".format(**sizes),
+        "{vocab_size:,} pieces, up to {max_position_embeddings:,} tokens, {positions} positions, attends ".format(
+            **sizes
+        )
+        + _DIRECTIONS[sizes["direction"]],
+    ]
+
+
+def _gpt_lines(sizes: Mapping[str, Any]) -> list[str]:
+    return [
+        "GPT-1: {n_layer} layers of width {n_embd}, {n_head} heads, {afn}".format(**sizes),
+        "{vocab_size:,} pieces, up to {n_positions:,} tokens, reads from left to right".format(**sizes),
+    ]
+
+
+def _elmo_lines(sizes: Mapping[str, Any]) -> list[str]:
+    return [
+        "ELMo: {num_layers} LSTMs each way, {cell_size:,} cells projected to {projection_size:,}".format(**sizes),
+        f"words by their characters: {sum(sizes['num_filters']):,} filters of width 1 to {len(sizes['num_filters'])}, "
+        "{num_highway_layers} highway layers; guesses one of {vocab_size:,} words".format(**sizes),
+    ]
 
 
 def _facts(report: Mapping[str, Any]) -> list[str]:

@@ -1,12 +1,19 @@
-"""A small model folder with random weights and a vocabulary of some words, for tests."""
+"""Small model folders with random weights and a vocabulary of some words, for tests: a BERT, a GPT-1, an ELMo."""
 
 import torch
 
+from bertworks.interop.elmo_folder import write_elmo
+from bertworks.interop.gpt_folder import write_gpt
 from bertworks.interop.huggingface import write_folder
+from bertworks.nn.baseline_config import ElmoConfig, GptConfig
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.nn.elmo import Elmo
+from bertworks.nn.gpt import Gpt
+from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.text.words import WordTokenizer
 
 WORDS = (
     "the",
@@ -41,4 +48,36 @@ def write_small_model(folder, heads=None, *, labels=None, about=None, **changes)
     folder.mkdir(parents=True, exist_ok=True)
     write_folder(folder, net, labels=labels, about=about)
     Tokenizer(PIECES).save(folder)
+    return folder
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MERGES = [("t", "h"), ("th", "e</w>"), ("c", "a"), ("ca", "t</w>"), ("d", "o"), ("do", "g</w>")]
+GPT_PIECES = ["<unk>", *LETTERS, *(letter + "</w>" for letter in LETTERS + ".,!"), *map("".join, MERGES)]
+ELMO_WORDS = ["<S>", "</S>", "<UNK>", "the", "cat", "dog", "sat", "ran", "far", "away", ".", ","]
+
+
+def scattered(net, std=0.3):
+    """Random weights large enough that a mistake shows."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.normal_(0.0, std, generator=generator)
+    return net.eval()
+
+
+def write_small_gpt(folder, heads=None, *, labels=None, about=None, **changes):
+    sizes = {"vocab_size": len(GPT_PIECES), "n_positions": 20, "n_embd": 16, "n_layer": 3, "n_head": 2}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_gpt(folder, scattered(Gpt(GptConfig(**(sizes | changes)), heads)), labels=labels, about=about)
+    GptTokenizer(GPT_PIECES, MERGES).save(folder)
+    return folder
+
+
+def write_small_elmo(folder, *, softmax=True, about=None, **changes):
+    sizes = {"vocab_size": len(ELMO_WORDS), "num_filters": (3, 4, 5), "char_embedding_size": 6, "projection_size": 8,
+             "cell_size": 12, "num_negatives": 5}  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    write_elmo(folder, scattered(Elmo(ElmoConfig(**(sizes | changes)), softmax=softmax)), about=about)
+    WordTokenizer(ELMO_WORDS).save(folder)
     return folder

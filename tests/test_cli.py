@@ -43,8 +43,8 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     _, out, _ = bertworks("--help")
     names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
     assert names == [
-        "vocab", "prepare", "inspect", "tokenize", "pretrain", "convert", "fill", "nsp", "embed", "features", "attend",
-        "recipes", "demo",
+        "vocab", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "convert", "fill", "nsp", "embed",
+        "features", "attend", "recipes", "tasks", "demo",
     ]  # fmt: skip
 
 
@@ -234,14 +234,6 @@ def test_tokenize_refuses_what_is_not_utf8(bertworks, tmp_path):
     assert ended.stderr.decode().startswith("error: standard input, line 2: not UTF-8")
     code, _, err = bertworks("tokenize", "--vocab", tmp_path / "v.txt", "\udcff")
     assert (code, err) == (2, "error: the text '\\udcff' is not UTF-8\n")
-
-
-def test_recipes_are_listed(bertworks):
-    code, out, _ = bertworks("recipes")
-    assert code == 0
-    names = list(json.loads(bertworks("recipes", "--json")[1]))
-    assert [line.split()[0] for line in out.splitlines()] == names == sorted(names)
-    assert {"continue", "demo", "tiny-cpu"} <= set(names)
 
 
 def test_demo_shows_splits_a_ratio_and_a_model_that_fills_masks(bertworks, monkeypatch):

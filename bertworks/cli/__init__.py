@@ -13,9 +13,9 @@ from bertworks import __version__
 from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
 from bertworks.cli.models import attend, embed, features, fill, nsp
-from bertworks.cli.shipped import demo, recipes
+from bertworks.cli.shipped import demo, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
-from bertworks.cli.training import pretrain
+from bertworks.cli.training import plan, pretrain, report
 from bertworks.errors import UserError
 
 app = typer.Typer(
@@ -26,9 +26,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
 )
-for _command in (vocab, prepare, inspect, tokenize, pretrain, convert, fill, nsp, embed, features, attend):
+for _command in (
+    vocab, prepare, inspect, tokenize, plan, pretrain, report, convert, fill, nsp, embed, features, attend,
+):  # fmt: skip
     app.command(no_args_is_help=True)(_command)
-for _needs_nothing in (recipes, demo):
+for _needs_nothing in (recipes, tasks, demo):
     app.command()(_needs_nothing)
 
 

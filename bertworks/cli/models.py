@@ -64,7 +64,10 @@ def embed(
     model: ModelArgument,
     texts: TextsArgument,
     layers: LayersOption = "-1",
-    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; default: as the folder says, or mean.")] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="cls (BERT), mean, max or last (GPT-1, ELMo); default: as the folder says, or mean."),
+    ] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
     ] = None,
@@ -147,7 +150,7 @@ def _load(model: str, device: str, dtype: str) -> Any:
 
 def _layers(given: str, net: Any) -> list[int]:
     if given == "all":
-        return list(range(net.net.config.num_hidden_layers + 1))
+        return list(range(net.num_layers + 1))
     try:
         return [int(number) for number in given.split(",")]
     except ValueError:

@@ -1,25 +1,87 @@
-"""What comes with the package: recipes, demo."""
+"""What comes with the package: recipes, tasks, demo."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertworks.cli.options import (
-    JsonOption,
-    OverridesArgument,
-    QuietOption,
-    print_json,
+from bertworks.cli.options import JsonOption, OverridesArgument, QuietOption, print_json
+
+# Where recipes are from, in the order in which they are listed.
+ORIGINS = (
+    "The paper",
+    "Google's compact models",
+    "The paper's Table 5: tasks to pre-train with",
+    "The paper's Table 6: sizes, beside base and large",
+    "The paper's Table 8: what becomes of masked pieces (mask-MASK-SAME-RANDOM)",
+    "What the paper compares BERT with",
+    "Small ones for a CPU",
 )
+
+if TYPE_CHECKING:
+    from bertworks.tasks.task import Task
 
 
 def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that come with the package."""
-    from bertworks.config import recipe_names, recipe_summary
+    from bertworks.config import recipe_names, recipe_origin, recipe_summary
 
     summaries = {name: recipe_summary(name) for name in recipe_names()}
     if as_json:
         print_json(summaries)
+        return
+    for origin in ORIGINS:
+        typer.echo(origin)
+        for name in sorted(summaries, key=_by_numbers):
+            if recipe_origin(name) == origin:
+                typer.echo(f"  {name:<15} {summaries[name]}")
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Order names by the numbers in them: 6x768 is before 12x1024."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show this one and its files.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tasks that a model can be fine-tuned and measured on."""
+    from bertworks.tasks.registry import TASKS, find_task
+
+    chosen = list(TASKS.values()) if name is None else [find_task(name)]
+    if as_json:
+        described = {task.name: _described(task) for task in chosen}
+        print_json(described if name is None else described[chosen[0].name])
+    elif name is None:
+        for task in chosen:
+            typer.echo(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
     else:
-        for name, summary in summaries.items():
-            typer.echo(f"{name:<16} {summary}")
+        for key, value in _described(chosen[0]).items():
+            if value:
+                typer.echo(f"{key:<12} {_shown(value)}")
+
+
+def _described(task: "Task") -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "title": task.title,
+        "kind": task.kind,
+        "summary": task.summary,
+        "labels": list(task.labels),
+        "metrics": list(task.metrics),
+        "files": {split: [" + ".join(one.names) for one in sources] for split, sources in task.splits.items()},
+        "folders": [home or "." for home in task.homes],
+        "trained_on": task.trained_on,
+        "paper": task.published._asdict() if task.published else None,
+        "defaults": task.defaults._asdict(),
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_shown(inner)}" for key, inner in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def demo(

@@ -1,4 +1,4 @@
-"""The command that trains: pretrain."""
+"""The commands about training: plan, pretrain, report."""
 
 import time
 from typing import Annotated, Any
@@ -14,9 +14,33 @@ from bertworks.cli.options import (
     print_json,
 )
 
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
+
+
+def plan(
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
+    gpu: Annotated[str, typer.Option(help="The GPU by name: h200, h100, a100-80, l40s, rtx-4090, ...")] = "h200",
+    gpus: Annotated[int, typer.Option(help="How many of them.")] = 1,
+    price: Annotated[float | None, typer.Option(help="What one GPU costs for an hour, in any currency.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="The vocabulary's size; default: the recipe's.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict what a run needs: parameters, memory, tokens, time on a GPU, disk."""
+    from bertworks.plan.report import plan_text
+    from bertworks.plan.run import plan_run
+    from bertworks.recipe import load_recipe
+
+    settings = load_recipe(recipe, overrides or [])
+    planned = plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
+    if as_json:
+        print_json({"recipe": recipe, **planned})
+    else:
+        typer.echo(plan_text(recipe, planned))
+
 
 def pretrain(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")],
+    recipe: RecipeArgument,
     data: Annotated[str, typer.Option(help="A folder that `bertworks prepare` made.")],
     out: Annotated[str | None, typer.Option(help="The run folder to write.")] = None,
     overrides: OverridesArgument = None,
@@ -35,11 +59,11 @@ def pretrain(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Pre-train a BERT on prepared data."""
+    """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
-    from bertworks.progress import progress_bar
     from bertworks.recipe import load_recipe
     from bertworks.train.pretrain import pretrain, pretrain_dry
+    from bertworks.train.view import training_view
 
     settings = load_recipe(recipe, overrides or [])
     if out is None and not dry_run:
@@ -52,11 +76,11 @@ def pretrain(
         "device": device,
         "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
     }
-    with progress_bar(quiet=quiet or as_json) as progress:
+    with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
             outcome = pretrain_dry(settings, **options)
         else:
-            outcome = pretrain(settings, out=out, resume=resume, progress=progress, **options)
+            outcome = pretrain(settings, out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,
@@ -86,3 +110,13 @@ def _sentence(result: dict[str, Any]) -> str:
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
     ended = "stopped by a signal, go on with --resume" if result["reason"] == "signal" else "finished"
     return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{held_out}"
+
+
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
+    out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
+) -> None:
+    """Write a run's report, a page with its curves and samples, anew."""
+    from bertworks.train.report import write_report
+
+    typer.echo(f"{write_report(run, out)}: open it in a browser", err=True)

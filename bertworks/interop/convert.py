@@ -19,6 +19,8 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of
 from bertworks.interop.folder import (
     CONFIG_FILE,
+    ELMO_TYPE,
+    GPT_TYPE,
     OPTIMIZER_FILE,
     OWN_FILE,
     WEIGHTS_FILE,
@@ -32,8 +34,9 @@ from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
+from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.tokenizer_files import TOKENIZER_FILE, VOCABULARY_FILE
+from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 FORMS = ("google", "folder")
@@ -141,6 +144,8 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
+    if config.get("model_type") in (GPT_TYPE, ELMO_TYPE):
+        raise UserError(f"{source} is of the type {config['model_type']}; a checkpoint of Google's is a BERT")
     tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
@@ -186,11 +191,7 @@ def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Con
     tensors = read_pickled_folder(source)
     with _new_folder(destination) as folder:
         left_out = write_unpickled(folder, source, tensors)
-        has_vocabulary = (folder / VOCABULARY_FILE).is_file() or (folder / TOKENIZER_FILE).is_file()
-        tokenizer = Tokenizer.from_folder(folder) if has_vocabulary else None
-        if tokenizer and lowercase is not None:
-            tokenizer = Tokenizer(tokenizer.pieces, lowercase=lowercase, split_cjk=tokenizer.rules.split_cjk)
-            tokenizer.save(folder)
+        tokenizer = _tokenizer_of(folder, lowercase)
     return Converted(
         out=str(destination),
         form="folder",
@@ -202,6 +203,20 @@ def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Con
         notes=[_left_out_note(left_out)] if left_out else [],
         warnings=[],
     )
+
+
+def _tokenizer_of(folder: Path, lowercase: bool | None) -> AnyTokenizer | None:
+    """Open a folder's tokenizer, if it has one, and set anew whether it lower-cases, if that is asked for."""
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES if name != TOKENIZER_CONFIG_FILE):
+        return None
+    tokenizer = CLASSES[kind_of(folder)].from_folder(folder)
+    if lowercase is None:
+        return tokenizer
+    if not isinstance(tokenizer, Tokenizer):
+        raise UserError("--cased and --lowercase are for a BERT's vocabulary; leave them out for this model")
+    tokenizer = Tokenizer(tokenizer.pieces, lowercase=lowercase, split_cjk=tokenizer.rules.split_cjk)
+    tokenizer.save(folder)
+    return tokenizer
 
 
 def has_capitals(pieces: Sequence[str]) -> bool:

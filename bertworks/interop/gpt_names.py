@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PREFIX = "transformer."
+EMBEDDING, OUTPUT = "transformer.tokens_embed.weight", "lm_head.weight"
 _EMBEDDINGS = {"token.weight": "tokens_embed.weight", "position.weight": "positions_embed.weight"}
 _BLOCK = {
     "qkv": "attn.c_attn",
@@ -31,6 +32,22 @@ _CHOICE_BIAS = "multiple_choice_head.summary.bias"
 _IGNORED = re.compile(r"lm_head\.weight|position_ids|h\.\d+\.attn\.(bias|masked_bias)|" + re.escape(_CHOICE_BIAS))
 _OUR_BLOCK = re.compile(r"blocks\.(?P<layer>\d+)\.(?P<part>\w+)\.(?P<kind>weight|bias)")
 _THEIR_BLOCK = re.compile(r"h\.(?P<layer>\d+)\.(?P<part>[\w.]+)\.(?P<kind>weight|bias)")
+
+
+def is_weight(name: str) -> bool:
+    """Tell whether a published tensor is a weight of its own, and neither a copy, a mask nor of no effect."""
+    return _IGNORED.fullmatch(name.removeprefix(_PREFIX)) is None
+
+
+def by_published_names(tensors: "Mapping[str, Tensor]", where: object) -> "dict[str, Tensor]":
+    """Return tensors with the prefix that the first files lack; the embedding may be there as the output matrix."""
+    outside = (OUTPUT, _CHOICE_BIAS, *_HEADS.values())
+    named = {name if name in outside else _PREFIX + name.removeprefix(_PREFIX): tensors[name] for name in tensors}
+    if len(named) < len(tensors):
+        raise CorruptFile(f"{where} has the same tensor under two names, with and without {_PREFIX}")
+    if OUTPUT in named:
+        named.setdefault(EMBEDDING, named[OUTPUT])
+    return named
 
 
 def to_openai(state: "Mapping[str, Tensor]") -> "dict[str, Tensor]":

@@ -5,18 +5,26 @@
 tensors are checked against each other, and every contradiction is told at once, before anything is allocated.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError, UserError
-from bertworks.files import atomic_write
-from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.model_folder import (
+    ModelFolder,
+    contradictions,
+    labels_of,
+    read_about,
+    stated_labels,
+    values_for,
+    write_description,
+    wrong_labels,
+)
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names, huggingface_names
 from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
@@ -41,22 +49,13 @@ _ARCHITECTURES = {
 }
 
 
-class ModelFolder(NamedTuple):
-    """What a folder holds."""
-
-    net: Bert
-    labels: list[str]  # of the classes or tags; empty if there are none
-    about: dict[str, Any]  # what bertworks.json says
-    unused: list[str]  # tensors that no part of the model reads
-
-
-def read_folder(folder: Path) -> ModelFolder:
+def read_folder(folder: Path) -> ModelFolder[Bert]:
     """Open a BERT folder: build what its tensors say, with its weights as they lie in the file."""
     raw = read_json(folder / CONFIG_FILE)
-    about = read_json(folder / OWN_FILE) if (folder / OWN_FILE).exists() else {}
+    about = read_about(folder)
     config = read_config(raw, about, folder / CONFIG_FILE)
     tensors = by_modern_names(read_tensors(folder, read_weights), folder)
-    heads, labels = _heads(raw, about, tensors, folder), _labels(raw)
+    heads, labels = _heads(raw, about, tensors, folder), labels_of(raw)
     with torch.device("meta"):  # sizes without memory: the tensors bring it
         net = Bert(config, heads, pooler="bert.pooler.dense.weight" in tensors)
     unused = _check(net, tensors, labels, folder)
@@ -67,15 +66,12 @@ def read_folder(folder: Path) -> ModelFolder:
 def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -> BertConfig:
     """Read a config.json; keys of transformers that do not change the encoder are passed over."""
     problems = _not_bert(raw)
-    values = {name: raw[name] for name in BertConfig.model_fields if name in raw}
+    values = values_for(BertConfig, raw)
     values["hidden_act"] = _ACTIVATIONS.get(str(raw.get("hidden_act")), raw.get("hidden_act", "gelu"))
     values["positions"] = about.get("positions", "learned")
     values["direction"] = "left_to_right" if raw.get("is_decoder") else "both"
     if raw.get("model_type") == RIGHT_TO_LEFT_TYPE:
         values["direction"] = "right_to_left"
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range"):
-        if type(values.get(name)) is int:
-            values[name] = float(values[name])  # JSON writes 0.0 as 0
     try:
         config = validate(BertConfig, values, str(where))
     except ConfigError as error:
@@ -148,21 +144,9 @@ def _classifier(raw: Mapping[str, Any], about: Mapping[str, Any], tensors: Mappi
 
 def _check(net: Bert, tensors: Mapping[str, Tensor], labels: list[str], folder: Path) -> list[str]:
     """See that the tensors are those of the model, by name and shape; returns the names of others."""
-    problems, used = _untied(tensors), {*COUNTERS, *TIED}
-    if labels and _num_labels(net) not in (None, len(labels)):
-        problems.append(f"id2label in {CONFIG_FILE} names {len(labels)} labels, and the head has {_num_labels(net)}")
-    for ours, parameter in net.named_parameters():
-        parts = huggingface_names(ours)
-        used.update(parts)
-        wanted = (parameter.shape[0] // len(parts), *parameter.shape[1:])
-        for name in parts:
-            if name not in tensors:
-                problems.append(f"{name} is missing")
-            elif tensors[name].shape != wanted:
-                problems.append(f"{name} has the shape {tuple(tensors[name].shape)}, and {CONFIG_FILE} wants {wanted}")
-            elif not tensors[name].is_floating_point():
-                problems.append(f"{name} holds {tensors[name].dtype}, not floating-point numbers")
-    unused = sorted(set(tensors) - used)
+    wanted = to_theirs(dict(net.named_parameters()))
+    problems = _untied(tensors) + wrong_labels(labels, _num_labels(net)) + contradictions(wanted, tensors)
+    unused = sorted(set(tensors) - {*COUNTERS, *TIED, *wanted})
     layers = [name for name in unused if name.startswith("bert.encoder.layer.")]
     problems += [f"{name} is there, and {CONFIG_FILE} has {len(net.blocks)} plain layers" for name in layers]
     if problems:
@@ -185,16 +169,6 @@ def _num_labels(net: Bert) -> int | None:
     return cast(OutputHead, head).out.weight.shape[0] if head is not None else None
 
 
-def _labels(raw: Mapping[str, Any]) -> list[str]:
-    names = raw.get("id2label")
-    if not isinstance(names, dict):
-        return []
-    try:
-        return [str(names[str(number)]) for number in range(len(names))]
-    except KeyError:
-        return []
-
-
 def write_folder(
     folder: Path, net: Bert, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
@@ -205,12 +179,9 @@ def write_folder(
     if not heads:
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     write_weights(folder / WEIGHTS_FILE, tensors)
-    config = config_json(net.config, _ARCHITECTURES.get(heads, "BertModel"), labels or [])
-    if not labels and (num_labels := _num_labels(net)) is not None:
-        config["num_labels"] = num_labels
-    for name, content in ((CONFIG_FILE, config), (OWN_FILE, _own(net, about or {}))):
-        with atomic_write(folder / name) as stream:
-            json.dump(content, stream, ensure_ascii=False, indent=2)
+    config = config_json(net.config, _ARCHITECTURES.get(heads, "BertModel"))
+    config |= stated_labels(labels or [], _num_labels(net))
+    write_description(folder, config, _own(net, about or {}))
 
 
 def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +194,7 @@ def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def config_json(config: BertConfig, architecture: str, labels: list[str]) -> dict[str, Any]:
+def config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
     """Return a config.json for transformers' AutoModel classes."""
     raw: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
     raw |= {name: value for name, value in config if name not in ("direction", "positions")}
@@ -233,7 +204,4 @@ def config_json(config: BertConfig, architecture: str, labels: list[str]) -> dic
         raw["architectures"] = ["BertLMHeadModel" if architecture == "BertForMaskedLM" else architecture]
     elif config.direction == "right_to_left":
         raw["model_type"] = RIGHT_TO_LEFT_TYPE
-    if labels:
-        raw["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        raw["label2id"] = {label: number for number, label in enumerate(labels)}
     return raw

@@ -19,7 +19,7 @@ from torch import Tensor
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder
 from bertworks.interop.folder import WEIGHTS_FILE, read_sharded
-from bertworks.interop.huggingface import read_folder
+from bertworks.interop.models import read_model
 from bertworks.interop.safetensors_format import NUM_BYTES, Entry
 from bertworks.interop.weights import view_of, write_weights
 
@@ -32,8 +32,8 @@ _TYPES = {
     "BoolStorage": "BOOL",
 }  # fmt: skip
 _SMALL_FILES = (
-    "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "bertworks.json",
-    "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
+    "config.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "bertworks.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
 )  # fmt: skip
 
 
@@ -104,6 +104,6 @@ def write_unpickled(folder: Path, source: Path, tensors: dict[str, Tensor]) -> l
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
     write_weights(folder / WEIGHTS_FILE, tensors)
-    read_folder(folder)  # or raise: what does not open is no result
+    read_model(folder)  # or raise: what does not open is no result
     names = (path.name for path in source.iterdir() if not path.name.startswith("pytorch_model"))
     return sorted(name for name in names if not (folder / name).exists() and name != MANIFEST_NAME)

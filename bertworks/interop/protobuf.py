@@ -1,4 +1,4 @@
-"""The little of Protocol Buffers that a checkpoint's index is made of: numbers, and messages in messages.
+"""The little of Protocol Buffers that checkpoints and event files are made of: numbers, and messages in messages.
 
 Bytes come from outside, so each length is checked against what is there before anything is taken, and a number has
 one form only (no trailing zero groups): then a changed bit is a changed value.
@@ -73,6 +73,11 @@ def varint_field(number: int, value: int) -> bytes:
 def fixed32_field(number: int, value: int) -> bytes:
     """Return a field with four bytes."""
     return write_varint(number << 3 | FIXED32) + value.to_bytes(4, "little")
+
+
+def fixed64_field(number: int, value: int) -> bytes:
+    """Return a field with eight bytes."""
+    return write_varint(number << 3 | FIXED64) + value.to_bytes(8, "little")
 
 
 def bytes_field(number: int, value: bytes) -> bytes:

@@ -55,6 +55,13 @@ def _heads(qkv_T3NH: Tensor, run: Run) -> Tensor:
     return rows.view(run.num_sequences, run.length, *qkv_T3NH.shape[1:]).permute(2, 0, 3, 1, 4)
 
 
+def can_flash(head_width: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Tell whether a GPU has flash attention for a model: half precision, heads of a width that its kernel takes."""
+    if device.type != "cuda" or dtype == torch.float32:
+        return False
+    return head_width % 8 == 0 and head_width <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def _flash(qkv_T3NH: Tensor, packing: Packing, causal: bool, dropout: float) -> Tensor:
     q_TNH, k_TNH, v_TNH = qkv_T3NH.unbind(1)
     starts, longest = packing.cumulative_lengths, packing.max_length

@@ -12,13 +12,16 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bertworks.nn.attention import attend, attention_weights
 from bertworks.nn.config import BertConfig
-from bertworks.nn.dropout import Dropout
+from bertworks.nn.dropout import Dropout, place_key
 from bertworks.nn.heads import Head, make_head
-from bertworks.nn.layers import Embedding, LayerNorm, Linear, activate
+from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
+from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
+from bertworks.nn.recompute import called
 
 
 class Encoded(NamedTuple):
@@ -48,7 +51,13 @@ class Embeddings(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to its input and normalised."""
+    """Attention and feed-forward, each added to its input and normalised.
+
+    Attributes:
+        is_recomputed: whether its backward pass computes it again, see `recompute.py`.
+    """
+
+    is_recomputed = False
 
     def __init__(self, config: BertConfig, number: int = 0) -> None:
         super().__init__()
@@ -63,18 +72,23 @@ class Block(nn.Module):
         self.causal = config.direction != "both"
         self.act = config.hidden_act
         self.attention_dropout = config.attention_probs_dropout_prob
-        self.place = 3 * number + 1
-        self.drop_attended = Dropout(config.hidden_dropout_prob, self.place + 1)
-        self.drop_fed = Dropout(config.hidden_dropout_prob, self.place + 2)
+        self.first_place = 3 * number
+        self.drop_attended = Dropout(config.hidden_dropout_prob, place=2)
+        self.drop_fed = Dropout(config.hidden_dropout_prob, place=3)
 
     def forward(self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> Tensor:
-        """Return [T, D]; `seed` is that of the dropout."""
+        """Return [T, D]; `seed` is that of the block's dropout."""
         dropout = self.attention_dropout if self.training else 0.0
-        attended_TD = attend(
-            self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=self.place
-        )
+        attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=1)
         x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), seed))
-        return self.norm(x_TD + self.drop_fed(self.down(activate(self.up(x_TD), self.act)), seed))
+        return self.norm(x_TD + self.drop_fed(self.down(activated(self.up, x_TD, self.act)), seed))
+
+    def own_seed(self, seed: Tensor | None) -> Tensor | None:
+        """Return the block's seed, given the network's; its places then have the same numbers in every block.
+
+        So all blocks are one compiled graph. A place's key is a multiple of its number, so this moves them all.
+        """
+        return None if seed is None else seed + place_key(self.first_place)
 
     def project(self, x_TD: Tensor) -> Tensor:
         """Return queries, keys and values of all heads, [T, 3, N, H]."""
@@ -108,8 +122,8 @@ class Bert(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the last layer's output, [T, D]."""
         x_TD, packing = self._begin(tokens)
-        for block in self.blocks:
-            x_TD = block(x_TD, packing, tokens.dropout_seed)
+        for block in cast(Iterable[Block], self.blocks):
+            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
         return packing.leave(x_TD)
 
     def encode(self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False) -> Encoded:
@@ -122,7 +136,7 @@ class Bert(nn.Module):
                 heads_T3NH = packing.leave(block.project(x_TD))
                 starts = tokens.packing.cumulative_lengths.tolist()
                 all_attentions.append(attention_weights(heads_T3NH, starts, self.config.direction))
-            x_TD = block(x_TD, packing, tokens.dropout_seed)
+            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
             if hidden:
                 all_hidden.append(packing.leave(x_TD))
         return Encoded(packing.leave(x_TD), all_hidden, all_attentions)
@@ -143,3 +157,21 @@ class Bert(nn.Module):
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
         firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
         return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
+
+    def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
+        """Return the sums of guesses of the next token, or the previous one, by a model that reads in one direction.
+
+        Args:
+            hidden_TD: the last layer's output.
+            tokens: what it was made of.
+            weights_T: 0 at tokens that fill up a batch.
+        """
+        assert self.config.direction != "both", "a model that sees a token need not guess it"
+        neighbours = next_tokens if self.config.direction == "left_to_right" else previous_tokens
+        head, embedding_VD = self.heads["mlm"], self.embeddings.token.weight
+        weights: dict[str, Tensor] = dict(head.named_parameters())
+
+        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            return sums_of(functional_call(head, weights, (rows_MD, embedding_VD)), ids_M, weights_M)
+
+        return sums_in_parts(sums, len(embedding_VD), hidden_TD, *neighbours(tokens, weights_T))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings, validate
-from bertworks.errors import UserError
+from bertworks.errors import UserError, did_you_mean
 
 HEAD_WIDTH = 64
 # Enough for any BERT that was ever trained, too little to fill a machine's memory by a typing error.
@@ -69,7 +69,8 @@ def preset(name: str, **changes: Any) -> BertConfig:
     size = _SIZE.fullmatch(NAMED_SIZES.get(name, name))
     if size is None:
         raise UserError(
-            f"no size is called {name[:40]!r}; there are {', '.join(NAMED_SIZES)}, and any layers x width such as 4x256"
+            f"no size is called {name[:40]!r}{did_you_mean(name[:40], list(NAMED_SIZES))}; any layers x width is one "
+            "too, such as 4x256"
         )
     width = int(size["width"])
     values = {

@@ -20,63 +20,77 @@ from torch import Tensor, nn
 
 from bertworks.nn.baseline_config import ElmoConfig
 from bertworks.nn.characters import CharacterEncoder, fill_characters
-from bertworks.nn.lm import Targets, next_tokens, previous_tokens
+from bertworks.nn.dropout import Dropout
+from bertworks.nn.lm import Sums, Targets, next_tokens, previous_tokens
 from bertworks.nn.packing import Packing, Tokens
 from bertworks.nn.recurrent import Steps, empty_lstm, fill_lstm, run_lstm, steps_of
 from bertworks.nn.sampled import WordSoftmax
 
 
 class Elmo(nn.Module):
-    """The two language models; without `softmax` it gives layers but has no loss."""
+    """The two language models.
 
-    def __init__(self, config: ElmoConfig, *, softmax: bool = True) -> None:
+    Args:
+        config: the sizes.
+        softmax: whether to have the matrix that words are guessed with; without it there are layers but no loss.
+        characters_VK: of each word of the list, as 16-bit numbers, for texts that are given by ids; not a weight.
+    """
+
+    def __init__(self, config: ElmoConfig, *, softmax: bool = True, characters_VK: Tensor | None = None) -> None:
         super().__init__()
         self.config = config
         self.characters = CharacterEncoder(config)
         self.from_left = nn.ModuleList(_projected_lstm(config) for _ in range(config.num_layers))
         self.from_right = nn.ModuleList(_projected_lstm(config) for _ in range(config.num_layers))
         self.softmax = WordSoftmax(config.vocab_size, config.projection_size, config.num_negatives) if softmax else None
+        self.dropouts = nn.ModuleList(Dropout(config.dropout, place) for place in range(2 * config.num_layers + 1))
+        self.characters_VK: Tensor | None
+        self.register_buffer("characters_VK", characters_VK, persistent=False)
 
-    def forward(self, tokens: Tokens, characters_VK: Tensor) -> list[Tensor]:
-        """Return the layers of words given by their ids, [T, 2 * D] each; `characters_VK` is the word list's table."""
-        return self.layers(self.characters.words(tokens.token_ids, characters_VK), tokens.packing)
+    def forward(self, tokens: Tokens) -> list[Tensor]:
+        """Return the layers of words given by their ids, [T, 2 * D] each."""
+        assert self.characters_VK is not None, "this model has no list of words"
+        words_TD = self.characters.words(tokens.token_ids, self.characters_VK)
+        return self.layers(words_TD, tokens.packing, tokens.dropout_seed)
 
     def read(self, characters_TK: Tensor, packing: Packing) -> list[Tensor]:
         """Return the layers of any words, given by their characters, [T, 2 * D] each."""
-        return self.layers(self.characters(characters_TK), packing)
+        unique_UK, inverse_T = torch.unique(characters_TK.to(torch.int16), dim=0, return_inverse=True)
+        return self.layers(F.embedding(inverse_T, self.characters(unique_UK)), packing)
 
-    def layers(self, words_TD: Tensor, packing: Packing) -> list[Tensor]:
+    def layers(self, words_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> list[Tensor]:
         """Return the words themselves, twice, and what the LSTMs make of them, layer by layer."""
-        left = self._run(self.from_left, words_TD, steps_of(packing))
-        right = self._run(self.from_right, words_TD, steps_of(packing, backwards=True))
+        drops = list(self.dropouts)
+        left = self._run(self.from_left, drops[:-1:2], words_TD, steps_of(packing), seed)
+        right = self._run(self.from_right, drops[1:-1:2], words_TD, steps_of(packing, backwards=True), seed)
         both = [torch.cat(pair, 1) for pair in zip(left, right, strict=True)]
         return [torch.cat([words_TD, words_TD], 1), *both]
 
-    def _run(self, lstms: nn.ModuleList, x_TD: Tensor, steps: Steps) -> list[Tensor]:
+    def _run(
+        self, lstms: nn.ModuleList, drops: list[nn.Module], x_TD: Tensor, steps: Steps, seed: Tensor | None
+    ) -> list[Tensor]:
         outputs: list[Tensor] = []
-        for lstm in lstms:
-            x_TD = F.dropout(x_TD, self.config.dropout, self.training)
+        for lstm, drop in zip(lstms, drops, strict=True):
+            x_TD = drop(x_TD, seed)
             out_TD = run_lstm(lstm, x_TD, steps)  # type: ignore[arg-type]
             x_TD = out_TD + x_TD if outputs else out_TD
             outputs.append(x_TD)
         return outputs
 
-    def lm_loss(
-        self, layers: Sequence[Tensor], tokens: Tokens, seed: int | None = None, weights_T: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the summed loss of both language models and the number of their guesses.
+    def lm_sums(self, layers: Sequence[Tensor], tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
+        """Return the sums of guesses of both language models.
 
         Args:
             layers: what `forward` gave.
-            tokens: the words, by their ids.
-            seed: chooses the words that a sampled softmax compares with; both directions share them.
+            tokens: the words, by their ids. In training their seed also chooses the words that a sampled softmax
+                compares with; both directions share them.
             weights_T: 0 at words that fill up a batch.
         """
         assert self.softmax is not None, "this model has no softmax"
-        rows = torch.cat(layers[-1].chunk(2, 1))
-        rows = F.dropout(rows, self.config.dropout, self.training)
+        rows_MD = self.dropouts[-1](torch.cat(layers[-1].chunk(2, 1)), tokens.dropout_seed)
         ends = zip(next_tokens(tokens, weights_T), previous_tokens(tokens, weights_T), strict=True)
-        return self.softmax(rows, Targets(*(torch.cat(pair) for pair in ends)), seed)
+        seed = None if tokens.dropout_seed is None else int(tokens.dropout_seed) % (1 << 32)
+        return self.softmax(rows_MD, Targets(*(torch.cat(pair) for pair in ends)), seed)
 
 
 def _projected_lstm(config: ElmoConfig) -> nn.LSTM:

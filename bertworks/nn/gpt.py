@@ -10,6 +10,7 @@ Fine-tuning adds the language model's loss over the same texts, weighted by `LM_
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 
 from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.bert import Block
+from bertworks.nn.dropout import Dropout
 from bertworks.nn.heads import tied_logits
 from bertworks.nn.layers import Embedding
-from bertworks.nn.lm import loss_sum, next_tokens
+from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
+from bertworks.nn.recompute import called
 
 LM_WEIGHT = 0.5
 
@@ -54,7 +57,8 @@ class Gpt(nn.Module):
         self.config = config
         self.token = Embedding(config.vocab_size, config.n_embd)
         self.position = Embedding(config.n_positions, config.n_embd)
-        self.blocks = nn.ModuleList(Block(config.as_bert()) for _ in range(config.n_layer))
+        self.dropout = Dropout(config.embd_pdrop, place=0)
+        self.blocks = nn.ModuleList(Block(config.as_bert(), number) for number in range(config.n_layer))
         self.heads = nn.ModuleDict({name: GptHead(config, num_outputs) for name, num_outputs in (heads or {}).items()})
 
     def all_heads(self) -> Iterable[GptHead]:
@@ -63,11 +67,25 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the last layer's output, [T, D]; segments are not looked at."""
-        x_TD = self.token(tokens.token_ids) + self.position(tokens.position_ids)
-        x_TD = tokens.packing.enter(F.dropout(x_TD, self.config.embd_pdrop, self.training))
-        for block in self.blocks:
-            x_TD = block(x_TD, tokens.packing)
+        x_TD = self._begin(tokens)
+        for block in cast(Iterable[Block], self.blocks):
+            x_TD = called(block, x_TD, tokens.packing, block.own_seed(tokens.dropout_seed))
         return tokens.packing.leave(x_TD)
+
+    def all_hidden(self, tokens: Tokens) -> list[Tensor]:
+        """Return the embeddings and every layer's output, [T, D] each."""
+        rows = [self._begin(tokens)]
+        for block in cast(Iterable[Block], self.blocks):
+            rows.append(block(rows[-1], tokens.packing, block.own_seed(tokens.dropout_seed)))
+        return [tokens.packing.leave(x_TD) for x_TD in rows]
+
+    def _begin(self, tokens: Tokens) -> Tensor:
+        x_TD = self.token(tokens.token_ids) + self.position(tokens.position_ids)
+        x_TD = self.dropout(x_TD, tokens.dropout_seed)
+        # As in BERT: in training the embeddings alone stay in fp32.
+        if self.blocks:
+            x_TD = x_TD.to(cast(Block, self.blocks[0]).norm.weight.dtype)
+        return tokens.packing.enter(x_TD)
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
         """Return the last token's output of every sequence, [S, D]."""
@@ -78,6 +96,11 @@ class Gpt(nn.Module):
         """Return the scores of the next piece, [M, V], with the extra columns of `tied_logits`."""
         return tied_logits(hidden_MD, self.token.weight)
 
-    def lm_loss(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the language model's summed loss over a batch and the number of guesses."""
-        return loss_sum(self.lm_logits(hidden_TD), next_tokens(tokens, weights_T))
+    def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
+        """Return the language model's sums over a batch; `weights_T` is 0 at tokens that fill it up."""
+        embedding_VD = self.token.weight
+
+        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            return sums_of(tied_logits(rows_MD, embedding_VD), ids_M, weights_M)
+
+        return sums_in_parts(sums, len(embedding_VD), hidden_TD, *next_tokens(tokens, weights_T))

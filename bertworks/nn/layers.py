@@ -4,8 +4,6 @@ A model folder or `initialise` gives the values: torch's own layers would first 
 numbers that are then overwritten.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,42 +76,16 @@ def activate(x: Tensor, name: str) -> Tensor:
     """Apply the activation function of that name."""
     if name == "relu":
         return F.relu(x)
-    if name == "gelu" and x.is_cuda and x.dtype != torch.float32:
-        return _HalfGelu.apply(x)  # type: ignore[no-untyped-call]
     return F.gelu(x, approximate="tanh" if name == "gelu_new" else "none")
 
 
-class _HalfGelu(torch.autograd.Function):
-    """gelu (erf) in half precision, where the exact error function would take longer than the memory.
+def activated(linear: Linear, x: Tensor, name: str) -> Tensor:
+    """Apply a linear map and the activation function of that name."""
+    if name == "gelu" and linear.training and x.is_cuda and x.dtype != torch.float32:
+        from bertworks.nn.gpu_gelu import bias_gelu  # needs triton, which only GPU builds of torch bring
 
-    The normal distribution comes from a classic rational approximation (Abramowitz and Stegun 7.1.26, wrong by less
-    than 1e-7); its gradient shares the exponential.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Apply it."""
-        ctx.save_for_backward(x)
-        wide = x.float()
-        return (wide * _normal(wide)[0]).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """Return the gradient of its input."""
-        (x,) = ctx.saved_tensors
-        wide = x.float()
-        below, density = _normal(wide)
-        return (grad.float() * (below + wide * density)).to(x.dtype)
-
-
-def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the normal distribution's share below x and its density there."""
-    z = x.abs() * 0.7071067811865476
-    bell = torch.exp(-z * z)
-    t = 1 / (1 + 0.3275911 * z)
-    polynomial = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    above = 0.5 * polynomial * bell
-    return torch.where(x >= 0, 1 - above, above), bell * 0.3989422804014327
+        return bias_gelu(F.linear(x, linear.weight), linear.bias)
+    return activate(linear(x), name)
 
 
 @torch.no_grad()

@@ -20,9 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertworks.nn.lm import Targets, loss_sum
-
-_MAX_LOGITS = 1 << 26  # of the full softmax at a time: 256 MB
+from bertworks.nn.lm import Sums, Targets, sums_in_parts, sums_of
 
 
 class Sample(NamedTuple):
@@ -62,30 +60,33 @@ class WordSoftmax(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_words))
         self.num_sampled = num_sampled
 
-    def forward(self, x_MD: Tensor, targets: Targets, seed: int | None) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the number of guesses; in training a long list is sampled, by the seed."""
+    def forward(self, x_MD: Tensor, targets: Targets, seed: int | None) -> Sums:
+        """Return the sums of guesses; in training those of a long list are compared with a sample, by the seed."""
         if self.training and self.num_sampled < len(self.weight):
             assert seed is not None, "a sampled softmax needs a seed"
-            return self.sampled_loss(x_MD, targets, draw_sample(len(self.weight), self.num_sampled, seed))
-        return self.full_loss(x_MD, targets)
+            return self.sampled(x_MD, targets, draw_sample(len(self.weight), self.num_sampled, seed))
+        return self.full(x_MD, targets)
 
-    def full_loss(self, x_MD: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-        """Compare with all words, some rows at a time."""
-        num_rows = max(1, _MAX_LOGITS // len(self.weight))
-        losses = []
-        for first in range(0, len(x_MD), num_rows):
-            rows = slice(first, first + num_rows)
-            logits_MV = F.linear(x_MD[rows], self.weight, self.bias)
-            losses.append(loss_sum(logits_MV, Targets(targets.ids_M[rows], targets.weights_M[rows]))[0])
-        return torch.stack(losses).sum(), targets.weights_M.sum()
+    def full(self, x_MD: Tensor, targets: Targets) -> Sums:
+        """Compare with all words."""
+        weight, bias = self.weight, self.bias
 
-    def sampled_loss(self, x_MD: Tensor, targets: Targets, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Compare the right word with the sample's others."""
-        num_words, ids_M, ids_R = len(self.weight), targets.ids_M, sample.ids_R.to(x_MD.device)
-        right_M = (x_MD * F.embedding(ids_M, self.weight)).sum(1) + self.bias[ids_M]
-        right_M = right_M - log_expected(ids_M, sample, num_words)
-        bias_R = self.bias[ids_R] - log_expected(ids_R, sample, num_words)
-        others_MR = F.linear(x_MD, F.embedding(ids_R, self.weight), bias_R)
-        others_MR = others_MR.masked_fill(ids_R == ids_M[:, None], -torch.inf)
-        logits = torch.cat([right_M[:, None], others_MR], 1)
-        return loss_sum(logits, Targets(torch.zeros_like(ids_M), targets.weights_M))
+        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            return sums_of(F.linear(rows_MD, weight, bias), ids_M, weights_M)
+
+        return sums_in_parts(sums, len(weight), x_MD, *targets)
+
+    def sampled(self, x_MD: Tensor, targets: Targets, sample: Sample) -> Sums:
+        """Compare the right word with the sample's others; right is what beats these."""
+        ids_M, ids_R = targets.ids_M, sample.ids_R.to(x_MD.device)
+        # One look-up for both: each brings a gradient of the whole list's size.
+        ids, sizes = torch.cat([ids_M, ids_R]), [len(ids_M), len(ids_R)]
+        weight_MD, weight_RD = torch.split(F.embedding(ids, self.weight), sizes)
+        bias_M, bias_R = torch.split(self.bias[ids] - log_expected(ids, sample, len(self.weight)), sizes)
+        right_M = (x_MD * weight_MD).sum(1) + bias_M
+
+        def sums(rows_MD: Tensor, right_M: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            others_MR = F.linear(rows_MD, weight_RD, bias_R).masked_fill(ids_R == ids_M[:, None], -torch.inf)
+            return sums_of(torch.cat([right_M[:, None], others_MR], 1), torch.zeros_like(ids_M), weights_M)
+
+        return sums_in_parts(sums, 1 + len(ids_R), x_MD, right_M, *targets)

@@ -89,6 +89,10 @@ class Encoding:
         """The number of the word each token is part of, counted from 0 in each text; None for [CLS] and [SEP]."""
         return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
 
+    def cut(self, length: int) -> "Encoding":
+        """Return the first tokens, at most so many."""
+        return Encoding(self._columns, self._first, min(self._last, self._first + length), self._pieces)
+
     def _read(self, column: Any) -> list[int]:
         rows = column[self._first : self._last]
         return rows if isinstance(rows, list) else rows.tolist()

@@ -14,7 +14,7 @@ from bertworks.errors import UserError
 from bertworks.text.by_words import IdsByWords, check_text, columns_by_words
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import NO_WORD, Encoding
-from bertworks.text.normalize import Alphabet, Rules
+from bertworks.text.normalize import Alphabet, Rules, split_words
 from bertworks.text.vocabulary import check_pieces, read_vocabulary
 from bertworks.text.wordpiece import MAX_WORD_LENGTH, Match
 
@@ -94,6 +94,11 @@ class WordTokenizer:
     def tokenize(self, text: str) -> list[str]:
         """Return the words of a text as they are in the list, without `<S>` and `</S>`."""
         return self.encode(text).tokens[1:-1]
+
+    def words(self, text: str) -> list[str]:
+        """Return a text's words as they are read, also those that are not in the list, between `<S>` and `</S>`."""
+        check_text(text)
+        return [BEGIN, *(word.text for word in split_words(text, self._alphabet)), END]
 
     def encode(self, text: str) -> Encoding:
         """Encode a text as `<S>` text `</S>`."""

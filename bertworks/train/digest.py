@@ -6,7 +6,8 @@ import json
 from bertworks.data.shards import Dataset
 from bertworks.recipe import Recipe
 
-# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes.
+# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes; and how memory
+# is saved, which gives the same numbers up to rounding, as another number of ranks does.
 _FREE = {
     "train": {
         "max_steps",
@@ -17,7 +18,9 @@ _FREE = {
         "on_nonfinite",
         "max_skips",
         "on_save_error",
+        "rank_timeout",
         "recompute",
+        "shard",
     }
 }
 

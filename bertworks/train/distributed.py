@@ -2,40 +2,58 @@
 
 Each rank computes its own slices of every batch. Since a loss is a sum over predictions divided by their number in the
 whole batch, gradients are added up, not averaged, and one rank with two slices does the same sums as two ranks with
-one. Counts and decisions go through a group of their own on the CPU, so that no rank waits for its GPU to learn them.
+one. Counts and decisions go through groups of their own on the CPU, so that no rank waits for its GPU to learn them.
+
+All ranks meet several times in a step, so one that is gone or hangs is noticed within `train.rank_timeout` seconds.
+Where one may rightly take longer (rank 0 writes a checkpoint, a graph is compiled) all are patient until they have met
+again. Both are groups of gloo with a time limit of their own: the operation itself must end, or its thread would keep
+the process from ending.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from bertworks.errors import UserError
 
-_BUCKET_NUMBERS = 1 << 24  # added up in one message: many small ones wait for each other, one large one takes memory
-_TIMEOUT = timedelta(seconds=300)  # a save or an evaluation of rank 0 may take as long; torchrun ends the rest earlier
+_PATIENCE_S = 600.0  # for a checkpoint on a slow disk, or a large graph
 
 
 class Ranks:
     """One process alone, or one of several.
 
-    Attributes:
+    Args:
         rank: which this is.
         world_size: how many there are.
+        timeout_s: how long to wait for another rank in a step.
     """
 
-    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
-        self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT) if world_size > 1 else None
+    def __init__(self, rank: int = 0, world_size: int = 1, timeout_s: float = _PATIENCE_S) -> None:
+        self.rank, self.world_size, self._timeout_s = rank, world_size, timeout_s
+        self._groups = {
+            limit_s: dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s))
+            for limit_s in ((timeout_s, _PATIENCE_S) if world_size > 1 else ())
+        }
+        self._limit_s = _PATIENCE_S
 
     @property
     def is_first(self) -> bool:
         """Whether this rank writes what is written once."""
         return self.rank == 0
+
+    def be_patient(self) -> None:
+        """Expect, as all ranks do at the same point, that one of them is about to take long."""
+        self._limit_s = _PATIENCE_S
+
+    def met(self) -> None:
+        """Expect no rank to take long any more, for all have come to the same point."""
+        self._limit_s = self._timeout_s
 
     def total(self, values: list[float]) -> list[float]:
         """Add up numbers of all ranks."""
@@ -46,46 +64,56 @@ class Ranks:
         return self._agreed([value], dist.ReduceOp.MAX)[0]
 
     def _agreed(self, values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
-        if self._control is None:
+        if self.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, operation, group=self._control)
+        with self._losses_told():
+            dist.all_reduce(tensor, operation, group=self._group(tensor))
         return tensor.tolist()
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all ranks, of one shape and on the CPU, in their order."""
-        if self._control is None:
+        if self.world_size == 1:
             return [tensor]
         tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(tensors, tensor, group=self._control)
+        with self._losses_told():
+            dist.all_gather(tensors, tensor, group=self._group(tensor))
         return tensors
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Add up tensors of all ranks in place, on the device; every rank gets the sums."""
-        if self._control is None:
-            return
-        for bucket in _buckets(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat)
-            parts = torch.split(flat, [tensor.numel() for tensor in bucket])
-            for tensor, part in zip(bucket, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+    def add_up(self, tensor: Tensor) -> Callable[[], None]:
+        """Begin to add up the tensors of all ranks in place, on the device; returns what waits for the sums."""
+        if self.world_size == 1:
+            return lambda: None
+        with self._losses_told():
+            work = dist.all_reduce(tensor, group=self._group(tensor), async_op=True)
+
+        def wait() -> None:
+            with self._losses_told():
+                work.wait()
+
+        return wait
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
-        if self._control is not None:
-            dist.barrier(group=self._control)
+        self.total([0.0])
 
+    def _group(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """Return the group for a tensor; on a GPU NCCL's own, which is the default."""
+        return None if tensor.is_cuda else self._groups[self._limit_s]
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    for tensor in tensors:
-        if bucket and sum(each.numel() for each in bucket) + tensor.numel() > _BUCKET_NUMBERS:
-            yield bucket
-            bucket = []
-        bucket.append(tensor)
-    if bucket:
-        yield bucket
+    @contextmanager
+    def _losses_told(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise UserError(
+                f"rank {self.rank} {self._loss(error)}. --resume goes on from the last checkpoint"
+            ) from error
+
+    def _loss(self, error: RuntimeError) -> str:
+        if "timed out" not in str(error).lower():
+            return "has lost another rank, whose own words say why it ended"
+        return f"has waited {self._limit_s:g} s for another rank; if that was only slow, raise train.rank_timeout"
 
 
 def local_device(device: torch.device) -> torch.device:
@@ -96,8 +124,8 @@ def local_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def joined_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the ranks that torchrun has started, or be the only one."""
+def joined_ranks(device: torch.device, timeout_s: float = _PATIENCE_S) -> Iterator[Ranks]:
+    """Join the ranks that torchrun has started, or be the only one; `timeout_s` is that of `Ranks`."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         yield Ranks()
@@ -106,8 +134,17 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     elif device.type != "cpu":
         raise UserError(f"several ranks need cpu or cuda, not {device.type}")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    with_patience = timedelta(seconds=_PATIENCE_S)
+    store, rank, world_size = next(rendezvous("env://", timeout=with_patience))
+    # Ranks that torchrun has started anew find the store of those that ended, and in it where these could be reached.
+    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=with_patience)
     try:
-        yield Ranks(dist.get_rank(), world_size)
+        yield Ranks(rank, world_size, timeout_s)
+    except BaseException:
+        if dist.group.WORLD is not None and device.type == "cuda":
+            dist.group.WORLD.abort()  # what waits on the GPU for a rank that is lost would wait for ever
+        raise
     finally:
         dist.destroy_process_group()

@@ -36,6 +36,7 @@ class Feed:
         ranks: which of all slices are this rank's.
         kinds: of predictions, to be counted.
         flash: whether attention is that of a GPU in half precision, which knows lengths by their sums alone.
+        seeded: whether what is random in a step comes from a hash, not from torch's generator.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Feed:
         kinds: tuple[str, ...],
         *,
         flash: bool,
+        seeded: bool,
     ) -> None:
         self.recipe, self.dataset, self.device, self.ranks = recipe, dataset, device, ranks
-        self.kinds, self.flash = kinds, flash
+        self.kinds, self.flash, self.seeded = kinds, flash, seeded
         # Told before a run starts, not when it comes to its long sequences.
         self._shapes = {length: _shape(recipe, length) for length in self._lengths()}
 
@@ -76,6 +78,7 @@ class Feed:
             if length not in (now, None):
                 state = _next_block(state, len(self.dataset.shards("train")))
             length = now
+            self.ranks.be_patient()  # a graph for this length may have to be compiled
             with closing(self._of_length(length, state)) as made:
                 for slices, state in made:
                     yield self._parts(slices, step, length), {**state._asdict(), "length": length}
@@ -110,12 +113,18 @@ class Feed:
         return self.recipe.data.model_copy(update={"max_length": length})
 
     def held_out(self, share: float) -> Iterator[Part]:
-        """Yield parts of the documents kept aside: for a length the same pairs and masks every time."""
+        """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time."""
         if not self.dataset.manifest["holdout"]["tokens"]:
             return
         length = self.length_at(share)
         loader = Loader(
-            self.dataset, self._settings(length), self._shapes[length], seed=_EVALUATION_SEED, split="holdout"
+            self.dataset,
+            self._settings(length),
+            self._shapes[length],
+            seed=_EVALUATION_SEED,
+            split="holdout",
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
         )
         for slices, _ in itertools.islice(loader.batches(), self.recipe.train.eval_batches):
             for packed in slices:
@@ -129,7 +138,7 @@ class Feed:
     def _part(self, packed: Packed, step: int, number: int, length: int) -> Part:
         """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
         batch: Any = to_device(packed, self.device, length, flash=self.flash)
-        if self.flash:
+        if self.seeded:
             key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
             seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
             batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
@@ -138,10 +147,10 @@ class Feed:
 
 
 def _count(kind: str, packed: Packed) -> float:
-    """Return how many predictions of a kind there are; of a text of n tokens n - 1 have a neighbour to guess."""
-    if kind == "lm":
+    """Return how many predictions of a kind there are; of a text of n tokens n - 1 have a neighbour on a side."""
+    if kind in ("lm", "bilm"):
         lengths = np.diff(packed.cumulative_lengths[: len(packed.next_labels) + 1])
-        return float(np.maximum(lengths - 1, 0).sum())
+        return float(np.maximum(lengths - 1, 0).sum()) * (2 if kind == "bilm" else 1)
     return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
 
 

@@ -3,14 +3,14 @@
 An update: take the rank's parts of the next global batch, add up their gradients, measure their norm, let the optimizer
 step. Then log, evaluate, save. What is not finite changes no weight: the optimizer sees to that on the device, and the
 loop stops, or goes on if told to, when it reads the norm. On a GPU it reads the norm of an update while the next one is
-under way, for to wait for it would leave the device idle.
+under way, for to wait for it would leave the device idle. All ranks have the same norm, so all decide alike.
 """
 
 import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from bertworks.errors import UserError
 from bertworks.train.batch import moved
 from bertworks.train.distributed import Ranks
+from bertworks.train.gradients import GradientSums
 from bertworks.train.optim import Optimizer
 from bertworks.train.settings import TrainSettings
 
@@ -73,20 +74,21 @@ class Stop(NamedTuple):
 def train(job: Job, place: Place, window: "Window") -> Stop:
     """Train from a place on until a limit or a signal says stop; the last state is saved."""
     settings = job.settings
-    with caught_signals() as signals:
+    norm: Tensor | float = 0.0
+    with caught_signals() as signals, closing(GradientSums(job.ranks, job.optimizer.weights())) as gradients:
         while not (reason := _stop_reason(job, place := _agreed(job, place), signals)):
-            started = time.monotonic()
+            started, random = time.monotonic(), torch.get_rng_state()
             parts, data = next(job.batches)
             num_tokens, *counts = job.ranks.total(_counts(parts))
-            sums = accumulate(job.trainee, parts, counts)
-            job.ranks.add_up([sums, *job.optimizer.gradients()])
+            sums = accumulate(job.trainee, parts, counts, before_last=gradients.begin)
+            own = gradients.finish(sums)
             # Not finite either where only a loss is not, as when a sum overflows.
-            norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum()
+            norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum() + _nothing_or_nan(norm, settings)
             rate = job.learning_rate(place)
             job.optimizer.step(rate, norm)
             job.optimizer.clear_gradients()
             before, place = place, place.behind(int(num_tokens), data)
-            if bad := window.add(before, sums, norm):
+            if bad := window.add(Update(before, sums, norm, own, random)):
                 place = _not_finite(bad, place, job, window)
             place = place._replace(seconds=place.seconds + time.monotonic() - started)
             if place.step % settings.log_every == 0:
@@ -115,24 +117,39 @@ def _counts(parts: list[Part]) -> list[float]:
 
 
 def accumulate(
-    trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]], parts: list[Part], counts: list[float]
+    trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]],
+    parts: list[Part],
+    counts: list[float],
+    before_last: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Add up the gradients of a rank's parts; returns their sums [kinds, (loss, correct, count)].
 
-    `counts` are those of the whole batch, over all ranks.
+    `counts` are those of the whole batch, over all ranks; `before_last` is called when the last part has its turn.
     """
     sums, on_device = None, moved(torch.tensor(counts), parts[0].batch.tokens.token_ids.device)
-    for part in parts:
+    for number, part in enumerate(parts, 1):
         loss, of_part = trainee(part.batch, on_device)
+        if number == len(parts):
+            before_last()
         loss.backward()  # type: ignore[no-untyped-call]
         sums = of_part if sums is None else sums + of_part
     assert sums is not None, "a batch has at least one part"
     return sums
 
 
+def _nothing_or_nan(last_norm: Tensor | float, settings: TrainSettings) -> Tensor | float:
+    """Return 0, or NaN where a run is to stop for its last norm: then no update is made until the loop has read it.
+
+    So what is saved then is the state before the batch, also on a GPU, where the loop reads the norm one update later.
+    """
+    return 0.0 if settings.on_nonfinite == "skip" else 0.0 * last_norm
+
+
 def _agreed(job: Job, place: Place) -> Place:
     """Return a place with the same clock on all ranks, for schedules may go by it."""
-    return place._replace(seconds=job.ranks.greatest(place.seconds))
+    seconds = job.ranks.greatest(place.seconds)
+    job.ranks.met()
+    return place._replace(seconds=seconds)
 
 
 def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
@@ -191,10 +208,10 @@ class Window:
             self._sums = torch.tensor(state["sums"], dtype=torch.float32, device=device)
             self._norm = torch.tensor(state["norm"], dtype=torch.float32, device=device)
 
-    def add(self, before: Place, sums: Tensor, norm: Tensor) -> "Update | None":
+    def add(self, update: "Update") -> "Update | None":
         """Take in an update; returns one that was not finite: this, or on a GPU the one before."""
-        known, self._unread = self._unread, Update(before, sums, norm)
-        if not norm.is_cuda:
+        known, self._unread = self._unread, update
+        if not update.norm.is_cuda:
             known, self._unread = self._unread, None
         return self._take_in(known)
 
@@ -231,20 +248,36 @@ class Update(NamedTuple):
     before: Place
     sums: Tensor
     norm: Tensor
+    own: Tensor  # finite, if what this rank brought to it was
+    random: Tensor  # the state of the CPU's random numbers before it
 
 
 def _not_finite(update: Update, place: Place, job: Job, window: Window) -> Place:
     """Stop, or go on if that is allowed. No weight was changed."""
     place = place._replace(skipped=place.skipped + 1)
     losses = ", ".join(f"{loss:g}" for loss in update.sums[:, 0].tolist())
-    what = f"step {update.before.step + 1}: losses {losses}, gradient norm {float(update.norm):g}"
+    where = f"step {update.before.step + 1}{_culprits(update, job.ranks)}"
+    what = f"{where}: losses {losses}, gradient norm {float(update.norm):g}"
     if job.settings.on_nonfinite == "skip" and place.skipped <= job.settings.max_skips:
-        _log.warning("%s; the update is skipped, %d so far", what, place.skipped)
+        if job.ranks.is_first:
+            _log.warning("%s; the update is skipped, %d so far", what, place.skipped)
         return place
-    if not update.norm.is_cuda:
-        # From before the batch, so that whoever resumes meets it again. On a GPU a later update has been made by now.
+    if job.settings.on_nonfinite == "stop" or not update.norm.is_cuda:
+        # From before the batch, dropout included, so that whoever resumes meets it again.
+        torch.set_rng_state(update.random)
         job.save(update.before, window)
+    if not job.ranks.is_first:
+        raise UserError(f"rank {job.ranks.rank} stops too: not finite at {where}")
     raise UserError(
-        f"not finite at {what}, in the batch behind {update.before.data}. No weight was changed by it; lower optim.lr, "
-        "or pass over such batches with train.on_nonfinite=skip"
+        f"not finite at {what}, in the batch behind {update.before.data}. No weight was changed by it; --resume meets "
+        "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
     )
+
+
+def _culprits(update: Update, ranks: Ranks) -> str:
+    """Say on which of several ranks it was; FSDP2 does not show a rank's own gradients, only its losses."""
+    if ranks.world_size == 1:
+        return ""
+    own = ranks.gathered(update.own.reshape(1).cpu())
+    found = [str(rank) for rank, number in enumerate(own) if not number.isfinite()]
+    return f" on rank {' and '.join(found)}" if found else " on a rank whose losses are finite"

@@ -5,27 +5,15 @@ parts. So it does not matter how a batch is cut. M masked positions, S sequences
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.utils.checkpoint import checkpoint
 
 from bertworks.nn.bert import Bert
-from bertworks.nn.lm import Targets, next_tokens, previous_tokens
-from bertworks.nn.packing import Tokens
+from bertworks.nn.elmo import Elmo
+from bertworks.nn.gpt import Gpt
+from bertworks.nn.lm import Sums, sums_of
 from bertworks.train.batch import TrainBatch
-
-_ROWS_AT_ONCE = 8_192
-
-
-class Sums(NamedTuple):
-    """Of one kind of prediction: the summed loss, how many were right, and of how many."""
-
-    loss: Tensor
-    correct: Tensor
-    total: Tensor  # of the weights: how many predictions there were
 
 
 def mlm_and_nsp(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
@@ -39,36 +27,20 @@ def mlm(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
     return {"mlm": _mlm(net, net(batch.tokens), batch)}
 
 
-def next_words(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
-    """Every token's next one, for a left-to-right model: the paper's "LTR & No NSP"."""
-    return {"lm": _lm(net, batch, next_tokens)}
+def neighbours(net: Bert | Gpt, batch: TrainBatch) -> dict[str, Sums]:
+    """Every token's next one, or its previous one where a BERT reads from the right: the paper's "LTR & No NSP"."""
+    return {"lm": net.lm_sums(net(batch.tokens), batch.tokens, batch.real_tokens())}
 
 
-def previous_words(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
-    """Every token's previous one, for a right-to-left model."""
-    return {"lm": _lm(net, batch, previous_tokens)}
-
-
-def _lm(net: Bert, batch: TrainBatch, neighbours: Callable[[Tokens, Tensor], Targets]) -> Sums:
-    """Score all tokens, some thousands of rows at a time: the scores of a whole batch would take gigabytes."""
-    hidden_TD = net(batch.tokens)
-    targets = neighbours(batch.tokens, batch.real_tokens())
-    head, embedding_VD = net.heads["mlm"], net.embeddings.token.weight
-    # The weights as they are now: when the scores are made again in the backward pass, the module has others.
-    weights: dict[str, Tensor] = dict(head.named_parameters())
-
-    def sums(hidden_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
-        return _sums(functional_call(head, weights, (hidden_MD, embedding_VD)), ids_M, weights_M)
-
-    rows = zip(*(part.split(_ROWS_AT_ONCE) for part in (hidden_TD, *targets)), strict=True)
-    parts = [checkpoint(sums, *some, use_reentrant=False) for some in rows]
-    return Sums(*(torch.stack(column).sum() for column in zip(*parts, strict=True)))
+def both_neighbours(net: Elmo, batch: TrainBatch) -> dict[str, Sums]:
+    """Every word's next one and, by another network, its previous one: ELMo's two language models."""
+    return {"bilm": net.lm_sums(net(batch.tokens), batch.tokens, batch.real_tokens())}
 
 
 def _mlm(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
     masked_MD = hidden_TD.index_select(0, batch.masked_positions)
     logits_MV = net.heads["mlm"](masked_MD, net.embeddings.token.weight)
-    return _sums(logits_MV, batch.masked_ids, batch.masked_weights)
+    return sums_of(logits_MV, batch.masked_ids, batch.masked_weights)
 
 
 def _nsp(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
@@ -76,16 +48,14 @@ def _nsp(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
     packing = batch.tokens.packing
     firsts = packing._replace(cumulative_lengths=packing.cumulative_lengths[: len(batch.next_labels) + 1])
     logits_S2 = net.heads["nsp"](net.pooled(hidden_TD, firsts))
-    return _sums(logits_S2, batch.next_labels, batch.next_weights)
+    return sums_of(logits_S2, batch.next_labels, batch.next_weights)
 
 
-def _sums(logits: Tensor, targets: Tensor, weights: Tensor) -> Sums:
-    scores = logits.float()
-    best = scores.detach().amax(-1)
-    chosen = scores.gather(1, targets[:, None]).squeeze(1)
-    losses = scores.sub(best[:, None]).exp().sum(-1).log() + best - chosen
-    # The best score was needed anyway, so it costs nothing to see whether it was the right one.
-    return Sums((losses * weights).sum(), ((chosen >= best) * weights).sum().detach(), weights.sum())
-
-
-OBJECTIVES = {"mlm+nsp": mlm_and_nsp, "mlm": mlm, "ltr": next_words, "rtl": previous_words}
+Objective = Callable[[Any, Any], dict[str, Sums]]
+OBJECTIVES: dict[str, Objective] = {
+    "mlm+nsp": mlm_and_nsp,
+    "mlm": mlm,
+    "ltr": neighbours,
+    "rtl": neighbours,
+    "bilm": both_neighbours,
+}

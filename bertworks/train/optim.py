@@ -20,6 +20,7 @@ from bertworks.errors import CorruptFile
 from bertworks.interop.names import GLOBAL_STEP, SLOTS
 from bertworks.nn.layers import LayerNorm
 from bertworks.train.settings import OptimSettings
+from bertworks.train.sharding import fill, own_parts, whole
 
 _NEVER_CORRECTED = 1e30  # after so many updates beta ** updates is 0, and the correction 1
 
@@ -60,8 +61,12 @@ class Optimizer:
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
 
+    def weights(self) -> list[Tensor]:
+        """Return what is changed, always in the same order."""
+        return list(self._weights.values())
+
     def gradients(self) -> list[Tensor]:
-        """Return the gradients, always in the same order."""
+        """Return the gradients, in the order of their weights."""
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
 
     def clear_gradients(self) -> None:
@@ -71,7 +76,7 @@ class Optimizer:
 
     def gradient_norm(self) -> Tensor:
         """Return the norm of all gradients as one vector; it stays on the device."""
-        return _whole(nn.utils.get_total_norm(self.gradients()))
+        return whole(nn.utils.get_total_norm(self.gradients()))
 
     @torch.no_grad()
     def step(self, lr: float, norm: Tensor) -> None:
@@ -114,7 +119,7 @@ class Optimizer:
                 kinds = [f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for tensor in (theirs, ours)]
                 raise CorruptFile(f"{where}: {name} is {kinds[0]}, but the network needs {kinds[1]}")
         for name, tensor in own.items():
-            tensor.copy_(state[name])
+            fill(tensor, state[name])
 
     def _lists(self, *, is_decayed: bool) -> _Lists:
         lists = _Lists([], [], [], [], is_decayed)
@@ -132,10 +137,10 @@ class Optimizer:
         if settings.name == "adam":
             count = torch.full_like(count, _NEVER_CORRECTED)
         torch._fused_adamw_(
-            _own_parts(lists.weights),
-            _own_parts(lists.grads),
-            _own_parts(lists.m),
-            _own_parts(lists.v),
+            own_parts(lists.weights),
+            own_parts(lists.grads),
+            own_parts(lists.m),
+            own_parts(lists.v),
             [],
             [count] * len(lists.weights),
             lr=lr,
@@ -172,16 +177,6 @@ class Optimizer:
 def _ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return how much longer each weight is than its update; 1 where either is 0."""
     of_weights, of_updates = (
-        torch.stack([_whole(length) for length in torch._foreach_norm(list(tensors))]) for tensors in (weights, updates)
+        torch.stack([whole(length) for length in torch._foreach_norm(list(tensors))]) for tensors in (weights, updates)
     )
     return torch.where((of_weights > 0) & (of_updates > 0), of_weights / of_updates, 1.0).unbind()
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Return the value of a tensor that is spread over ranks (an FSDP2 network's are) on each of them."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def _own_parts(tensors: list[Tensor]) -> list[Tensor]:
-    """Return this rank's part of tensors that are spread over ranks; an update by elements needs no other."""
-    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]

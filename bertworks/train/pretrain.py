@@ -1,13 +1,12 @@
 """`bertworks pretrain`: prepared data and a recipe to a run folder.
 
 A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl` (what
-depends on the machine), `checkpoints/`, and at the end `model/`. A run that was killed at any instant goes on from its
-newest whole checkpoint, and ends with the same bytes as if it had never been killed. A run may start from a model that
-is there (`warm_start.py`).
+depends on the machine), `tensorboard/`, `checkpoints/`, in the end `model/` and `report.html`. A run that was killed
+at any instant goes on from its newest whole checkpoint, and ends with the same bytes as if it had never been killed. A
+run may start from a model that is there (`warm_start.py`).
 """
 
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,23 +22,27 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import find_device, load
-from bertworks.progress import Progress, silent
 from bertworks.recipe import Recipe, as_recipe
+from bertworks.train.asking import take_samples
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.digest import digest_of
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.feed import Feed
-from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
+from bertworks.train.placed import Placed
+from bertworks.train.record import Record
+from bertworks.train.report import write_report
 from bertworks.train.rng import be_deterministic, restore_rng, to_hex
+from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import ModelWriter, hold_run, publish_model
+from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
+from bertworks.train.status import About
 from bertworks.train.subject import subject_of
-from bertworks.train.trainee import Trainee
+from bertworks.train.view import View, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
-RECIPE_FILE = "recipe.toml"
 _log = logging.getLogger(__name__)
 
 
@@ -62,10 +65,10 @@ def pretrain(
     resume: bool = False,
     skip_bad_shards: bool = False,
     device: str = "auto",
-    progress: Progress = silent,
+    view: View = unseen,
     note: Callable[[str], None] = _log.info,
 ) -> Outcome:
-    """Pre-train a BERT on prepared data into a run folder.
+    """Pre-train a model on prepared data into a run folder.
 
     Args:
         recipe: all settings, or a recipe's name or path.
@@ -76,7 +79,7 @@ def pretrain(
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
         skip_bad_shards: leave out shards that are corrupt or missing, with a warning each.
         device: where to train.
-        progress: is told how far it is.
+        view: shows a person how it goes.
         note: is told what a person wants to know at the start.
     """
     dataset, run = Dataset(Path(data), skip_bad_shards=skip_bad_shards), Path(out)
@@ -86,8 +89,8 @@ def pretrain(
     start = find_start(start_from, run, dataset)
     if start:
         recipe, start = settled(recipe, start)
-    with joined_ranks(place) as ranks:
-        session = Session(recipe, dataset, run, place, progress, ranks, start)
+    with joined_ranks(place, recipe.train.rank_timeout) as ranks:
+        session = Session(recipe, dataset, run, place, view, ranks, start)
         if session.start and start and start.weights and ranks.is_first:
             note(session.start.sentence())
         with hold_run(run) if ranks.is_first else nullcontext():
@@ -101,7 +104,8 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **op
     one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
     with tempfile.TemporaryDirectory() as folder:
         outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device, **options)
-        load(Path(folder) / "run", device="cpu")
+        if (Path(folder) / "run").exists():  # of several ranks the first one has written
+            load(Path(folder) / "run", device="cpu")
     return outcome
 
 
@@ -114,26 +118,28 @@ class Session:
         dataset: Dataset,
         run: Path,
         device: torch.device,
-        progress: Progress,
+        view: View,
         ranks: Ranks | None = None,
         start: Start | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
-        self.recipe, self.dataset, self.folder, self.device, self.progress = recipe, dataset, run, device, progress
+        self.recipe, self.dataset, self.folder, self.device, self.view = recipe, dataset, run, device, view
         if recipe.optim.clock and recipe.train.max_minutes is None:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
-        half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
         self.subject = subject_of(recipe, dataset, start.config if start else None)
         self.start = start.fill(self.subject.net) if start and start.weights else start
-        self.kinds, self.net = self.subject.kinds, self.subject.net.to(device)
-        self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=half and device.type == "cuda")
+        half = recipe.train.dtype == "bfloat16" or (recipe.train.dtype == "auto" and device.type == "cuda")
+        half = half and not self.subject.is_plain
+        flash = half and device.type == "cuda"
+        self.kinds, seeded = self.subject.kinds, flash or self.subject.is_plain
+        self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=flash, seeded=seeded)
+        self.placed = Placed(self.subject, recipe.train, device, self.ranks, half=half)
+        self.net, self.trainee = self.placed.net, self.placed.trainee
         self.optimizer = Optimizer(self.net, recipe.optim)
-        self.trainee = Trainee(self.net, self.subject.objective, torch.bfloat16 if half else torch.float32).train()
         self.metrics: dict[str, float] = {}
+        self.record: Record | None = None  # of the first rank, while it runs
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
-        self._refusal: UserError | None = (
-            None  # by the disk, since the last checkpoint, where a run goes on all the same
-        )
+        self._refusal: UserError | None = None  # of the disk since the last checkpoint, if a run goes on
         if recipe.train.deterministic:
             be_deterministic()
         torch.manual_seed(recipe.train.seed + self.ranks.rank)
@@ -142,9 +148,7 @@ class Session:
         """Train from the newest checkpoint, or from the start, and publish the model."""
         checkpoint = latest_checkpoint(self.folder)
         place, window = self._restore(checkpoint) if checkpoint else (Place(), Window(device=self.device))
-        self.logs: dict[str, StepLog] = {}
-        if self.ranks.is_first:
-            self._begin(checkpoint)
+        self.record = self._begin(place, is_new=checkpoint is None) if self.ranks.is_first else None
         self._seconds = place.seconds
         made_ahead = self.feed.batches(place, self._share)
         try:
@@ -154,13 +158,14 @@ class Session:
             stop = train(self._job(made_ahead), place, window)
             if stop.reason != "signal":
                 self._finish(stop)
+            self._write_report(stop)
         except torch.OutOfMemoryError as error:
             raise UserError(self._out_of_memory()) from error
         finally:
             made_ahead.close()
-            for log in self.logs.values():
+            if self.record:
                 with self._refusable():
-                    log.close()
+                    self.record.close()
         if self._refusal:
             raise UserError(f"ended after step {stop.place.step}, but not all of it is saved: {self._refusal}")
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
@@ -173,17 +178,19 @@ class Session:
             "train.slices or a lower train.batch_size. Checkpoints are as they were"
         )
 
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Write down the recipe and open the logs."""
-        if not checkpoint:
+    def _begin(self, place: Place, *, is_new: bool) -> Record:
+        """Write down the recipe and open what the run is recorded in."""
+        if is_new:
             with atomic_write(self.folder / RECIPE_FILE) as stream:
                 stream.write(to_toml(self.recipe))
-        last_step = checkpoint.step if checkpoint else None
-        self.logs = {name: StepLog(self.folder / name, last_step) for name in (METRICS_FILE, TIMING_FILE)}
+        title = f"{self.folder.name}, {self.recipe.model.preset}, {self.recipe.data.objective}, {self.device}"
+        about = About(title, self.recipe.train, self.kinds)
+        return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]]) -> Job:
         settings = self.recipe.train
-        compiled = self.device.type == "cuda" if settings.compile is None else settings.compile
+        usual = self.device.type == "cuda" and not self.subject.is_plain
+        compiled = usual if settings.compile is None else settings.compile
         trainee = torch.compile(self.trainee) if compiled else self.trainee
         return Job(
             trainee=trainee,
@@ -212,17 +219,11 @@ class Session:
         return step / limits.max_steps
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
-        if not self.ranks.is_first:
-            return
-        values = self._values(gathered["sums"])
-        values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
-        speed = place.tokens / max(place.seconds, 1e-9)
-        with self._refusable():
-            self.logs[METRICS_FILE].append(place.step, values)
-            self.logs[TIMING_FILE].append(place.step, {"seconds": place.seconds, "tokens_per_second": speed})
-        accuracies = " ".join(f"{kind} {values.get(f'{kind}_accuracy', math.nan):.1%}" for kind in self.kinds)
-        detail = f"loss {values.get('loss', math.nan):.3f} {accuracies} {speed:,.0f} tokens/s"
-        self.progress("training", place.step, self.recipe.train.max_steps, detail)
+        if self.record:
+            values = self._values(gathered["sums"])
+            values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
+            with self._refusable():
+                self.record.train(place, values)
 
     def _values(self, sums: list[list[float]]) -> dict[str, float]:
         values: dict[str, float] = {"loss": 0.0} if sums else {}
@@ -234,28 +235,29 @@ class Session:
     @torch.no_grad()
     def _evaluate(self, place: Place) -> None:
         """Measure the documents kept aside, with the same pairs and masks every time."""
+        self.ranks.be_patient()
         self.trainee.eval()
-        total = torch.zeros(len(self.kinds), 3, device=self.device)
-        for part in self.feed.held_out(self._share(place.step)):
-            total += self.trainee(part.batch, torch.ones(len(self.kinds), device=self.device))[1]
+        counts = torch.ones(len(self.kinds), device=self.device)
+        sums = [self.trainee(part.batch, counts)[1] for part in self.feed.held_out(self._share(place.step))]
         self.trainee.train()
-        if not total[:, 2].any():
+        if not sums:
             return  # nothing was kept aside
-        self.metrics = {f"holdout_{name}": value for name, value in self._values(total.tolist()).items()}
-        if self.ranks.is_first:
+        # In the order of the parts, whoever computed them: the same figures for any number of ranks.
+        by_part = torch.stack(self.ranks.gathered(torch.stack(sums).double().cpu()), dim=1).flatten(0, 1)
+        self.metrics = {f"holdout_{name}": value for name, value in self._values(by_part.sum(0).tolist()).items()}
+        if self.record:
             with self._refusable():
-                self.logs[METRICS_FILE].append(place.step, self.metrics)
+                self.record.evaluate(place.step, self.metrics)
 
     def _save(self, place: Place, window: Window) -> None:
+        self.ranks.be_patient()
         states = self.ranks.gathered(torch.get_rng_state())
-        if self.ranks.is_first:
-            self._save_first(place, window, states)
+        optimizer = self.placed.collected(self.optimizer.state_dict())
+        if self.record:
+            self._refusal = None
+            with self._refusable():
+                self._save_checkpoint(place, window, states, optimizer)
         self.ranks.wait()
-
-    def _save_first(self, place: Place, window: Window, states: list[Tensor]) -> None:
-        self._refusal = None
-        with self._refusable():
-            self._save_checkpoint(place, window, states)
 
     @contextmanager
     def _refusable(self) -> Iterator[None]:
@@ -268,9 +270,11 @@ class Session:
             _log.warning("%s; the run goes on", error)
             self._refusal = error
 
-    def _save_checkpoint(self, place: Place, window: Window, states: list[Tensor]) -> None:
-        for log in self.logs.values():
-            log.sync()
+    def _save_checkpoint(
+        self, place: Place, window: Window, states: list[Tensor], optimizer: Mapping[str, Tensor]
+    ) -> None:
+        assert self.record, "the first rank records"
+        self.record.sync()
         state = {
             "place": place._replace(seconds=place.seconds if self._by_clock() else 0.0)._asdict(),
             "window": window.state(),
@@ -279,7 +283,8 @@ class Session:
             "settings": digest_of(self.recipe, self.dataset),
         }
         keep = self.recipe.train.keep
-        save_checkpoint(self.folder, place.step, self._writer(place), self.optimizer.state_dict(), state, keep=keep)
+        save_checkpoint(self.folder, place.step, self._writer(place), optimizer, state, keep=keep)
+        self.record.save(place.step)
 
     def _by_clock(self) -> bool:
         return self.recipe.optim.clock or self.recipe.train.max_minutes is not None
@@ -290,7 +295,7 @@ class Session:
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
             )
-        self.net.load_state_dict(self.subject.from_file(checkpoint.weights))
+        self.placed.load(self.subject.from_file(checkpoint.weights))
         self.optimizer.load_state_dict(checkpoint.optimizer, str(checkpoint.path))
         states = checkpoint.state["rng"]
         if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
@@ -307,10 +312,23 @@ class Session:
             self.subject.write(folder, about)
             self.dataset.tokenizer.save(folder)
 
-        num_bytes = sum(parameter.nbytes for parameter in self.net.parameters())
+        num_bytes = sum(parameter.nbytes for parameter in self.subject.net.parameters())
         return ModelWriter(write, num_bytes + (8 << 20))  # and the tokenizer's files
 
     def _finish(self, stop: Stop) -> None:
         """Publish the model; again if need be, for a kill may have come between."""
+        self.placed.collected({})
         if self.ranks.is_first:
             publish_model(self.folder, self._writer(stop.place))
+
+    def _write_report(self, stop: Stop) -> None:
+        """Ask the model about documents kept aside and write the report; a run is not failed for it."""
+        if self.record:
+            held_out = (part.batch for part in self.feed.held_out(self._share(stop.place.step)))
+            try:
+                if not self.placed.is_spread:  # else the whole network is on the CPU, and maybe for a reason
+                    samples = take_samples(self.subject.net, self.dataset, self.recipe.data, held_out)
+                    write_samples(self.folder, samples)
+                write_report(self.folder)
+            except UserError as error:
+                _log.warning("no report of the run: %s", error)

@@ -67,6 +67,7 @@ class TrainSettings(Settings):
     compile: bool | None = None  # None: on a GPU
     recompute: bool = False  # keep only what goes into each block, for the backward pass to compute the rest again
     shard: bool = False  # each of several ranks keeps a part of weights, gradients and optimizer (FSDP2)
+    rank_timeout: float = Field(default=25.0, gt=0, le=600)  # seconds until a rank that does not come is given up
     deterministic: bool = False  # on a GPU: the same numbers every time, somewhat slower
     on_nonfinite: Literal["stop", "skip"] = "stop"
     max_skips: int = Field(default=10, ge=1)  # in a whole run

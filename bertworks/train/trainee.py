@@ -5,17 +5,15 @@ copies of them, made inside the compiled step, and its whole residual stream is 
 looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round away.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bertworks.train.objectives import Sums
+from bertworks.train.objectives import Objective
 
-Objective = Callable[[Any, Any], dict[str, Sums]]
-_KEPT_IN_FULL = "net.embeddings."
+_KEPT_IN_FULL = ("net.embeddings.", "net.token.", "net.position.")  # BERT's, and GPT-1's
 
 
 class Trainee(nn.Module):

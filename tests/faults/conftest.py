@@ -1,10 +1,14 @@
 """One thread: a forked child has no threads but its own, and tiny networks need no others."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import tiny_runs
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "train"))  # the tiny runs of other tests
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -19,11 +19,11 @@ SETTINGS = {"train__save_every": 2, "train__max_steps": 8, "train__slices": 2}
 def no_memory(monkeypatch, no_sync):
     calls, real = [], loop.accumulate
 
-    def accumulate(*arguments):
+    def accumulate(*arguments, **options):
         calls.append(1)
         if len(calls) == 5:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(loop, "accumulate", accumulate)
 

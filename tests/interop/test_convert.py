@@ -9,6 +9,7 @@ import pytest
 import torch
 from google_reference import CONFIG, pieces, random_variables, write_folder
 from safetensors.torch import load_file
+from small_models import write_small_elmo, write_small_gpt
 
 from bertworks import Tokenizer
 from bertworks.errors import CorruptFile, UserError
@@ -414,3 +415,10 @@ def test_a_layer_norm_by_both_names_is_refused():
 def test_the_configuration_is_the_originals_again(folder, tmp_path):
     convert(folder, tmp_path / "g/x.ckpt")
     assert json.loads((tmp_path / "g/bert_config.json").read_text()) == CONFIG
+
+
+@pytest.mark.parametrize("write", [write_small_gpt, write_small_elmo])
+def test_a_model_that_is_no_bert_has_no_checkpoint_of_googles(tmp_path, write):
+    with pytest.raises(UserError, match=r"is of the type .*; a checkpoint of Google's is a BERT"):
+        convert(write(tmp_path / "model"), tmp_path / "new" / "model.ckpt")
+    assert not (tmp_path / "new").exists()

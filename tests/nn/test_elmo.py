@@ -40,7 +40,7 @@ def table_of_words():
 
 def made(config=None, seed=3):
     """A model whose weights are so large that mistakes show."""
-    model = Elmo(config or small())
+    model = Elmo(config or small(), characters_VK=table_of_words())
     initialise_elmo(model, seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -93,7 +93,7 @@ def test_padding_counts_as_in_a_full_word_however_little_of_it_is_read():
 @torch.no_grad()
 def test_repeated_words_are_read_alike_and_by_id_as_by_characters():
     model, table, tokens = made(), table_of_words(), pack(TEXTS)
-    by_id = model(tokens, table)
+    by_id = model(tokens)
     by_characters = model.read(table[tokens.token_ids.tolist()], tokens.packing)
     for ours, theirs in zip(by_id, by_characters, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
@@ -103,7 +103,7 @@ def test_repeated_words_are_read_alike_and_by_id_as_by_characters():
 @torch.no_grad()
 def test_layers_equal_plain_lstms_over_each_text_alone():
     model, table = made(), table_of_words()
-    layers = model(pack(TEXTS), table)
+    layers = model(pack(TEXTS))
     expected = [[] for _ in layers]
     for text in filter(None, TEXTS):
         words = model.characters.words(torch.tensor(text), table)
@@ -120,11 +120,11 @@ def test_layers_equal_plain_lstms_over_each_text_alone():
 
 @torch.no_grad()
 def test_neither_direction_sees_what_the_other_reads():
-    model, table = made(), table_of_words()
+    model = made()
     place, width = 4, model.config.projection_size
     changed = [[*TEXTS[0][:place], 33, *TEXTS[0][place + 1 :]], *TEXTS[1:]]
     num_words = len(TEXTS[0])
-    for before, after in list(zip(model(pack(TEXTS), table), model(pack(changed), table), strict=True))[1:]:
+    for before, after in list(zip(model(pack(TEXTS)), model(pack(changed)), strict=True))[1:]:
         differs = (before != after)[:num_words]
         left, right = differs[:, :width].any(1), differs[:, width:].any(1)
         assert left.tolist() == [row >= place for row in range(num_words)]
@@ -134,63 +134,66 @@ def test_neither_direction_sees_what_the_other_reads():
 
 @torch.no_grad()
 def test_batch_neighbours_do_not_matter():
-    model, table = made(), table_of_words()
-    together = [layer.split([len(text) for text in TEXTS]) for layer in model(pack(TEXTS), table)]
+    model = made()
+    together = [layer.split([len(text) for text in TEXTS]) for layer in model(pack(TEXTS))]
     for row, text in enumerate(TEXTS):
-        for got, alone in zip(together, model(pack([text]), table), strict=True):
+        for got, alone in zip(together, model(pack([text])), strict=True):
             torch.testing.assert_close(got[row], alone, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
 def test_both_losses_are_summed_over_the_neighbours_that_exist():
-    model, table = made(), table_of_words()
-    loss, count = model.lm_loss(model(pack(TEXTS), table), pack(TEXTS))
-    expected, num_guesses = 0.0, 0
+    model = made()
+    loss, correct, count = model.lm_sums(model(pack(TEXTS)), pack(TEXTS))
+    expected, num_right, num_guesses = 0.0, 0, 0
     for text in (text for text in TEXTS if len(text) > 1):
-        left, right = model(pack([text]), table)[-1].double().chunk(2, 1)
+        left, right = model(pack([text]))[-1].double().chunk(2, 1)
         scores = model.softmax.weight.double().T
         num_guesses += 2 * (len(text) - 1)
         expected += F.cross_entropy(left[:-1] @ scores, torch.tensor(text[1:]), reduction="sum").item()
         expected += F.cross_entropy(right[1:] @ scores, torch.tensor(text[:-1]), reduction="sum").item()
-    assert count.item() == num_guesses
+        num_right += ((left[:-1] @ scores).argmax(1) == torch.tensor(text[1:])).sum().item()
+        num_right += ((right[1:] @ scores).argmax(1) == torch.tensor(text[:-1])).sum().item()
+    assert (correct.item(), count.item()) == (num_right, num_guesses)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
 def test_words_that_fill_up_a_batch_do_not_count():
-    model, table = made(), table_of_words()
+    model = made()
     alone, filled = pack(TEXTS[:1]), pack([TEXTS[0], [0, 0, 0]])
     weights = torch.tensor([1.0] * len(TEXTS[0]) + [0.0] * 3)
-    expected = model.lm_loss(model(alone, table), alone)
-    torch.testing.assert_close(model.lm_loss(model(filled, table), filled, weights_T=weights), expected)
+    expected = model.lm_sums(model(alone), alone)
+    torch.testing.assert_close(model.lm_sums(model(filled), filled, weights), expected)
+
+
+def seeded(texts, seed):
+    return pack(texts)._replace(dropout_seed=torch.tensor(seed, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("num_negatives", [8_192, 40])
 def test_every_weight_gets_a_gradient(num_negatives):
-    model, table = made(small(num_negatives=num_negatives)).train(), table_of_words()
-    loss, _ = model.lm_loss(model(pack(TEXTS), table), pack(TEXTS), seed=1)
-    loss.backward()
+    model, tokens = made(small(num_negatives=num_negatives)).train(), seeded(TEXTS, 1)
+    model.lm_sums(model(tokens), tokens).loss.backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("num_negatives", [8_192, 30])
 def test_a_few_steps_learn_a_pattern(num_negatives):
     torch.manual_seed(0)
-    model, table = (
-        Elmo(small(cell_size=32, projection_size=16, num_negatives=num_negatives, dropout=0)),
-        table_of_words(),
-    )
+    config = small(cell_size=32, projection_size=16, num_negatives=num_negatives, dropout=0)
+    model = Elmo(config, characters_VK=table_of_words())
     initialise_elmo(model, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    tokens = pack([[7, 8, 9, 10, 11], [20, 21, 22]])
     losses = []
     for step in range(40):
-        loss, _ = model.train().lm_loss(model(tokens, table), tokens, seed=step)
+        tokens = seeded([[7, 8, 9, 10, 11], [20, 21, 22]], step - 20)
+        loss = model.train().lm_sums(model(tokens), tokens).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         with torch.no_grad():
-            total, count = model.eval().lm_loss(model(tokens, table), tokens)
+            total, _, count = model.eval().lm_sums(model(tokens), tokens)
         losses.append(total.item() / count.item())
     assert losses[0] == pytest.approx(math.log(NUM_WORDS), rel=0.15)
     assert losses[-1] < 0.5
@@ -209,7 +212,7 @@ def test_sampling_all_words_is_the_full_softmax():
     head = softmax_of(50, 8, 49)
     rows, targets = torch.randn(20, 8), Targets(torch.arange(20) * 2, torch.rand(20))
     everything = Sample(torch.arange(50), end=math.inf)
-    torch.testing.assert_close(head.sampled_loss(rows, targets, everything), head.full_loss(rows, targets))
+    torch.testing.assert_close(head.sampled(rows, targets, everything), head.full(rows, targets))
 
 
 def test_a_sample_has_different_words_and_depends_on_the_seed_alone():
@@ -266,7 +269,7 @@ def test_the_sampled_loss_is_least_where_the_full_one_is():
             head.weight.zero_()
             head.bias.copy_(scores)
         for seed in range(800):
-            head.sampled_loss(torch.zeros(num_words, 1), targets, draw_sample(num_words, 10, seed))[0].backward()
+            head.sampled(torch.zeros(num_words, 1), targets, draw_sample(num_words, 10, seed)).loss.backward()
         return head.bias.grad / 800
 
     assert mean_pull(truth.log()).abs().max() < 0.01
@@ -276,17 +279,53 @@ def test_the_sampled_loss_is_least_where_the_full_one_is():
 def test_evaluation_compares_with_all_words_and_training_needs_a_seed():
     head = softmax_of(50, 8, 10)
     rows, targets = torch.randn(6, 8), Targets(torch.arange(6), torch.ones(6))
-    assert torch.equal(head.eval()(rows, targets, None)[0], head.full_loss(rows, targets)[0])
+    assert torch.equal(head.eval()(rows, targets, None).loss, head.full(rows, targets).loss)
     with pytest.raises(AssertionError, match="needs a seed"):
         head.train()(rows, targets, None)
 
 
-def test_the_full_softmax_in_pieces_is_the_full_softmax(monkeypatch):
+def gradients_of(head, sums):
+    head.zero_grad()
+    sums.loss.backward()
+    return [parameter.grad.clone() for parameter in head.parameters()]
+
+
+@pytest.mark.parametrize("sample", [None, draw_sample(50, 12, seed=4)])
+@pytest.mark.parametrize("scores_at_once", [100, 150, 250])
+def test_a_softmax_in_parts_is_the_softmax_and_so_are_its_gradients(monkeypatch, sample, scores_at_once):
     head = softmax_of(50, 8, 10)
     rows, targets = torch.randn(7, 8), Targets(torch.arange(7), torch.rand(7))
-    whole = head.full_loss(rows, targets)
-    monkeypatch.setattr("bertworks.nn.sampled._MAX_LOGITS", 150)
-    torch.testing.assert_close(head.full_loss(rows, targets), whole)
+
+    def found():
+        sums = head.full(rows, targets) if sample is None else head.sampled(rows, targets, sample)
+        return sums, gradients_of(head, sums)
+
+    whole = found()
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", scores_at_once)
+    torch.testing.assert_close(found(), whole)
+
+
+def test_dropout_and_the_sample_are_functions_of_the_seed():
+    """So that neither the number of ranks nor a resume changes what a step computes."""
+    model = made(small(num_negatives=20, dropout=0.5)).train()
+
+    def loss(seed):
+        tokens = seeded(TEXTS, seed)
+        return model.lm_sums(model(tokens), tokens).loss.item()
+
+    first = loss(5)
+    torch.manual_seed(99)
+    assert loss(5) == first
+    assert len({loss(seed) for seed in (-7, 5, 6, 7)}) == 4
+
+
+def test_directions_and_layers_drop_different_numbers():
+    """Each place of the network drops once, by a hash of its own."""
+    model, tokens, called = made(small(dropout=0.5)).train(), seeded(TEXTS, 3), []
+    for drop in model.dropouts:
+        drop.register_forward_hook(lambda drop, *_: called.append(drop.place))
+    model.lm_sums(model(tokens), tokens)
+    assert sorted(called) == list(range(2 * model.config.num_layers + 1))
 
 
 def test_a_mix_begins_as_the_mean_and_weighs_by_softmax():

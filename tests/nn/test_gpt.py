@@ -16,6 +16,7 @@ from transformers import (
 from bertworks.errors import ConfigError, CorruptFile
 from bertworks.interop.gpt_names import from_openai, to_openai
 from bertworks.nn.baseline_config import GptConfig, gpt_preset
+from bertworks.nn.dropout import Dropout
 from bertworks.nn.gpt import LM_WEIGHT, Gpt
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack
@@ -53,6 +54,15 @@ def pair_of_models(their_class, sizes, heads=None, **more):
 
 def alone(text):
     return torch.tensor([text])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@torch.no_grad()
+def test_every_layer_equals_transformers(sizes):
+    theirs, ours = pair_of_models(OpenAIGPTModel, sizes)
+    expected = [theirs(alone(text), output_hidden_states=True).hidden_states for text in TEXTS]
+    for layer, rows in enumerate(ours.all_hidden(pack(TEXTS))):
+        torch.testing.assert_close(rows, torch.cat([text[layer][0] for text in expected]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -127,21 +137,25 @@ def test_later_tokens_and_batch_neighbours_do_not_matter():
 def test_lm_loss_is_the_sum_of_the_texts_losses_and_counts_its_guesses():
     theirs, ours = pair_of_models(OpenAIGPTLMHeadModel, SIZES[0])
     tokens = pack([[], *TEXTS, []])
-    loss, count = ours.lm_loss(ours(tokens), tokens)
+    loss, correct, count = ours.lm_sums(ours(tokens), tokens)
     guessing = [text for text in TEXTS if len(text) > 1]
     means = [theirs(alone(text), labels=alone(text)).loss.item() for text in guessing]
     expected = math.fsum(mean * (len(text) - 1) for mean, text in zip(means, guessing, strict=True))
+    best = [theirs(alone(text)).logits[0, :-1].argmax(1).tolist() for text in guessing]
     assert count.item() == sum(len(text) - 1 for text in guessing)
+    assert correct.item() == sum(
+        a == b for row, text in zip(best, guessing, strict=True) for a, b in zip(row, text[1:], strict=True)
+    )
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
 def test_tokens_that_fill_up_a_batch_do_not_count():
     model = scattered(Gpt(small()))
-    alone_loss = model.lm_loss(model(pack(TEXTS[:1])), pack(TEXTS[:1]))
+    alone_loss = model.lm_sums(model(pack(TEXTS[:1])), pack(TEXTS[:1]))
     filled = pack([TEXTS[0], [0, 0, 0, 0]])
     filled = filled._replace(token_ids=filled.token_ids.int())  # as a loader may have them
-    filled_loss = model.lm_loss(model(filled), filled, torch.tensor([1.0] * 7 + [0.0] * 4))
+    filled_loss = model.lm_sums(model(filled), filled, torch.tensor([1.0] * 7 + [0.0] * 4))
     torch.testing.assert_close(filled_loss, alone_loss)
 
 
@@ -154,7 +168,7 @@ def test_a_few_steps_learn_texts_and_their_classes():
     losses = []
     for _ in range(60):
         hidden = model(tokens)
-        lm_sum, num_guesses = model.lm_loss(hidden, tokens)
+        lm_sum, _, num_guesses = model.lm_sums(hidden, tokens)
         scores = model.heads["classify"](model.pooled(hidden, tokens.packing))
         loss = F.cross_entropy(scores, classes) + LM_WEIGHT * lm_sum / num_guesses
         optimizer.zero_grad()
@@ -182,6 +196,45 @@ def test_dropout_acts_in_training_alone():
     assert not torch.equal(model(tokens), model(tokens))
     model.eval()
     assert torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 4, 32])
+def test_scores_of_some_rows_at_a_time_give_the_same_loss_and_gradients(monkeypatch, rows_at_once):
+    model, tokens = scattered(Gpt(small())), pack(TEXTS)
+
+    def found():
+        model.zero_grad()
+        sums = model.lm_sums(model(tokens), tokens)
+        sums.loss.backward()
+        return sums, [parameter.grad.clone() for parameter in model.parameters()]
+
+    whole = found()
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows_at_once * VOCAB_SIZE)
+    torch.testing.assert_close(found(), whole, atol=1e-4, rtol=1e-4)
+
+
+def test_the_scores_of_a_batch_are_not_kept_for_the_backward_pass(monkeypatch):
+    """They would be most of the memory; not even those of the rows that are scored at once are kept."""
+    vocab_size = 5_000
+    model, tokens = Gpt(GptConfig(vocab_size=vocab_size, n_positions=20, **SIZES[0])), pack(TEXTS * 4)
+    initialise(model, 0.02, seed=0)
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", 8 * vocab_size)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor.numel()), tensor)[1], lambda t: t):
+        model.lm_sums(model(tokens), tokens).loss.backward()
+    assert max(kept) < 8 * vocab_size
+
+
+def test_with_a_seed_dropout_is_a_function_of_it_at_every_place_but_attention():
+    model = scattered(Gpt(small(**SIZES[0], attn_pdrop=0.0))).train()
+    first, same, other = (
+        pack(TEXTS)._replace(dropout_seed=torch.tensor(seed, dtype=torch.int32)) for seed in (3, 3, 4)
+    )
+    assert torch.equal(model(first), model(same))
+    assert not torch.equal(model(first), model(other))
+    own = [module.place for module in model.blocks[0].modules() if isinstance(module, Dropout)]
+    places = [model.dropout.place, *(block.first_place + place for block in model.blocks for place in own)]
+    assert len(set(places)) == len(places) == 1 + 2 * model.config.n_layer
 
 
 def test_the_published_size_has_116_million_parameters():

@@ -15,3 +15,10 @@ def _one_thread():
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
     return tiny_runs.write_data(tmp_path_factory.mktemp("tiny") / "run")
+
+
+@pytest.fixture(scope="session")
+def other_data(data, tmp_path_factory):
+    """Prepared data by the kind of model that reads it."""
+    folder = tmp_path_factory.mktemp("others")
+    return {"bert": data} | {kind: tiny_runs.write_data(folder / kind, kind) for kind in ("gpt", "elmo")}

@@ -15,7 +15,7 @@ from tiny_runs import files_of, lines_of
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.train import pretrain as module
-from bertworks.train.loop import Window, accumulate
+from bertworks.train.loop import Update, Window, accumulate
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import Session, pretrain
 
@@ -183,6 +183,27 @@ def test_what_is_not_finite_stops_the_run_and_changes_no_weight(data, tmp_path, 
     assert outcome.place.step == 40
 
 
+def test_on_a_gpu_the_state_from_before_the_batch_is_kept_until_its_norm_is_read(data, tmp_path, monkeypatch):
+    """F11: the loop reads it one update later, as on a GPU; that update must not have been made."""
+
+    def add_late(self, update):
+        known, self._unread = self._unread, update
+        return self._take_in(known)
+
+    changes = {"optim__schedule": "constant", "train__save_every": 1_000}
+    monkeypatch.setattr(Window, "add", add_late)
+    pretrain(tiny_runs.recipe(**changes, train__max_steps=9), data=data, out=tmp_path / "nine", device="cpu")
+    break_loss(monkeypatch, 10, float("nan"))
+    with pytest.raises(UserError, match=r"step 10: .*No weight was changed"):
+        pretrain(tiny_runs.recipe(**changes), data=data, out=tmp_path / "run", device="cpu")
+    found, expected = (tmp_path / run / "checkpoints/step-00000009" for run in ("run", "nine"))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (found / name).read_bytes() == (expected / name).read_bytes()
+    # Random numbers and all; but for the end, which the shorter run has measured.
+    states = [json.loads((folder / "state.json").read_text()) | {"metrics": {}} for folder in (found, expected)]
+    assert states[0] == states[1]
+
+
 def test_such_updates_are_passed_over_where_that_is_asked_for(data, tmp_path, monkeypatch, caplog):
     break_loss(monkeypatch, 10, float("nan"))
     settings = {"train__on_nonfinite": "skip", "train__max_steps": 14}
@@ -200,17 +221,21 @@ def test_a_huge_learning_rate_trips_and_a_small_one_does_not(data, tmp_path):
     assert small.reason == "steps"
 
 
+def update(place, sums, norm):
+    return Update(place, sums, norm, own=torch.zeros(()), random=torch.get_rng_state())
+
+
 def test_a_window_goes_on_from_its_state():
     first, second = Window(), Window()
     place = module.Place()
     updates = [(torch.rand(2, 3), torch.rand(())) for _ in range(5)]
     for sums, norm in updates[:2]:
-        first.add(place, sums, norm)
-        second.add(place, sums, norm)
+        first.add(update(place, sums, norm))
+        second.add(update(place, sums, norm))
     second = Window(json.loads(json.dumps(second.state())))
     for sums, norm in updates[2:]:
-        first.add(place, sums, norm)
-        second.add(place, sums, norm)
+        first.add(update(place, sums, norm))
+        second.add(update(place, sums, norm))
     assert first.take() == second.take()
     assert first.take() == {"sums": [], "norm": 0.0}
 
@@ -232,7 +257,7 @@ def test_every_objective_learns_and_its_model_opens(data, tmp_path, objective):
 @pytest.mark.parametrize("objective", ["ltr", "rtl"])
 @pytest.mark.parametrize("rows", [7, 10_000])
 def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch, objective, rows):
-    monkeypatch.setattr("bertworks.train.objectives._ROWS_AT_ONCE", rows)
+    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows * 46)
     changes = {"data__objective": objective, "model__dropout": 0.0}
     session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
     (part,), _ = next(session.feed.batches(module.Place(), session._share))
@@ -270,11 +295,11 @@ class OnDevice:
 def test_on_a_gpu_an_update_is_read_one_later_and_before_a_save():
     window, places = Window(), [module.Place(step=step) for step in range(3)]
     sums = torch.ones(2, 3)
-    assert window.add(places[0], sums, OnDevice(1.0)) is None
+    assert window.add(update(places[0], sums, OnDevice(1.0))) is None
     assert window.state()["sums"] == []
-    assert window.add(places[1], sums, OnDevice(float("nan"))) is None
+    assert window.add(update(places[1], sums, OnDevice(float("nan")))) is None
     assert window.state()["sums"] == sums.tolist()
-    assert window.add(places[2], sums, OnDevice(2.0)).before == places[1]
+    assert window.add(update(places[2], sums, OnDevice(2.0))).before == places[1]
     assert window.settle() is None
     assert window.state() == {"sums": (2 * sums).tolist(), "norm": 2.0}
     assert window.settle() is None

@@ -1,0 +1,111 @@
+"""Hidden states of texts, whatever network makes them: as they are, or pooled to one vector a text.
+
+Texts are sorted by length and packed into batches of about as many tokens, so that none waits for a longer one and no
+padding is computed. Results come back in the order of the texts.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertworks.errors import UserError
+from bertworks.text.encoding import Encoding
+
+Pool = Literal["cls", "mean", "max", "last"]
+_TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
+_TOKENS_AT_ONCE_ON_DEVICE = 65_536
+
+
+class Features(NamedTuple):
+    """The hidden states of one text."""
+
+    encoding: Encoding
+    hidden: NDArray[np.float32]  # [layers, tokens, width]
+
+
+class Rows(NamedTuple):
+    """What a network gives for some texts, laid end to end."""
+
+    starts: Tensor  # where each text starts, and where the last one ends
+    layers: list[Tensor]  # [T, width] each: those that were asked for
+
+
+Compute = Callable[[list[int]], Rows]  # of the texts with these numbers
+
+
+def batches(lengths: Sequence[int], device: torch.device) -> Iterator[list[int]]:
+    """Give the numbers of texts of similar length, about as many tokens at a time."""
+    most = _TOKENS_AT_ONCE if device.type == "cpu" else _TOKENS_AT_ONCE_ON_DEVICE
+    numbers: list[int] = []
+    size = 0
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if numbers and size + lengths[number] > most:
+            yield numbers
+            numbers, size = [], 0
+        numbers.append(number)
+        size += lengths[number]
+    if numbers:
+        yield numbers
+
+
+def features_of(encodings: Sequence[Encoding], compute: Compute, device: torch.device) -> list[Features]:
+    """Return the hidden states of every token of each text."""
+    found: dict[int, Features] = {}
+    for numbers in batches([len(encoding) for encoding in encodings], device):
+        with torch.inference_mode():
+            rows = compute(numbers)
+            hidden = torch.stack(rows.layers).float().cpu().numpy()
+        starts = rows.starts.tolist()
+        for place, number in enumerate(numbers):
+            found[number] = Features(encodings[number], hidden[:, starts[place] : starts[place + 1]])
+    return [found[number] for number in range(len(encodings))]
+
+
+def vectors_of(
+    lengths: Sequence[int], width: int, compute: Compute, pool: Pool, device: torch.device
+) -> NDArray[np.float32]:
+    """Return one vector for each text, its layers side by side; one without tokens is all zeros."""
+    vectors = np.empty((len(lengths), width), np.float32)
+    for numbers in batches(lengths, device):
+        with torch.inference_mode():
+            rows = compute(numbers)
+            vectors[numbers] = _pooled(torch.cat(rows.layers, dim=-1).float(), rows.starts, pool).cpu().numpy()
+    return vectors
+
+
+def _pooled(hidden_TD: Tensor, starts: Tensor, pool: Pool) -> Tensor:
+    """Reduce the rows of each text to one."""
+    lengths = starts.diff()
+    if not len(hidden_TD):
+        return hidden_TD.new_zeros(len(lengths), hidden_TD.shape[1])
+    if pool in ("cls", "last"):
+        places = starts[:-1] if pool == "cls" else starts[1:] - 1
+        vectors = hidden_TD.index_select(0, places.clamp(0, len(hidden_TD) - 1))
+    else:
+        vectors = torch.segment_reduce(hidden_TD, pool, lengths=lengths.long(), axis=0)
+    return vectors.masked_fill((lengths == 0)[:, None], 0.0)
+
+
+def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale vectors to length 1."""
+    scaled: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return scaled
+
+
+def check_pool(pool: str, known: Sequence[str]) -> None:
+    """Refuse a way of pooling that a model does not have."""
+    if pool not in known:
+        raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose {', '.join(known)}")
+
+
+def check_layers(layers: Iterable[int], num_layers: int) -> list[int]:
+    """Return layers counted from 0, the embeddings; -1 is the last."""
+    given = list(layers)
+    chosen = [layer if layer >= 0 else num_layers + 1 + layer for layer in given]
+    if not chosen or not all(0 <= layer <= num_layers for layer in chosen):
+        raise UserError(f"layers {given} are not in a model of {num_layers}; 0 to {num_layers}, or -1 back")
+    return chosen

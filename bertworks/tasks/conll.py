@@ -1,0 +1,114 @@
+"""Tagged words in columns: CoNLL-2003 and files of its form.
+
+A line is a word, what else is known of it, and its tag in the last column; a blank line ends a sentence and a line
+`-DOCSTART-` begins a document, whose sentences share a document number (the paper gives NER its document as context).
+Where no document is marked, every sentence is one. Tags become IOB2 whatever they were: IOB1, as the original files
+have it, IOBES or BILOU; tags that are IOB2 already stay as they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+from bertworks.errors import UserError
+from bertworks.tasks.examples import Skipped, TagExample, words_example
+from bertworks.tasks.lines import numbered_lines
+from bertworks.tasks.task import Defaults, Published, Source, Task
+
+OUTSIDE = "O"
+_DOCUMENT_START = "-DOCSTART-"
+_STARTS, _INSIDES = frozenset("BSU"), frozenset("IEL")
+_Line = tuple[int, list[str]]
+
+
+def read_conll(paths: Sequence[Path], _: Skipped, *, types: tuple[str, ...] | None = None) -> Iterator[TagExample]:
+    """Yield the sentences of some files.
+
+    Args:
+        paths: the files.
+        types: the entity types that there may be; any without it.
+    """
+    number = document = 0
+    for path in paths:
+        has_documents = False
+        for sentence in _sentences(path):
+            if sentence[0][1][0] == _DOCUMENT_START:
+                has_documents = True
+                document += 1
+                sentence = sentence[1:]
+            elif not has_documents:
+                document += 1
+            if sentence:
+                yield _example(sentence, path, str(number), document, types)
+                number += 1
+
+
+def _sentences(path: Path) -> Iterator[list[_Line]]:
+    """Yield the lines of each sentence; a document's start belongs to what follows it, or stands alone."""
+    sentence: list[_Line] = []
+    for number, line in numbered_lines(path):
+        # Not split(): a no-break space is part of a word.
+        columns = [column for column in line.replace("\t", " ").split(" ") if column.strip()]
+        if sentence and (not columns or columns[0] == _DOCUMENT_START):
+            yield sentence
+            sentence = []
+        if columns:
+            sentence.append((number, columns))
+    if sentence:
+        yield sentence
+
+
+def _example(sentence: list[_Line], path: Path, name: str, document: int, types: tuple[str, ...] | None) -> TagExample:
+    num_columns = len(sentence[0][1])
+    for number, columns in sentence:
+        if len(columns) != num_columns:
+            raise UserError(f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}")
+    words = [columns[0] for _, columns in sentence]
+    if num_columns == 1:
+        return words_example(name, words, None, document)
+    for number, columns in sentence:
+        if problem := tag_problem(columns[-1], types):
+            raise UserError(f"{path}:{number}: {problem}")
+    return words_example(name, words, to_iob2([columns[-1] for _, columns in sentence]), document)
+
+
+@lru_cache(maxsize=4096)
+def tag_problem(tag: str, types: tuple[str, ...] | None) -> str:
+    """Say what is wrong with a tag, or "": it may be none at all, or of a type that the task does not have."""
+    prefix, _, kind = tag.partition("-")
+    if tag != OUTSIDE and (not kind or prefix not in _STARTS | _INSIDES):
+        return f"{tag[:60]!r} is not a tag; allowed: O, and B- or I- with a type, as in B-PER"
+    if types is not None and tag != OUTSIDE and kind not in types:
+        return f"{tag[:60]!r} has a type that is not known here; allowed: {', '.join(types)}"
+    return ""
+
+
+def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
+    """Rewrite tags so that every entity starts with B- and goes on with I-."""
+    converted, before = [], ""
+    for tag in tags:
+        prefix, _, kind = tag.partition("-")
+        goes_on = prefix in _INSIDES and kind == before
+        converted.append(OUTSIDE if tag == OUTSIDE else f"I-{kind}" if goes_on else f"B-{kind}")
+        before = kind
+    return tuple(converted)
+
+
+def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags of some entity types, in order."""
+    return (OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
+
+
+_CONLL_TYPES = ("PER", "ORG", "LOC", "MISC")
+_READ = partial(read_conll, types=_CONLL_TYPES)
+CONLL2003 = Task(
+    name="conll2003", title="CoNLL-2003 NER", kind="tag", summary="names of people, organisations, places and others",
+    splits={
+        "train": (Source(("eng.train",), _READ), Source(("train.txt",), _READ)),
+        "dev": (Source(("eng.testa",), _READ), Source(("valid.txt",), _READ)),
+        "test": (Source(("eng.testb",), _READ), Source(("test.txt",), _READ)),
+    },
+    homes=("", "conll2003", "CoNLL-2003"), labels=tag_labels(_CONLL_TYPES), metrics=("f1", "precision", "recall"),
+    published=Published("Table 7, dev/test", "96.4/92.4", "96.6/92.8"),
+    defaults=Defaults(epochs=3, batch_size=32, learning_rate=5e-5, max_length=512),
+)  # fmt: skip

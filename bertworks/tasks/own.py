@@ -1,0 +1,187 @@
+"""A task on your own files: CSV, TSV, JSON lines, Parquet; CoNLL's lines and SQuAD's JSON too.
+
+`open_own("classify", {"train": "a.csv", "dev": "b.csv"})` looks at the columns, says what it took for what, reads the
+train file once for its labels, and gives a dataset like that of any benchmark. Labels are in the order of their names,
+or of their numbers where all are whole numbers. A label that only the dev file has is an error with its line.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast, get_args
+
+from bertworks.errors import UserError, did_you_mean
+from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
+from bertworks.tasks.examples import Skipped, SpanExample, TagExample
+from bertworks.tasks.json_values import is_json_object
+from bertworks.tasks.own_columns import Columns, answer_columns, choice_columns, said, tag_columns, text_columns
+from bertworks.tasks.own_readers import (
+    labels_of,
+    read_choices,
+    read_questions,
+    read_several_labels,
+    read_tagged_records,
+)
+from bertworks.tasks.squad import read_squad
+from bertworks.tasks.tables import ending, rows
+from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Reader, Task
+from bertworks.tasks.texts import TextColumns, read_texts
+
+KINDS: tuple[str, ...] = get_args(Kind)
+_METRICS: dict[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "f1_macro"),
+    "regress": ("pearson", "spearman"),
+    "multilabel": ("f1", "f1_macro", "accuracy"),
+    "choose": ("accuracy",),
+    "tag": ("f1", "precision", "recall"),
+    "answer": ("f1", "exact_match"),
+}
+_RECORD_ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_MAX_LABELS = 10_000
+_FEW_LABELS = 100
+_Complete = Callable[[Columns, Sequence[str], str], Columns]
+
+
+def open_own(
+    kind: str,
+    files: Mapping[str, str | os.PathLike[str]],
+    columns: Columns | None = None,
+    labels: Sequence[str] | None = None,
+) -> Dataset:
+    """Return the dataset that your own files are.
+
+    Args:
+        kind: classify, regress, multilabel, choose, tag or answer.
+        files: `train`, `dev` and `test`, as far as there are any; only `test` may lack labels.
+        columns: the columns that are to be taken; others are guessed.
+        labels: of a model that exists already; without them they are those of the train file.
+    """
+    if kind not in KINDS:
+        raise UserError(f"{kind[:60]!r} is not a kind of task{did_you_mean(kind, KINDS)}; allowed: {', '.join(KINDS)}")
+    paths = {split: Path(file) for split, file in files.items()}
+    given = columns or Columns()
+    chosen, notes = {}, []
+    for split, path in paths.items():
+        chosen[split], note = _columns(kind, path, given, split)
+        notes += [note] if note else []
+    if labels is None:
+        labels = _labels(kind, paths, chosen)
+    found = {split: Found((path,), _reader(kind, chosen[split], labels)) for split, path in paths.items()}
+    task = Task(
+        name=kind,
+        title=", ".join(path.name for path in paths.values()),
+        kind=cast(Kind, kind),
+        splits={},
+        metrics=_METRICS[kind],
+        labels=tuple(labels),
+        is_pair=kind in ("choose", "answer") or any(one.pair is not None for one in chosen.values()),
+        has_impossible=kind == "answer" and any(map(_has_impossible, found.values())),
+        defaults=Defaults(max_length=384) if kind == "answer" else Defaults(),
+    )
+    return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))
+
+
+def _columns(kind: str, path: Path, given: Columns, split: str) -> tuple[Columns, str]:
+    """Return the columns of a file, and say them; none where its form is fixed."""
+    is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
+    if is_squad or (kind == "tag" and ending(path) not in _RECORD_ENDINGS):
+        return Columns(), ""
+    if kind in ("classify", "regress") and len(given.label) > 1:
+        raise UserError(f"{', '.join(given.label)}: several columns of labels are the task 'multilabel'")
+    first = next(rows(path), None)
+    if first is None:
+        raise UserError(f"{path} has no rows")
+    there = list(first.values)
+    if split == TEST:
+        given = given._replace(label=tuple(label for label in given.label if label in there))
+    complete: dict[str, _Complete] = {"choose": choice_columns, "tag": tag_columns, "answer": answer_columns}
+    chosen = complete.get(kind, text_columns)(given, there, str(path))
+    target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
+    if split != TEST and not target:
+        role = {"tag": "tags", "answer": "answer"}.get(kind, "label")
+        raise UserError(f"{path}: which column is the {role}? Name it; there are: {', '.join(map(repr, there))}")
+    return chosen, said(given, chosen, there, path.name)
+
+
+def _reader(kind: str, columns: Columns, labels: Sequence[str]) -> Reader:
+    known = {label: label for label in labels}
+    types = tuple(label.removeprefix("B-") for label in labels if label.startswith("B-")) or None
+    if kind == "choose":
+        return partial(read_choices, columns=columns)
+    if kind == "answer":
+        return read_squad if columns == Columns() else partial(read_questions, columns=columns)
+    if kind == "tag" and columns == Columns():
+        return partial(read_conll, types=types)
+    if kind == "tag":
+        return partial(read_tagged_records, columns=columns, types=types)
+    if kind == "multilabel":
+        return partial(read_several_labels, columns=columns, known=known)
+    assert columns.text is not None
+    return partial(
+        read_texts,
+        columns=TextColumns(
+            columns.text,
+            columns.pair,
+            label=columns.label[0] if columns.label else None,
+            words=None if kind == "regress" else known,
+            id=columns.id,
+            no_label=frozenset([""]),
+        ),
+    )
+
+
+def _labels(kind: str, paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> tuple[str, ...]:
+    """Read the labels that the train file has."""
+    if kind not in ("classify", "multilabel", "tag"):
+        return ()
+    if TRAIN not in paths:
+        raise UserError("the labels are not known: give a train file, or a model that has them")
+    path, columns = paths[TRAIN], chosen[TRAIN]
+    if kind == "tag":
+        return _tag_labels(path, _reader(kind, columns, ()))
+    if kind == "multilabel" and len(columns.label) > 1:
+        return columns.label
+    return _ordered_labels(path, columns.label, several=kind == "multilabel")
+
+
+def _tag_labels(path: Path, read: Reader) -> tuple[str, ...]:
+    types: set[str] = set()
+    for example in read([path], Skipped()):
+        assert isinstance(example, TagExample)
+        if example.tags is None:
+            raise UserError(
+                f"{path}: words without tags; a line is a word and, last, its tag, with spaces or tabs between"
+            )
+        types.update(tag.partition("-")[2] for tag in example.tags)
+    types.discard("")
+    if not types:
+        raise UserError(f"{path} has no entity: every tag is {OUTSIDE}")
+    return tag_labels(sorted(types))
+
+
+def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tuple[str, ...]:
+    counts, num_rows = Counter[str](), 0
+    for row in rows(path):
+        counts.update(labels_of(row, columns) if several else [row.word(columns[0])])
+        num_rows += 1
+        if len(counts) > _MAX_LABELS:
+            break
+    del counts[""]
+    if len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
+        raise UserError(
+            f"{path}: column {columns[0]!r} has {len(counts):,} different values in {num_rows:,} rows; is it the label?"
+            " A number to be predicted is the task 'regress'"
+        )
+    if len(counts) < 2 - several:
+        raise UserError(f"{path}: column {columns[0]!r} has {len(counts)} label; there must be at least {2 - several}")
+    are_numbers = all(map(_WHOLE_NUMBER.fullmatch, counts))
+    return tuple(sorted(counts, key=lambda label: (int(label) if are_numbers else 0, label)))
+
+
+def _has_impossible(found: Found) -> bool:
+    examples = found.read(found.paths, Skipped())
+    return any(isinstance(example, SpanExample) and example.is_impossible for example in examples)

@@ -1,0 +1,140 @@
+"""Which column of your own file is what: named, or guessed from the columns' names, and said either way.
+
+A guess never looks at the values: it follows from the names alone, so that the train and the dev file of one set are
+read alike. A column is taken by a usual name; where one column is left over for the one thing that is missing, it is
+that. Anything else is an error that lists the columns.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from bertworks.errors import UserError
+from bertworks.tasks.json_values import shown_names
+
+_USUAL = {
+    "text": ("text", "sentence", "sentence1", "sentence_a", "text1", "text_a", "first", "premise", "question1",
+             "document", "review", "comment", "content", "body", "message", "query", "title", "문장", "본문", "내용"),
+    "pair": ("pair", "text_pair", "sentence2", "sentence_b", "text2", "text_b", "second", "hypothesis", "question2"),
+    "label": ("label", "labels", "gold_label", "class", "category", "target", "score", "sentiment", "rating", "stars",
+              "is_duplicate", "intent", "y", "레이블", "라벨"),
+    "id": ("id", "guid", "idx", "index", "pair_id", "pairid"),
+    "question": ("question", "query", "질문"),
+    "context": ("context", "paragraph", "passage", "document", "text", "startphrase", "sent1", "prompt", "지문"),
+    "answer": ("answer", "answers", "answer_text", "답"),
+    "answer_start": ("answer_start", "start"),
+    "endings": ("endings", "choices", "options"),
+    "words": ("words", "tokens"),
+    "tags": ("tags", "ner_tags", "labels", "ner"),
+}  # fmt: skip
+_ENDING = re.compile(r"(ending|choice|option)[ _]?(\d+|[a-z])", re.IGNORECASE)
+
+
+class Columns(NamedTuple):
+    """The columns of your own file by what they hold; what is None is guessed.
+
+    Several `label` columns are a label each, with 0 or 1 for each example; several `endings` are one ending each.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    label: tuple[str, ...] = ()
+    id: str | None = None
+    question: str | None = None
+    context: str | None = None
+    answer: str | None = None
+    answer_start: str | None = None
+    endings: tuple[str, ...] = ()
+    words: str | None = None
+    tags: str | None = None
+
+
+def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
+    """Complete the columns of a file of texts or pairs; the label may be missing, as in a file to predict on."""
+    free = _check_given(given, there, where)
+    name, free = _taken("id", given.id, free)
+    labels = given.label
+    if not labels:
+        label, free = _taken("label", None, free)
+        labels = () if label is None else (label,)
+    pair, free = _taken("pair", given.pair, free)
+    text, free = _taken("text", given.text, free)
+    if text is None and len(free) == 1:
+        text, free = free[0], []
+    if text is None:
+        _refuse("text", there, where)
+    return given._replace(text=text, pair=pair, label=labels, id=name)
+
+
+def choice_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
+    """Complete the columns of a file of choices: a list of endings, or columns named ending0, ending1, ..."""
+    free = _check_given(given, there, where)
+    context, free = _taken("context", given.context, free)
+    label, free = _taken("label", given.label[0] if given.label else None, free)
+    endings = given.endings or tuple(column for column in free if _ENDING.fullmatch(column))
+    if not endings:
+        one, free = _taken("endings", None, free)
+        endings = () if one is None else (one,)
+    if context is None or not endings:
+        _refuse("context" if context is None else "endings", there, where)
+    return given._replace(context=context, endings=endings, label=() if label is None else (label,))
+
+
+def answer_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
+    """Complete the columns of a file of questions; the answer may be missing, as in a file to predict on."""
+    free = _check_given(given, there, where)
+    found: dict[str, Any] = {}
+    for role in ("id", "question", "context", "answer_start", "answer"):
+        found[role], free = _taken(role, getattr(given, role), free)
+    for role in ("question", "context"):
+        if found[role] is None:
+            _refuse(role, there, where)
+    return given._replace(**found)
+
+
+def tag_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
+    """Complete the columns of a file whose records are lists of words and of tags."""
+    free = _check_given(given, there, where)
+    words, free = _taken("words", given.words, free)
+    tags, free = _taken("tags", given.tags, free)
+    if words is None:
+        _refuse("words", there, where)
+    return given._replace(words=words, tags=tags)
+
+
+def said(given: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
+    """Say which columns were taken for what, which of them were guessed, and which are not used."""
+    parts, unused = [], list(there)
+    for role, columns, named in zip(Columns._fields, chosen, given, strict=True):
+        if columns:
+            names = (columns,) if isinstance(columns, str) else columns
+            parts.append(f"{role} from {', '.join(map(repr, names))}{'' if named else ' (guessed)'}")
+            unused = [column for column in unused if column not in names]
+    if unused:
+        parts.append(f"not used: {shown_names(dict.fromkeys(unused))}")
+    return f"{where}: {'; '.join(parts)}"
+
+
+def _check_given(given: Columns, there: Sequence[str], where: str) -> list[str]:
+    """Make sure that the named columns are there; return the others."""
+    named = [name for value in given if value for name in ((value,) if isinstance(value, str) else value)]
+    for name in named:
+        if name not in there:
+            raise UserError(f"{where}: no column {name!r}; there are: {shown_names(dict.fromkeys(there))}")
+    return [column for column in there if column not in named]
+
+
+def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, list[str]]:
+    """Return the column for a role, named or by a usual name, and those that are left."""
+    by_plain_name = {column.strip().lower().replace(" ", "_").replace("-", "_"): column for column in free}
+    usual = next((by_plain_name[name] for name in _USUAL[role] if name in by_plain_name), None)
+    chosen = named or usual
+    return chosen, [column for column in free if column != chosen]
+
+
+def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
+    usual = ", ".join(_USUAL[role][:6])
+    raise UserError(
+        f"{where}: which column is the {role}? Name it, for none is called as usual ({usual}, ...); "
+        f"there are: {shown_names(dict.fromkeys(there))}"
+    )

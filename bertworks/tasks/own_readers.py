@@ -1,0 +1,145 @@
+"""Your own files, read: a row each for a text, a choice or a question, a record or lines for a tagged sentence."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertworks.errors import UserError
+from bertworks.tasks.conll import tag_problem, to_iob2
+from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
+from bertworks.tasks.json_values import name_kind, of_kind
+from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.squad import located_answer, unique
+from bertworks.tasks.swag import choice_of
+from bertworks.tasks.tables import Row, rows, word_of
+from bertworks.tasks.texts import TextColumns, example_of, label_of
+
+_LABEL_SEPARATORS = ("|", ";", ",")
+_YES_OR_NO = {"0": "", "1": "yes", "false": "", "true": "yes"}
+
+
+def read_several_labels(
+    paths: Sequence[Path], _: Skipped, *, columns: Columns, known: Mapping[str, str] | None
+) -> Iterator[TextExample]:
+    """Yield texts with any number of labels each, checked where they are known."""
+    texts = TextColumns(columns.text or "", columns.pair, label=None, id=columns.id)
+    for path in paths:
+        for number, row in enumerate(rows(path)):
+            labels = labels_of(row, columns.label) if columns.label else None
+            if labels is not None and known is not None:
+                labels = tuple(label_of(label, row, known) for label in labels)
+            yield example_of(row, number, texts)._replace(label=labels)
+
+
+def labels_of(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return an example's labels: from one column of lists, or from a column of 0 or 1 for each label."""
+    if len(columns) > 1:
+        return tuple(column for column in columns if label_of(row.word(column), row, _YES_OR_NO))
+    value = row.value(columns[0])
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _json_list(value, row)
+    if isinstance(value, str):
+        separator = next((sign for sign in _LABEL_SEPARATORS if sign in value), _LABEL_SEPARATORS[0])
+        value = value.split(separator)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        value = [value]
+    return tuple(dict.fromkeys(word for part in value if (word := word_of(part).strip())))
+
+
+def _json_list(text: str, row: Row) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{row.place}: {text[:60]!r} is not a list of labels: {error}") from error
+
+
+def read_choices(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iterator[ChoiceExample]:
+    """Yield contexts with their endings."""
+    for path in paths:
+        for number, row in enumerate(rows(path)):
+            endings = _endings(row, columns.endings)
+            label = choice_of(row.word(columns.label[0]), endings, row) if columns.label else None
+            name = str(number) if columns.id is None else row.word(columns.id)
+            yield ChoiceExample(name, row.text(columns.context or ""), endings, label)
+
+
+def _endings(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
+    if len(columns) > 1:
+        return tuple(row.text(column) for column in columns)
+    values = of_kind(row.value(columns[0]), list, f"{row.place}: column {columns[0]!r}")
+    if len(values) < 2:
+        raise UserError(f"{row.place}: {len(values)} endings; a choice needs two")
+    return tuple(of_kind(value, str, f"{row.place}: {columns[0]}[{i}]") for i, value in enumerate(values))
+
+
+def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iterator[SpanExample]:
+    """Yield questions with a context each; an empty answer says that there is none."""
+    for path in paths:
+        yield from unique((_question(row, number, columns) for number, row in enumerate(rows(path))), path)
+
+
+def _question(row: Row, number: int, columns: Columns) -> SpanExample:
+    context = row.text(columns.context or "")
+    answers = [] if columns.answer is None else _answers(row, columns, context)
+    name = str(number) if columns.id is None else row.word(columns.id)
+    is_impossible = columns.answer is not None and not answers
+    return SpanExample(name, row.text(columns.question or ""), context, tuple(answers), is_impossible)
+
+
+def _answers(row: Row, columns: Columns, context: str) -> list[Answer]:
+    """Return the answers of a row: a text, a list of texts, or an object of lists as the datasets library writes it."""
+    value: Any = row.value(columns.answer or "")
+    starts: Any = None if columns.answer_start is None else row.value(columns.answer_start)
+    if isinstance(value, dict):
+        value, starts = value.get("text"), value.get("answer_start")
+    texts = value if isinstance(value, list) else [value] if value else []
+    places = starts if isinstance(starts, list) else [starts] * len(texts)
+    if len(places) != len(texts):
+        raise UserError(f"{row.place}: {len(texts)} answers and {len(places)} places of answers")
+    return [
+        located_answer(of_kind(text, str, f"{row.place}: answer"), _place(start, row), context)
+        for text, start in zip(texts, places, strict=True)
+    ]
+
+
+def _place(value: Any, row: Row) -> int | None:
+    word = word_of(value)
+    if not word:
+        return None
+    if not (word.isascii() and word.isdigit() and len(word) < 16):
+        raise UserError(f"{row.place}: {word[:60]!r} is not the place of an answer; it is a number of characters")
+    return int(word)
+
+
+def read_tagged_records(
+    paths: Sequence[Path], _: Skipped, *, columns: Columns, types: tuple[str, ...] | None
+) -> Iterator[TagExample]:
+    """Yield sentences that are records with a list of words and a list of tags."""
+    number = 0
+    for path in paths:
+        for row in rows(path):
+            words = _strings(row, columns.words or "")
+            tags = None if columns.tags is None else _tags(row, columns.tags, words, types)
+            if words:
+                yield words_example(str(number), words, tags, number)
+                number += 1
+
+
+def _tags(row: Row, column: str, words: Sequence[str], types: tuple[str, ...] | None) -> tuple[str, ...]:
+    tags = _strings(row, column)
+    if len(tags) != len(words):
+        raise UserError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word needs one")
+    for tag in tags:
+        if problem := tag_problem(tag, types):
+            raise UserError(f"{row.place}: {problem}")
+    return to_iob2(tags)
+
+
+def _strings(row: Row, column: str) -> list[str]:
+    values = row.value(column)
+    if not isinstance(values, list):
+        raise UserError(f"{row.place}: column {column!r}: {name_kind(values)} where a list is expected")
+    return [of_kind(value, str, f"{row.place}: {column}[{i}]") for i, value in enumerate(values)]

@@ -1,0 +1,28 @@
+"""Every task by the name that people type."""
+
+from bertworks.errors import UserError, did_you_mean
+from bertworks.tasks.conll import CONLL2003
+from bertworks.tasks.glue import GLUE_TASKS
+from bertworks.tasks.korean import KOREAN_TASKS
+from bertworks.tasks.nli import NLI_TASKS
+from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.swag import SWAG_TASKS
+from bertworks.tasks.task import Task
+
+TASKS: dict[str, Task] = {
+    task.name: task for task in (*GLUE_TASKS, SQUAD1, SQUAD2, *SWAG_TASKS, CONLL2003, *NLI_TASKS, *KOREAN_TASKS)
+}
+
+
+def find_task(name: str) -> Task:
+    """Return a task by its name, written as its makers write it or as here: `SST-2` is `sst2`."""
+    by_plain_name = {_plain(task.name): task for task in TASKS.values()}
+    task = by_plain_name.get(_plain(name))
+    if task is None:
+        hint = did_you_mean(name, list(TASKS))
+        raise UserError(f"no task is called {name[:60]!r}{hint}; `bertworks tasks` lists them all")
+    return task
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())

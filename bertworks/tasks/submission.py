@@ -1,0 +1,99 @@
+"""Result files in the form that each benchmark's makers read.
+
+GLUE: a TSV of index and prediction for each test set, and one zip of all of them; SQuAD: predictions, the scores of "no
+answer" and the best answers as JSON; CoNLL: word, right tag and predicted tag, as conlleval reads them. The same
+predictions give the same bytes: zip members are stored, not packed (a packer's version would show), and undated.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+from bertworks.tasks.examples import TagExample
+from bertworks.tasks.task import Task
+
+# The server's name for each test set, by task and split.
+GLUE_FILES = {
+    ("cola", "test"): "CoLA.tsv",
+    ("sst2", "test"): "SST-2.tsv",
+    ("mrpc", "test"): "MRPC.tsv",
+    ("stsb", "test"): "STS-B.tsv",
+    ("qqp", "test"): "QQP.tsv",
+    ("mnli", "test"): "MNLI-m.tsv",
+    ("mnli", "test-mismatched"): "MNLI-mm.tsv",
+    ("qnli", "test"): "QNLI.tsv",
+    ("rte", "test"): "RTE.tsv",
+    ("wnli", "test"): "WNLI.tsv",
+    ("ax", "test"): "AX.tsv",
+}
+_NO_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
+_READABLE_FILE = 0o100644 << 16
+
+
+def write_glue(folder: Path, task: Task, split: str, ids: Sequence[str], predictions: Sequence[str | float]) -> Path:
+    """Write a test set's predictions under the name and in the words that GLUE's server wants; return the file.
+
+    Args:
+        folder: where to write.
+        task: one of GLUE.
+        split: which of its test sets.
+        ids: the examples' ids, which are the server's indices.
+        predictions: a label or score for each.
+    """
+    if (task.name, split) not in GLUE_FILES:
+        raise UserError(f"GLUE takes no predictions for {split} of {task.title}")
+    path = folder / GLUE_FILES[task.name, split]
+    with atomic_write(path) as stream:
+        stream.write("index\tprediction\n")
+        for name, prediction in zip(ids, predictions, strict=True):
+            stream.write(f"{name}\t{_written(task, prediction)}\n")
+    return path
+
+
+def _written(task: Task, prediction: str | float) -> str:
+    if isinstance(prediction, str):
+        return task.words[prediction]
+    low, high = task.score_range or (prediction, prediction)
+    return f"{min(max(prediction, low), high):.6f}"
+
+
+def zip_glue(folder: Path, path: Path) -> list[str]:
+    """Pack all of a folder's GLUE predictions into one file for the server; return the names that are missing."""
+    names = sorted(GLUE_FILES.values())
+    there = [name for name in names if (folder / name).is_file()]
+    if not there:
+        raise UserError(f"{folder} has no predictions for GLUE; it would hold {', '.join(names)}")
+    with atomic_write(path, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name in there:
+            entry = zipfile.ZipInfo(name, _NO_DATE)
+            entry.external_attr, entry.create_system = _READABLE_FILE, 3
+            archive.writestr(entry, (folder / name).read_bytes())
+    return [name for name in names if name not in there]
+
+
+def write_answers(
+    folder: Path,
+    predictions: Mapping[str, str],
+    no_answer_scores: Mapping[str, float] | None = None,
+    best: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> None:
+    """Write `predictions.json`, and where given `null_odds.json` and `nbest_predictions.json`, by question id."""
+    files = {"predictions": predictions, "null_odds": no_answer_scores, "nbest_predictions": best}
+    for name, content in files.items():
+        if content is not None:
+            with atomic_write(folder / f"{name}.json") as stream:
+                json.dump(dict(content), stream, ensure_ascii=False, indent=1, allow_nan=False)
+                stream.write("\n")
+
+
+def write_conll(path: Path, examples: Iterable[TagExample], predicted: Iterable[Sequence[str]]) -> None:
+    """Write a line for each word: the word, its right tag where it is known, and the predicted one."""
+    with atomic_write(path) as stream:
+        for example, tags in zip(examples, predicted, strict=True):
+            columns = [example.words, *([] if example.tags is None else [example.tags]), tags]
+            stream.writelines(" ".join(line) + "\n" for line in zip(*columns, strict=True))
+            stream.write("\n")

@@ -1,0 +1,79 @@
+"""Which of several endings goes on a text: SWAG, sets in its form, and CODAH.
+
+BERT reads the context as its first segment, and the start of the next sentence with one ending as its second (4.4), so
+an ending here is what stands in the second segment.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from bertworks.errors import UserError
+from bertworks.tasks.examples import ChoiceExample, Skipped
+from bertworks.tasks.tables import Row, rows
+from bertworks.tasks.task import Defaults, Published, Source, Task
+
+_SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+_CODAH_COLUMNS = ("category", "prompt", *_SWAG_ENDINGS, "label")
+_SWAG_DEFAULTS = Defaults(epochs=3, batch_size=16, learning_rate=2e-5)
+
+
+def read_swag(paths: Sequence[Path], _: Skipped, *, is_labelled: bool = True) -> Iterator[ChoiceExample]:
+    """Yield the examples of files in SWAG's CSV."""
+    for path in paths:
+        for number, row in enumerate(rows(path)):
+            start = row.text("sent2")
+            endings = tuple(f"{start} {row.text(ending)}".strip() for ending in _SWAG_ENDINGS)
+            label = choice_of(row.word("label"), endings, row) if is_labelled else None
+            yield ChoiceExample(str(number), row.text("sent1"), endings, label)
+
+
+def read_codah(paths: Sequence[Path], _: Skipped) -> Iterator[ChoiceExample]:
+    """Yield the examples of CODAH's files: no column names, a category first, the right ending's number last."""
+    for path in paths:
+        for number, row in enumerate(rows(path, _CODAH_COLUMNS)):
+            endings = tuple(row.text(ending) for ending in _SWAG_ENDINGS)
+            yield ChoiceExample(str(number), row.text("prompt"), endings, choice_of(row.word("label"), endings, row))
+
+
+def choice_of(word: str, endings: Sequence[str], row: Row) -> int:
+    """Return the place of the right ending, from 0."""
+    if not (word.isascii() and word.isdigit() and int(word) < len(endings)):
+        raise UserError(f"{row.place}: {word[:60]!r} is not the number of an ending; allowed: 0 to {len(endings) - 1}")
+    return int(word)
+
+
+SWAG = Task(
+    name="swag", title="SWAG", kind="choose", summary="which of four endings goes on", is_pair=True,
+    splits={
+        "train": (Source(("train.csv",), read_swag),),
+        "dev": (Source(("val.csv",), read_swag),),
+        "test": (Source(("test.csv",), partial(read_swag, is_labelled=False)),),
+    },
+    homes=("swag", "SWAG", "swag/data", "data", ""), metrics=("accuracy",),
+    published=Published("Table 4, dev", "81.6", "86.6"), defaults=_SWAG_DEFAULTS,
+)  # fmt: skip
+
+SWAG_LIKE = Task(
+    name="swag-like", title="SWAG-like choice from novels", kind="choose", is_pair=True,
+    summary="which of four sentences comes next; derived, not SWAG",
+    splits={
+        "train": (Source(("swag_like_train.csv",), read_swag),),
+        "dev": (Source(("swag_like_val.csv",), read_swag),),
+    },
+    homes=("derived", "swag-like", ""), metrics=("accuracy",), defaults=_SWAG_DEFAULTS,
+)  # fmt: skip
+
+
+def _codah(fold: int) -> Task:
+    """Return one fold of CODAH's cross-validation, which has five."""
+    folder = f"cv_split/fold_{fold}"
+    return Task(
+        name=f"codah-{fold}" if fold else "codah", title=f"CODAH, fold {fold}", kind="choose", is_pair=True,
+        summary="which of four endings makes sense" if fold == 0 else f"the same, fold {fold} of 0 to 4",
+        splits={split: (Source((f"{folder}/{split}.tsv",), read_codah),) for split in ("train", "dev", "test")},
+        homes=("codah", "codah/data", "data", ""), metrics=("accuracy",), defaults=_SWAG_DEFAULTS,
+    )  # fmt: skip
+
+
+SWAG_TASKS = (SWAG, SWAG_LIKE, *map(_codah, range(5)))

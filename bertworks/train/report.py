@@ -1,0 +1,113 @@
+"""`RUN/report.html`: what a run was and how it went, as one page that loads nothing and needs no script.
+
+The page is made from the run folder alone (recipe, logs, samples, and the shapes of its model), at the end of a run and
+again whenever it is asked for. All that comes from files is escaped. `sample_page.py` makes the part with the samples.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from string import Template
+
+from bertworks import __version__
+from bertworks.chart import Curve, chart, chart_style
+from bertworks.files import atomic_write
+from bertworks.page_files import content_hash, escaped, page_file
+from bertworks.train.run_facts import KINDS, Run, facts_of, median_speed, points_of, read_run
+from bertworks.train.sample_page import samples_section
+
+REPORT_FILE = "report.html"
+_LARGEST_LOSS = 50  # of which a perplexity can be told in digits
+
+
+def write_report(run: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run folder, into it or to another place, and return where it lies."""
+    target = Path(out) if out else Path(run) / REPORT_FILE
+    page = report_page(read_run(Path(run)))
+    with atomic_write(target) as stream:
+        stream.write(page)
+    return target
+
+
+def report_page(run: Run) -> str:
+    """Return the page's text, to be written as UTF-8."""
+    style = page_file("report", "style.css") + chart_style()
+    return Template(page_file("report", "page.html")).substitute(
+        title=escaped(run.name),
+        summary=escaped(_summary(run)),
+        tiles="".join(_tiles(run)),
+        charts="".join(_charts(run)),
+        facts="".join(_table(title, rows) for title, rows in facts_of(run).items()),
+        samples=samples_section(run.samples),
+        recipe=escaped(run.recipe_text),
+        version=escaped(__version__),
+        style=style,
+        style_hash=content_hash(style),
+    )
+
+
+def _summary(run: Run) -> str:
+    model, most = run.recipe.model, run.recipe.train.max_steps
+    size = f" with {run.num_parameters:,} parameters" if run.num_parameters else ""
+    step = max((line["step"] for line in (*run.training, *run.holdout)), default=0)
+    steps = f"{step:,} steps" if step >= most else f"{step:,} of at most {most:,} steps"
+    tokens = f"{run.training[-1]['tokens']:,}" if run.training else "no"
+    return f"A {model.kind.upper()} of size {model.preset}{size}, after {steps} and {tokens} tokens."
+
+
+def _tiles(run: Run) -> Iterable[str]:
+    """Give the figures at the end: of documents kept aside where there are any, else of training."""
+    last = {name.removeprefix("holdout_"): value for name, value in run.holdout[-1].items()} if run.holdout else {}
+    where = "held out" if last else "in training"
+    last = last or dict(run.training[-1] if run.training else {})
+    for kind in run.kinds:
+        name, accuracy, loss = KINDS[kind], last.get(f"{kind}_accuracy"), last.get(f"{kind}_loss")
+        if accuracy is not None:
+            yield _tile(f"{name} accuracy, {where}", f"{accuracy:.1%}", _accuracy_note(run, kind))
+        if kind != "nsp" and loss is not None and loss < _LARGEST_LOSS:
+            yield _tile(f"{name} perplexity, {where}", _perplexity(loss), f"loss {loss:.3f}")
+    if (loss := last.get("loss")) is not None:
+        yield _tile(f"Loss, {where}", f"{loss:.3f}", "of all tasks together" if len(run.kinds) > 1 else "")
+    if speed := median_speed(run):
+        yield _tile("Tokens a second", f"{speed:,.0f}", "the median")
+
+
+def _accuracy_note(run: Run, kind: str) -> str:
+    majority = run.samples.next_majority if run.samples else None
+    if kind == "nsp":
+        return f"majority share {majority:.1%}" if majority is not None and run.holdout else ""
+    in_training = run.training[-1].get(f"{kind}_accuracy") if run.training and run.holdout else None
+    return f"in training {in_training:.1%}" if in_training is not None else ""
+
+
+def _perplexity(loss: float) -> str:
+    return f"{math.exp(loss):,.1f}" if loss < math.log(1_000) else f"{math.exp(loss):,.0f}"
+
+
+def _tile(name: str, value: str, beside: str) -> str:
+    return (
+        f'<div class="tile"><p class="name">{escaped(name)}</p><p class="value">{escaped(value)}</p>'
+        f'<p class="beside">{escaped(beside)}</p></div>'
+    )
+
+
+def _charts(run: Run) -> Iterable[str]:
+    yield chart("Loss", _both(run, "loss"))
+    for kind in run.kinds:
+        yield chart(f"{KINDS[kind]} accuracy", _both(run, f"{kind}_accuracy"), percent=True)
+    rate = [Curve("last", points_of(run.training, "lr"))]
+    yield chart("Learning rate", rate, from_zero=True, is_noisy=False)
+    yield chart("Tokens a second", [Curve("last", points_of(run.timing, "tokens_per_second"))], from_zero=True)
+    yield chart("Norm of all gradients", [Curve("last", points_of(run.training, "grad_norm"))], from_zero=True)
+
+
+def _both(run: Run, name: str) -> list[Curve]:
+    return [
+        Curve("training", points_of(run.training, name)),
+        Curve("held out", points_of(run.holdout, f"holdout_{name}")),
+    ]
+
+
+def _table(title: str, rows: Mapping[str, str]) -> str:
+    lines = (f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(value)}</td></tr>' for name, value in rows.items())
+    return f"<table><caption>{escaped(title)}</caption><tbody>{''.join(lines)}</tbody></table>"

@@ -1,0 +1,314 @@
+"""Your own files: what is guessed and said, what is refused, and one dataset whatever the form."""
+
+import json
+
+import pytest
+
+from bertworks.errors import UserError
+from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TextExample
+from bertworks.tasks.measure import measure
+from bertworks.tasks.own import open_own
+from bertworks.tasks.own_columns import Columns
+
+RECORDS = [
+    {"review": "so good", "stars": "good", "id": "a"},
+    {"review": "so, bad", "stars": "bad", "id": "b"},
+    {"review": "meh", "stars": "fair", "id": "c"},
+]
+
+
+def as_csv(records):
+    quoted = (",".join(f'"{value}"' for value in record.values()) for record in records)
+    return "\n".join([",".join(records[0]), *quoted])
+
+
+def as_tsv(records):
+    return "\n".join(["\t".join(records[0]), *("\t".join(record.values()) for record in records)])
+
+
+def as_json_lines(records):
+    return "\n".join(map(json.dumps, records))
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("a.csv", as_csv), ("a.tsv", as_tsv), ("a.jsonl", as_json_lines), ("a.json", json.dumps)]
+)
+def test_every_form_gives_the_same_dataset(write, name, written):
+    dataset = open_own("classify", {"train": write(name, written(RECORDS))})
+    assert dataset.task.labels == ("bad", "fair", "good")
+    assert list(dataset.examples("train")) == [
+        TextExample("a", "so good", None, "good"),
+        TextExample("b", "so, bad", None, "bad"),
+        TextExample("c", "meh", None, "fair"),
+    ]
+    assert dataset.notes == (
+        f"{name}: text from 'review' (guessed); label from 'stars' (guessed); id from 'id' (guessed)",
+    )
+
+
+def test_parquet_gives_it_too(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1, 0, None]}), tmp_path / "a.parquet")
+    dataset, skipped = open_own("classify", {"train": tmp_path / "a.parquet"}), Skipped()
+    assert dataset.task.labels == ("0", "1")
+    assert [example.label for example in dataset.examples("train", skipped)] == ["1", "0"]
+    assert skipped.counts == {"rows without a label": 1}
+
+
+def test_a_pair_is_found_and_what_is_not_used_is_said(write):
+    path = write("a.tsv", "premise\thypothesis\tgold_label\tgenre\nA\tB\tyes\tx\nC\tD\tno\tx\n")
+    dataset = open_own("classify", {"train": path})
+    assert dataset.task.is_pair
+    assert next(dataset.examples("train")) == TextExample("0", "A", "B", "yes")
+    assert dataset.notes[0].endswith("not used: 'genre'")
+
+
+def test_named_columns_go_over_guesses(write):
+    path = write("a.csv", "text,summary,label,topic\nlong,short,1,sport\nlong,brief,0,art\n")
+    dataset = open_own("classify", {"train": path}, Columns(text="summary", label=("topic",)))
+    assert [(example.first, example.label) for example in dataset.examples("train")] == [
+        ("short", "sport"),
+        ("brief", "art"),
+    ]
+    assert "text from 'summary'; label from 'topic'; not used: 'text', 'label'" in dataset.notes[0]
+
+
+def test_one_column_left_over_is_the_text(write):
+    dataset = open_own("classify", {"train": write("a.csv", "이것,label\n좋다,1\n싫다,0\n")})
+    assert [example.first for example in dataset.examples("train")] == ["좋다", "싫다"]
+
+
+def test_columns_that_cannot_be_guessed_are_asked_for_with_the_list(write, refusal):
+    path = write("a.csv", "one,two,three\na,b,c\n")
+    words = refusal(lambda: open_own("classify", {"train": path}))
+    assert "which column is the text?" in words
+    assert "there are: 'one', 'two', 'three'" in words
+    words = refusal(lambda: open_own("classify", {"train": path}, Columns(text="one")))
+    assert "which column is the label?" in words
+    words = refusal(lambda: open_own("classify", {"train": path}, Columns(text="four")))
+    assert "no column 'four'; there are: 'one', 'two', 'three'" in words
+
+
+def test_labels_that_are_numbers_are_in_their_order(write):
+    path = write("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, -1, 2)))
+    assert open_own("classify", {"train": path}).task.labels == ("-1", "2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("labels", "ordered"),
+    [(["--1", "2"], ("--1", "2")), (["1", "01"], ("01", "1")), (["9" * 5_000, "1"], ("1", "9" * 5_000))],
+)
+def test_labels_that_only_look_like_numbers_are_words(write, labels, ordered):
+    path = write("a.csv", "text,label\n" + "".join(f"t,{label}\n" for label in labels))
+    assert open_own("classify", {"train": path}).task.labels == ordered
+
+
+def test_a_label_that_only_dev_has_is_told_with_its_line(write, refusal):
+    train, dev = write("a.csv", "text,label\na,x\nb,y\n"), write("b.csv", "text,label\na,x\nb,z\n")
+    dataset = open_own("classify", {"train": train, "dev": dev})
+    assert "b.csv:3: 'z' is not a label here; allowed: x, y" in refusal(dataset.examples("dev"))
+
+
+def test_a_test_file_may_lack_labels_and_a_dev_file_may_not(write, refusal):
+    train, bare = write("a.csv", "text,label\na,x\nb,y\n"), write("b.csv", "text\na\n")
+    dataset = open_own("classify", {"train": train, "test": bare}, Columns(label=("label",)))
+    assert list(dataset.examples("test")) == [TextExample("0", "a", None, None)]
+    assert "no column 'label'" in refusal(
+        lambda: open_own("classify", {"train": train, "dev": bare}, Columns(label=("label",)))
+    )
+    assert "which column is the label?" in refusal(lambda: open_own("classify", {"train": train, "dev": bare}))
+
+
+def test_a_models_labels_take_the_place_of_a_train_file(write, refusal):
+    path = write("b.csv", "text,label\na,x\n")
+    dataset = open_own("classify", {"test": path}, labels=["y", "x"])
+    assert dataset.task.labels == ("y", "x")
+    assert [example.label for example in dataset.examples("test")] == ["x"]
+    assert "the labels are not known" in refusal(lambda: open_own("classify", {"test": path}))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("text,label\na,x\nb,x\n", "has 1 label; there must be at least 2"),  # one class only
+        ("text,label\na,x\n", "has 1 label"),  # one example
+        ("text,label\n", "has no rows"),
+        (
+            "text,label\n" + "".join(f"a,{i}.5\n" for i in range(150)),
+            "150 different values in 150 rows; is it the label?",
+        ),
+        ('text,label\na,x\nb,"y\n', "a.csv:3: not CSV"),
+        ("text,label\na,x\nb\n", "a.csv:3: 1 columns where 2"),
+    ],
+)
+def test_a_file_that_teaches_nothing_is_refused(write, refusal, content, words):
+    """T9: one class, one example, no rows, labels that are none, a broken row."""
+    assert words in refusal(lambda: open_own("classify", {"train": write("a.csv", content)}))
+
+
+def test_too_many_labels_are_noticed_before_the_memory_is_full(write, refusal, monkeypatch):
+    monkeypatch.setattr("bertworks.tasks.own._MAX_LABELS", 200)
+    path = write("a.csv", "text,label\n" + "".join(f"a,{i}.5\n" for i in range(10_000)))
+    assert "in 201 rows" in refusal(lambda: open_own("classify", {"train": path}))
+    path = write("b.csv", "text,label\n" + "".join(f"a,{i}\n" * 5 for i in range(10_000)))
+    assert "201 different values" in refusal(lambda: open_own("classify", {"train": path}))
+
+
+@pytest.mark.parametrize("value", [["x"], {"a": 1}])
+def test_a_label_that_is_a_list_or_an_object_is_told_with_its_line(write, refusal, value):
+    path = write("a.jsonl", as_json_lines([{"text": "a", "label": "x"}, {"text": "b", "label": value}]))
+    assert "a.jsonl:2: column 'label': " in refusal(lambda: open_own("classify", {"train": path}))
+
+
+def test_scores_are_numbers_and_nothing_else(write, refusal):
+    path = write("a.csv", "text,score\na,-3.5\nb,1e3\n")
+    dataset = open_own("regress", {"train": path})
+    assert [example.label for example in dataset.examples("train")] == [-3.5, 1000.0]
+    assert dataset.task.labels == ()
+    for word in ("nan", "inf", "1,5"):
+        bad = open_own("regress", {"train": write("b.tsv", f"text\tscore\na\t1\nb\t{word}\n")})
+        assert f"b.tsv:3: '{word}' is not a score; it must be a number" in refusal(bad.examples("train"))
+
+
+@pytest.mark.parametrize("cell", ["a|b", "a;b", '"a, b"', '"[""a"", ""b""]"'])
+def test_several_labels_are_a_list_in_a_cell(write, cell):
+    path = write("m.csv", f"text,labels\nt,{cell}\nt,b\nt,\n")
+    dataset = open_own("multilabel", {"train": path})
+    assert dataset.task.labels == ("a", "b")
+    assert [example.label for example in dataset.examples("train")] == [("a", "b"), ("b",), ()]
+
+
+def test_a_list_in_a_cell_that_is_none_is_told_with_its_line(write, refusal):
+    path = write("m.csv", 'text,labels\nt,"[""a"""\n')
+    assert "m.csv:2: '[\"a\"' is not a list of labels" in refusal(lambda: open_own("multilabel", {"train": path}))
+
+
+def test_several_labels_are_a_list_in_json_or_a_column_each(write, refusal):
+    path = write("m.jsonl", as_json_lines([{"text": "t", "labels": ["b", "a", "b"]}, {"text": "t", "labels": []}]))
+    dataset = open_own("multilabel", {"train": path})
+    assert [example.label for example in dataset.examples("train")] == [("b", "a"), ()]
+    path = write("c.csv", "text,toxic,insult\nt,1,0\nt,0,0\nt,1,1\n")
+    columns = Columns(label=("toxic", "insult"))
+    dataset = open_own("multilabel", {"train": path}, columns)
+    assert dataset.task.labels == ("toxic", "insult")
+    gold = [example.label for example in dataset.examples("train")]
+    assert gold == [("toxic",), (), ("toxic", "insult")]
+    assert measure(dataset.task, gold, gold)["f1"] == 1
+    wrong = open_own("multilabel", {"train": write("d.csv", "text,toxic,insult\nt,1,2\n")}, columns)
+    assert "d.csv:2: '2' is not a label here; allowed: 0, 1, false, true" in refusal(wrong.examples("train"))
+    assert "'multilabel'" in refusal(lambda: open_own("classify", {"train": path}, columns))
+
+
+def test_choices_are_columns_or_a_list(write, refusal):
+    expected = [ChoiceExample("0", "I am", ("old", "new"), 1)]
+    path = write("c.csv", "context,ending0,ending1,label\nI am,old,new,1\n")
+    assert list(open_own("choose", {"train": path}).examples("train")) == expected
+    path = write("c.jsonl", '{"prompt": "I am", "choices": ["old", "new"], "label": 1}')
+    assert list(open_own("choose", {"train": path}).examples("train")) == expected
+    path = write("d.jsonl", '{"prompt": "I am", "choices": ["old", 7], "label": 1}')
+    assert "d.jsonl:1: choices[1]: a whole number where a string" in refusal(
+        open_own("choose", {"train": path}).examples("train")
+    )
+    path = write("e.jsonl", '{"prompt": "I am", "choices": ["old"], "label": 0}')
+    assert "1 endings; a choice needs two" in refusal(open_own("choose", {"train": path}).examples("train"))
+    path = write("f.csv", "context,ending0,ending1,label\nI am,old,new,2\n")
+    assert "f.csv:2: '2' is not the number of an ending" in refusal(
+        open_own("choose", {"train": path}).examples("train")
+    )
+
+
+def test_questions_come_from_squads_json_or_from_rows(write):
+    context = "It rises in the Alps."
+    expected = SpanExample("0", "Where?", context, (Answer(16, "Alps"),), False)
+    answer = {"text": "Alps", "answer_start": 16}
+    qa = {"id": "0", "question": "Where?", "answers": [answer]}
+    squad = {"data": [{"paragraphs": [{"context": context, "qas": [qa]}]}]}
+    lists = {"question": "Where?", "context": context, "answers": {"text": ["Alps"], "answer_start": [16]}}
+    files = [
+        write("a.json", json.dumps(squad)),
+        write("b.csv", f"question,context,answer\nWhere?,{context},Alps\n"),
+        write("c.tsv", f"question\tcontext\tanswer\tanswer_start\nWhere?\t{context}\tAlps\t16\n"),
+        write("d.jsonl", json.dumps(lists)),
+        write("e.json", json.dumps([lists])),
+    ]
+    for path in files:
+        assert list(open_own("answer", {"train": path}).examples("train")) == [expected], path.name
+
+
+def test_questions_with_the_same_id_are_refused(write, refusal):
+    path = write("a.csv", "id,question,context,answer\n7,Where?,A b,b\n7,Why?,A b,b\n")
+    assert "two questions have the id '7'" in refusal(lambda: open_own("answer", {"train": path}))
+
+
+def test_an_empty_answer_says_that_there_is_none(write):
+    path = write(
+        "a.csv", "question,context,answer\nWhere?,In the Alps.,Alps\nWhy?,In the Alps.,\nWho?,In the Alps.,Rhine\n"
+    )
+    dataset, skipped = open_own("answer", {"train": path}), Skipped()
+    assert dataset.task.has_impossible
+    assert [example.is_impossible for example in dataset.examples("train", skipped)] == [False, True]
+    assert skipped.counts == {"questions whose answer is not in the context": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 answers and 1 places"),
+        ({"answers": {"text": [7], "answer_start": [1]}}, "answer: a whole number where a string"),
+        ({"answers": "a", "answer_start": "one"}, "'one' is not the place of an answer"),
+        ({"answers": "a", "answer_start": -1}, "'-1' is not the place of an answer"),
+        ({"answers": "a", "context": None}, "column 'context': null where a string"),
+    ],
+)
+def test_a_wrong_answer_is_told_with_its_line(write, refusal, record, words):
+    path = write("a.jsonl", json.dumps({"question": "?", "context": "a", **record}))
+    told = refusal(lambda: list(open_own("answer", {"train": path}).examples("train")))
+    assert "a.jsonl:1: " in told
+    assert words in told
+
+
+def test_tags_come_from_columns_or_from_records(write, refusal):
+    lines = write("a.txt", "Rolf B-PER\nhere O\n\nBonn B-LOC\n")
+    records = [{"tokens": ["Rolf", "here"], "ner_tags": ["B-PER", "O"]}, {"tokens": ["Bonn"], "ner_tags": ["B-LOC"]}]
+    record_file = write("a.jsonl", as_json_lines(records))
+    for path in (lines, record_file):
+        dataset = open_own("tag", {"train": path})
+        assert dataset.task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+        assert [(example.words, example.tags) for example in dataset.examples("train")] == [
+            (["Rolf", "here"], ("B-PER", "O")),
+            (["Bonn"], ("B-LOC",)),
+        ]
+    dev = write("b.conll", "Bonn B-GPE\n")
+    dataset = open_own("tag", {"train": lines, "dev": dev})
+    assert "b.conll:1: 'B-GPE' has a type that is not known here; allowed: LOC, PER" in refusal(dataset.examples("dev"))
+    assert "every tag is O" in refusal(lambda: open_own("tag", {"train": write("c.txt", "a O\n")}))
+    assert "words without tags" in refusal(lambda: open_own("tag", {"train": write("d.csv", "a,O\n")}))
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"tokens": ["a"], "tags": []}, "1 words and 0 tags"),
+        ({"tokens": "a b", "tags": ["O", "O"]}, "column 'tokens': a string where a list"),
+        ({"tokens": ["a", 3], "tags": ["O", "O"]}, "tokens[1]: a whole number where a string"),
+        ({"tokens": ["a"], "tags": [1]}, "tags[0]: a whole number where a string"),
+        ({"tokens": ["a"], "tags": ["PER"]}, "'PER' is not a tag"),
+    ],
+)
+def test_a_wrong_tagged_record_is_told_with_its_line(write, refusal, record, words):
+    path = write("a.jsonl", json.dumps(record))
+    told = refusal(lambda: open_own("tag", {"train": path}))
+    assert "a.jsonl:1: " in told
+    assert words in told
+
+
+def test_a_kind_that_there_is_not_is_answered_with_the_nearest(write):
+    with pytest.raises(UserError, match=r"'clasify' is not a kind of task \(did you mean 'classify'\?\)"):
+        open_own("clasify", {})
+
+
+def test_empty_texts_are_counted_not_hidden(write):
+    path = write("a.csv", 'text,label\n" ",x\nb,y\n,x\nc,x\n')
+    dataset, skipped = open_own("classify", {"train": path}), Skipped()
+    assert [example.first for example in dataset.examples("train", skipped)] == ["b", "c"]
+    assert skipped.counts == {"rows without a text": 2}

@@ -1,0 +1,145 @@
+"""A dev set split off: the same one again, of every class a share, and nothing on both sides."""
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bertworks.errors import UserError
+from bertworks.tasks.examples import Skipped
+from bertworks.tasks.own import open_own
+from bertworks.tasks.registry import TASKS
+from bertworks.tasks.splits import class_weights, positive_weights, split_off_dev
+from bertworks.tasks.task import open_dataset
+
+ROWS = [f"text number {i},{'rare' if i % 10 == 0 else 'common'}" for i in range(400)]
+
+
+def texts(dataset, split):
+    return [example.first for example in dataset.examples(split)]
+
+
+def own(write, rows, name="a.csv"):
+    return open_own("classify", {"train": write(name, "\n".join(["text,label", *rows]))})
+
+
+def test_train_and_dev_are_the_whole_and_share_nothing(write):
+    divided = split_off_dev(own(write, ROWS))
+    train, dev = texts(divided, "train"), texts(divided, "dev")
+    assert not set(train) & set(dev)
+    assert sorted(train + dev) == sorted(row.split(",")[0] for row in ROWS)
+    assert len(dev) == 40
+    assert divided.notes[-1] == "dev: 40 of the 400 examples of train, split off"
+
+
+def test_every_class_gives_its_share(write):
+    divided = split_off_dev(own(write, ROWS), share=0.2)
+    assert Counter(example.label for example in divided.examples("dev")) == {"rare": 8, "common": 72}
+
+
+def test_the_choice_is_the_same_again_and_another_with_another_seed(write):
+    dataset = own(write, ROWS)
+    assert texts(split_off_dev(dataset), "dev") == texts(split_off_dev(dataset), "dev")
+    assert set(texts(split_off_dev(dataset), "dev")) != set(texts(split_off_dev(dataset, seed=1), "dev"))
+
+
+def test_the_choice_is_made_by_content_not_by_order(write):
+    shuffled = random.Random(5).sample(ROWS, len(ROWS))
+    first = split_off_dev(own(write, ROWS))
+    second = split_off_dev(own(write, shuffled, "b.csv"))
+    assert set(texts(first, "dev")) == set(texts(second, "dev"))
+
+
+def test_a_text_that_comes_twice_is_on_one_side(write):
+    divided = split_off_dev(own(write, [*ROWS, *ROWS]))
+    assert not set(texts(divided, "train")) & set(texts(divided, "dev"))
+    assert len(texts(divided, "dev")) == 80
+
+
+def test_rows_that_teach_nothing_do_not_go_to_dev(write):
+    divided, skipped = split_off_dev(own(write, [*ROWS, *[" ,rare"] * 400])), Skipped()
+    assert all(text.strip() for text in texts(divided, "dev"))
+    list(divided.examples("train", skipped))
+    assert skipped.counts == {"rows without a text": 400}
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 9])
+def test_a_handful_still_gives_someone_to_dev(write, num_rows):
+    divided = split_off_dev(own(write, [f"t{i},{i % 2}" for i in range(num_rows)]))
+    assert len(texts(divided, "dev")) == 1
+    assert len(texts(divided, "train")) == num_rows - 1
+
+
+@pytest.mark.parametrize("rows", [["same,x", "same,y"], ["same,x", "same,x", " ,y"]])
+def test_what_cannot_be_divided_is_refused(write, rows):
+    with pytest.raises(UserError, match="too few to split off a dev set"):
+        split_off_dev(own(write, rows))
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+def test_a_share_is_between_none_and_all(write, share):
+    with pytest.raises(UserError, match="choose a share between 0 and 1"):
+        split_off_dev(own(write, ROWS), share)
+
+
+def test_a_missing_split_cannot_be_divided(write):
+    with pytest.raises(UserError, match="no dev split"):
+        split_off_dev(own(write, ROWS), origin="dev")
+
+
+def test_a_dev_set_may_stand_in_for_a_train_set_and_says_so(write, tmp_path):
+    write("xnli.dev.ko.tsv", "sentence1\tsentence2\tgold_label\n" + "".join(f"가{i}\t나\tneutral\n" for i in range(50)))
+    divided = split_off_dev(open_dataset(TASKS["kornli"], tmp_path), origin="dev")
+    assert (len(texts(divided, "train")), len(texts(divided, "dev"))) == (45, 5)
+    assert divided.notes == ("dev: 5 of the 50 examples of dev, split off",)
+
+
+def test_a_test_set_that_was_divided_is_no_test_set_any_more(write, tmp_path):
+    write("naver-ner/test.tsv", "".join(f"가{i} 나\tPER-B O\n" for i in range(50)))
+    assert set(split_off_dev(open_dataset(TASKS["naver-ner"], tmp_path), origin="test").found) == {"train", "dev"}
+
+
+def test_questions_about_one_context_stay_together(write, tmp_path):
+    paragraphs = [
+        {
+            "context": f"context {i}",
+            "qas": [{"id": f"{i}-{j}", "question": "?", "answers": [{"text": "context"}]} for j in range(5)],
+        }
+        for i in range(40)
+    ]
+    write("train-v1.1.json", json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    divided = split_off_dev(open_dataset(TASKS["squad1"], tmp_path))
+    contexts = {split: {example.context for example in divided.examples(split)} for split in ("train", "dev")}
+    assert not contexts["train"] & contexts["dev"]
+    assert len(list(divided.examples("dev"))) == 20
+
+
+def test_sentences_of_one_document_stay_together(write, tmp_path):
+    documents = "".join(f"-DOCSTART- O\n\nfirst{i} O\n\n" + "word B-PER\n\n" * 3 for i in range(30))
+    write("eng.train", documents)
+    divided = split_off_dev(open_dataset(TASKS["conll2003"], tmp_path))
+    numbers = {split: {example.document for example in divided.examples(split)} for split in ("train", "dev")}
+    assert not numbers["train"] & numbers["dev"]
+    assert len(list(divided.examples("dev"))) == 12
+
+
+def test_weighted_classes_count_alike():
+    labels = ["a"] * 6 + ["b"] * 3 + ["c"] * 1
+    weights = dict(zip("abcd", class_weights(labels, "abcd"), strict=True))
+    totals = {label: weights[label] * count for label, count in Counter(labels).items()}
+    assert totals == pytest.approx(dict.fromkeys("abc", 10 / 3))
+    assert weights["d"] == 0
+    assert sum(weights[label] for label in labels) == pytest.approx(len(labels))
+
+
+def test_class_weights_are_scikit_learns():
+    sklearn = pytest.importorskip("sklearn.utils.class_weight", reason="NO COMPARISON WITH scikit-learn: not installed")
+    labels = ["a", "b", "b", "c", "c", "c", "c"]
+    expected = sklearn.compute_class_weight("balanced", classes=np.unique(labels), y=labels)
+    assert class_weights(labels, "abc") == pytest.approx(list(expected))
+
+
+def test_a_label_of_several_weighs_as_many_as_lack_it():
+    assert positive_weights([("a",), ("a", "b"), (), ("a",)], "abc") == pytest.approx([1 / 3, 3, 1])

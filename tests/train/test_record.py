@@ -1,0 +1,125 @@
+"""A run's record: both logs, the events and the view hear the same, and a run that goes on continues them."""
+
+import json
+import os
+import time
+from contextlib import closing
+
+import pytest
+import torch
+
+from bertworks.train import meter as meter_module
+from bertworks.train.loop import Place
+from bertworks.train.meter import Meter, used_memory
+from bertworks.train.record import Record
+from bertworks.train.settings import TrainSettings
+from bertworks.train.status import About
+
+CPU = torch.device("cpu")
+START = Place()
+ABOUT = About("run", TrainSettings(max_steps=100), ("mlm",))
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def recorded(run, steps, start=START, seen=None):
+    """Record steps of 50 tokens and half a second; evaluate and save at every fourth."""
+
+    def view(news, status):
+        if seen is not None:
+            seen.append((news, status.step, status.holdout.get("loss"), status.saved_step))
+
+    with closing(Record(run, start, ABOUT, CPU, view, is_new=start == START)) as record:
+        for step in steps:
+            seconds = start.seconds + 0.5 * (step - start.step)
+            record.train(Place(step=step, tokens=50 * step, seconds=seconds), {"loss": 1 / step, "lr": 0.1})
+            if step % 4 == 0:
+                record.evaluate(step, {"holdout_loss": 2 / step})
+                record.sync()
+                record.save(step)
+
+
+def test_metrics_hold_what_comes_again_and_timing_what_does_not(tmp_path):
+    before = time.time()
+    recorded(tmp_path, range(1, 5))
+    assert lines_of(tmp_path / "metrics.jsonl") == [
+        *({"step": step, "loss": 1 / step, "lr": 0.1} for step in range(1, 5)),
+        {"step": 4, "holdout_loss": 0.5},
+    ]
+    timing = lines_of(tmp_path / "timing.jsonl")
+    assert [(line["step"], line["seconds"], line["tokens_per_second"]) for line in timing] == [
+        (step, 0.5 * step, 100.0) for step in range(1, 5)
+    ]
+    assert all(before - 0.001 <= line["time"] <= time.time() + 0.001 for line in timing)
+    assert all(line["memory_bytes"] > 10_000_000 for line in timing)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    for tag in (b"train/loss", b"lr", b"tokens_per_second", b"holdout/loss"):
+        assert tag in events.read_bytes()
+
+
+def test_the_view_hears_all_news_with_the_status_behind_it(tmp_path):
+    seen = []
+    recorded(tmp_path, range(3, 5), seen=seen)
+    assert seen == [
+        ("begin", 0, None, None),
+        ("train", 3, None, None),
+        ("train", 4, None, None),
+        ("evaluate", 4, 0.5, None),
+        ("save", 4, 0.5, 4),
+    ]
+
+
+def test_a_run_that_goes_on_drops_what_it_will_make_again(tmp_path):
+    """P1: and its metrics end up as those of a run that was never stopped."""
+    for name, end in (("whole", 9), ("parts", 7)):
+        (tmp_path / name).mkdir()
+        recorded(tmp_path / name, range(1, end))
+    seen = []
+    recorded(tmp_path / "parts", range(5, 9), Place(step=4, tokens=200), seen)
+    whole, parts = (tmp_path / name / "metrics.jsonl" for name in ("whole", "parts"))
+    assert parts.read_bytes() == whole.read_bytes()
+    assert seen[0] == ("begin", 4, 0.5, 4)
+
+
+def test_a_checkpoint_can_count_on_both_logs(tmp_path, monkeypatch):
+    synced = []
+    with closing(Record(tmp_path, Place(), ABOUT, CPU)) as record:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+        record.sync()
+    assert sorted(synced) == sorted((tmp_path / name).stat().st_ino for name in ("metrics.jsonl", "timing.jsonl"))
+
+
+def test_the_speed_is_that_since_the_line_before_also_after_a_resume():
+    meter = Meter(Place(step=100, tokens=1_000_000, seconds=0.0), CPU)
+    assert meter.read(Place(tokens=1_000_500, seconds=5.0))["tokens_per_second"] == pytest.approx(100)
+    assert meter.read(Place(tokens=1_002_500, seconds=10.0))["tokens_per_second"] == pytest.approx(400)
+    assert meter.read(Place(tokens=1_002_600, seconds=10.0))["tokens_per_second"] > 0
+
+
+def test_memory_on_a_cpu_is_what_the_process_holds():
+    before = used_memory(CPU)
+    held = torch.ones(25_000_000)
+    assert 50e6 < used_memory(CPU) - before < 200e6
+    assert held.sum() == 25_000_000
+
+
+def test_memory_on_a_gpu_is_the_most_that_tensors_took(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
+    assert used_memory(torch.device("cuda")) == 123
+
+
+def test_where_there_is_no_proc_the_most_that_it_ever_held_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(meter_module, "_STATM", tmp_path / "nowhere")
+    assert used_memory(CPU) > 10_000_000
+
+
+def test_a_line_costs_the_loop_a_fraction_of_a_millisecond(tmp_path):
+    with closing(Record(tmp_path, Place(), ABOUT, CPU)) as record:
+        for step in range(20):
+            record.train(Place(step=step), {"loss": 1.0})
+        started = time.perf_counter()
+        for step in range(20, 220):
+            record.train(Place(step=step), {"loss": 1.0, "mlm_accuracy": 0.5, "grad_norm": 1.0, "lr": 1e-4})
+        assert (time.perf_counter() - started) / 200 < 0.005

@@ -1,0 +1,129 @@
+"""What a whole run leaves for people: its report, its events, lines on the error stream; and `bertworks report`."""
+
+import json
+import os
+import signal
+
+import pytest
+import tiny_runs
+import torch
+
+from bertworks.errors import UserError
+from bertworks.train import pretrain as module
+from bertworks.train.pretrain import Session, pretrain
+from bertworks.train.samples import read_samples
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    torch.set_num_threads(1)
+    run, seen = tmp_path_factory.mktemp("told") / "run", []
+    outcome = pretrain(
+        tiny_runs.recipe(), data=data, out=run, device="cpu", view=lambda news, status: seen.append((news, status.step))
+    )
+    return run, outcome, seen
+
+
+def test_a_run_leaves_a_report_with_its_last_figures(finished):
+    run, outcome, _ = finished
+    page = (run / "report.html").read_text()
+    assert f"{outcome.metrics['holdout_mlm_accuracy']:.1%}" in page
+    assert "after 40 steps" in page
+    samples = read_samples(run)
+    assert len(samples.samples) == 6
+    assert 0.5 <= samples.next_majority <= 1
+    assert samples.counts["holdout"]["tokens"] > 0
+
+
+def test_the_number_of_parameters_is_that_of_the_network(finished, data):
+    session = Session(tiny_runs.recipe(), module.Dataset(data), None, torch.device("cpu"), None)
+    num_parameters = sum(parameter.numel() for parameter in session.net.parameters())
+    assert f"with {num_parameters:,} parameters" in (finished[0] / "report.html").read_text()
+
+
+def test_events_are_written_and_the_view_is_told(finished):
+    run, _, seen = finished
+    (events,) = (run / "tensorboard").iterdir()
+    for tag in (b"train/loss", b"holdout/nsp_accuracy", b"tokens_per_second"):
+        assert tag in events.read_bytes()
+    assert seen[0] == ("begin", 0)
+    assert [step for news, step in seen if news == "train"] == list(range(4, 41, 4))
+    assert len([news for news, _ in seen if news == "evaluate"]) == 4
+    assert len([news for news, _ in seen if news == "save"]) == 6
+
+
+def test_the_speed_is_that_of_the_last_steps_also_after_a_resume(data, tmp_path):
+    run = tmp_path / "run"
+    for steps in (20, 40):
+        pretrain(tiny_runs.recipe(train__max_steps=steps), data=data, out=run, device="cpu", resume=True)
+    timing = [json.loads(line) for line in (run / "timing.jsonl").read_text().splitlines()]
+    first = next(line for line in timing if line["step"] == 24)
+    assert first["tokens_per_second"] * first["seconds"] < 256 * 5  # four steps of 256 tokens, not all 24
+
+
+def test_a_run_that_is_stopped_has_a_report_too(data, tmp_path, monkeypatch):
+    report = Session._report
+
+    def report_then_signal(self, place, gathered):
+        report(self, place, gathered)
+        if place.step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Session, "_report", report_then_signal)
+    outcome = pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "run", device="cpu")
+    assert outcome.reason == "signal"
+    assert "after 12 of at most 40 steps" in (tmp_path / "run/report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_fails_no_run(data, tmp_path, monkeypatch, caplog):
+    def refuse(_):
+        raise UserError("cannot write it: no room")
+
+    monkeypatch.setattr(module, "write_report", refuse)
+    outcome = pretrain(tiny_runs.recipe(train__max_steps=4), data=data, out=tmp_path / "run", device="cpu")
+    assert outcome.reason == "steps"
+    assert "no report of the run: cannot write it: no room" in caplog.text
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
+def test_every_objective_has_a_report(data, tmp_path, objective):
+    run = tmp_path / "run"
+    pretrain(tiny_runs.recipe(data__objective=objective, train__max_steps=8), data=data, out=run, device="cpu")
+    page = (run / "report.html").read_text()
+    assert "What it guesses" in page
+    assert ("LM accuracy, held out" if objective != "mlm" else "MLM accuracy, held out") in page
+
+
+def test_the_command_writes_the_same_report_again_or_elsewhere(finished, bertworks, tmp_path):
+    run = finished[0]
+    before = (run / "report.html").read_bytes()
+    (run / "report.html").unlink()
+    code, out, err = bertworks("report", run)
+    assert (code, out) == (0, "")
+    assert err == f"{run / 'report.html'}: open it in a browser\n"
+    assert (run / "report.html").read_bytes() == before
+    assert bertworks("report", run, "--out", tmp_path / "other.html")[0] == 0
+    assert (tmp_path / "other.html").read_bytes() == before
+
+
+def test_a_folder_that_is_no_run_is_told_in_a_line(bertworks, tmp_path):
+    code, _, err = bertworks("report", tmp_path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not a run folder" in err
+
+
+TINY = (
+    "model.preset=1x32x2", "model.max_positions=64", "data.max_length=32", "optim.lr=3e-3", "optim.warmup=5",
+    "train.max_steps=12", "train.batch_size=8", "train.log_every=2", "train.save_every=5", "train.eval_every=6",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "num_lines"), [((), 2), (("--quiet",), 0), (("--json",), 0)])
+def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_path, options, num_lines):
+    command = ("pretrain", "tiny-cpu", *TINY, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
+    code, out, err = bertworks(*command, *options)
+    assert (code, len(err.splitlines())) == (0, num_lines)
+    assert len(out.splitlines()) == (0 if options == ("--quiet",) else 1)
+    if num_lines:
+        assert err.splitlines()[1].startswith("12 of 12 steps: loss ")
+        assert "held out: loss " in err
