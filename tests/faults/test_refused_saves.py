@@ -134,7 +134,7 @@ def test_a_log_that_cannot_be_finished_is_told_in_the_end(data, tmp_path, monkey
 
     monkeypatch.setattr(StepLog, "close", refuse)
     settings = tiny_runs.recipe(train__on_save_error="continue", train__max_steps=3)
-    with pytest.raises(UserError, match=r"ended after step 3, but not .* saved: cannot write .*timing\.jsonl"):
+    with pytest.raises(UserError, match=r"ended after step 3, but not .* saved: cannot write .*metrics\.jsonl"):
         pretrain(settings, data=data, out=tmp_path / "run", device="cpu")
     assert (tmp_path / "run/model").exists()
     assert steps_in(tmp_path / "run") == [3]

@@ -59,7 +59,7 @@ def test_a_place_in_a_block_that_is_no_more_goes_on_with_the_next_epoch(shards):
     data, files = shards
     spoil(files[1])
     dataset = Dataset(data, skip_bad_shards=True)
-    feed = Feed(tiny_runs.recipe(), dataset, torch.device("cpu"), Ranks(), ("mlm", "nsp"), flash=False)
+    feed = Feed(tiny_runs.recipe(), dataset, torch.device("cpu"), Ranks(), ("mlm", "nsp"), flash=False, seeded=False)
     last = {"epoch": 3, "block": len(files) - 1, "offset": 2, "length": 32}
     assert feed._opened(last) == (State(4, 0, 0), 32)
     assert feed._opened(last | {"block": 0}) == (State(3, 0, 2), 32)
