@@ -15,7 +15,7 @@ test: .venv/installed
 
 # All tests of the reliability plan's faults, in full: some minutes. Writes the table.
 test-faults: .venv/installed
-	$(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table docs/results/faults.md
+	$(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table=docs/results/faults.md
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed

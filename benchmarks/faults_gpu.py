@@ -126,7 +126,9 @@ def write_data(folder: Path) -> None:
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in ("timing.jsonl", ".lock")]
+    timed = ("timing.jsonl", "report.html", ".lock")
+    kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
+    kept = [path for path in kept if path.parent.name != "tensorboard"]
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
 
 

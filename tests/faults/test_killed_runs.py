@@ -68,11 +68,11 @@ def test_signals_at_ten_random_steps_end_a_run_there_and_it_goes_on_exactly(data
         number = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)[trial % 3]
         calls = []
 
-        def signalled(*arguments, calls=calls, step=step, number=number):
+        def signalled(*arguments, calls=calls, step=step, number=number, **options):
             calls.append(1)
             if len(calls) == step:
                 os.kill(os.getpid(), number)
-            return real(*arguments)
+            return real(*arguments, **options)
 
         arguments = ("pretrain", tmp_path / "recipe.toml", "--data", data, "--out", run, "--device", "cpu")
         monkeypatch.setattr(loop, "accumulate", signalled)

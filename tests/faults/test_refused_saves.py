@@ -19,6 +19,7 @@ from whole_runs import command, forked, wait_for
 from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
+from bertworks.train.log import StepLog
 from bertworks.train.pretrain import Session, pretrain
 from bertworks.train.run_folder import ModelWriter
 
@@ -123,6 +124,20 @@ def test_no_line_of_the_log_is_lost_while_the_disk_takes_nothing(data, tmp_path,
     assert wait_for(forked(train_on_a_full_disk)) == 0
     found = files_of(run)
     assert {name for name in undisturbed if found[name] != undisturbed[name]} <= {"recipe.toml"}
+
+
+def test_a_log_that_cannot_be_finished_is_told_in_the_end(data, tmp_path, monkeypatch, no_sync):
+    """F4: after all else has been saved."""
+
+    def refuse(self):
+        raise UserError(f"cannot write {self.path}: No space left on device")
+
+    monkeypatch.setattr(StepLog, "close", refuse)
+    settings = tiny_runs.recipe(train__on_save_error="continue", train__max_steps=3)
+    with pytest.raises(UserError, match=r"ended after step 3, but not .* saved: cannot write .*metrics\.jsonl"):
+        pretrain(settings, data=data, out=tmp_path / "run", device="cpu")
+    assert (tmp_path / "run/model").exists()
+    assert steps_in(tmp_path / "run") == [3]
 
 
 @pytest.fixture

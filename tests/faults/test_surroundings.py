@@ -69,8 +69,7 @@ def whole_way(text, out, *, threads=1, around="plain"):
     command = [sys.executable, "-c", WHOLE_WAY, str(text), str(out), str(threads), around]
     ended = subprocess.run(command, env=environment, cwd=out, capture_output=True, timeout=300)
     assert ended.returncode == 0, ended.stderr.decode()
-    files = [path for path in sorted(out.rglob("*")) if path.is_file() and path.name != "timing.jsonl"]
-    return {path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in tiny_runs.files_of(out).items()}
 
 
 @pytest.fixture(scope="module")

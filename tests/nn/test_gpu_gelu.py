@@ -10,9 +10,13 @@ import torch.nn.functional as F
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="NOT TESTED: triton is not installed (it comes with GPU builds)"
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None,
+        reason="NOT TESTED: triton is not installed (it comes with GPU builds)",
+    ),
+]
 
 
 @pytest.mark.parametrize(("num_rows", "width"), [(1, 8), (64, 256), (70, 300), (129, 32)])

@@ -154,6 +154,22 @@ def test_a_full_disk_is_a_user_error_and_leaves_no_broken_line_in_the_middle(pat
     assert [record["loss"] for record in read_log(path)] == [0.5, 0.25, 0.125]
 
 
+def test_what_a_full_disk_had_no_room_for_is_on_disk_before_a_checkpoint(path):
+    """F4: a checkpoint counts on the lines of all steps before it."""
+    log = StepLog(path, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, limits[1]))
+    try:
+        with pytest.raises(UserError, match="File too large"):
+            log.append(1, {"loss": 0.25})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read_log(path) == []
+    log.sync()
+    assert read_log(path) == [{"step": 1, "loss": 0.25}]
+    log.close()
+
+
 def test_a_log_is_on_disk_when_it_says_so(path, monkeypatch):
     synced = []
     with closing(StepLog(path, None)) as log:
