@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_errors_of_workers_are_raised_as_they_are(error):
     with pytest.raises(type(error)) as caught, worker_pool(1) as pool:
         wait_for({pool.submit(fail, error)}, 0)
     assert str(caught.value) == str(error)
+
+
+def compile_something():
+    import numba
+
+    return numba.njit(lambda number: number + 1)(1)
+
+
+def test_a_worker_forked_while_a_thread_compiles_can_compile_too():
+    """Else it would wait for the compiler's lock for ever."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    import bertworks.text.kernel  # noqa: F401 -- sees to it
+
+    is_held = threading.Event()
+
+    def compile_long():
+        with global_compiler_lock:
+            is_held.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=compile_long)
+    thread.start()
+    is_held.wait()
+    with worker_pool(1) as pool:
+        assert pool.submit(compile_something).result(timeout=60) == 2
+    thread.join()
 
 
 def test_an_error_does_not_wait_for_the_other_workers(tmp_path):

@@ -4,11 +4,13 @@ Everything that is compiled into `tokenize` stands in this file, because numba r
 file changes and not when another does.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from bertworks.text.wordpiece import MAX_WORD_LENGTH
@@ -27,6 +29,14 @@ ID, START, END, WORD = range(4)  # the columns of a token: its id, where it stan
 
 BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see trie.py
 ROOT, ROOT_OF_CONTINUATIONS = 0, 1
+
+if hasattr(os, "register_at_fork"):
+    # A process forked while another thread compiles would wait for ever for a lock that nobody in it holds.
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 class Tables(NamedTuple):
