@@ -17,7 +17,7 @@ from torch.func import functional_call
 from bertworks.nn.attention import attend, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.dropout import Dropout, place_key
-from bertworks.nn.heads import Head, make_head
+from bertworks.nn.heads import Head, OutputHead, make_head
 from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
 from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
@@ -157,6 +157,14 @@ class Bert(nn.Module):
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
         firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
         return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
+
+    def pooled_of(self, tokens: Tokens) -> Tensor:
+        """Return the pooled output of every sequence, [S, D], of the tokens themselves."""
+        return self.pooled(self(tokens), tokens.packing)
+
+    def scores(self, head: str, rows: Tensor) -> Tensor:
+        """Return what a head with a few outputs makes of rows of width D."""
+        return cast(OutputHead, self.heads[head])(rows)
 
     def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
         """Return the sums of guesses of the next token, or the previous one, by a model that reads in one direction.

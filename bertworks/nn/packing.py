@@ -109,11 +109,23 @@ def pack(
     flash: bool = False,
 ) -> Tokens:
     """Lay sequences of ids end to end; positions count from 0 in each."""
-    lengths = [len(sequence) for sequence in ids]
     token_ids = _joined(ids)
     segments = _joined(segment_ids) if segment_ids is not None else np.zeros_like(token_ids)
-    positions = np.concatenate([np.arange(length) for length in lengths]) if lengths else np.zeros(0, np.int64)
-    rows = [torch.from_numpy(array).to(device) for array in (token_ids, segments, positions)]
+    return pack_arrays(token_ids, segments, np.fromiter(map(len, ids), np.int64), device, flash=flash)
+
+
+def pack_arrays(
+    token_ids: NDArray[np.integer],
+    segment_ids: NDArray[np.integer],
+    lengths: NDArray[np.int64],
+    device: torch.device | str = "cpu",
+    *,
+    flash: bool = False,
+) -> Tokens:
+    """Pack sequences of these lengths that lie end to end already."""
+    positions = np.arange(len(token_ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    columns = (array.astype(np.int64, copy=False) for array in (token_ids, segment_ids, positions))
+    rows = [torch.from_numpy(array).to(device) for array in columns]
     return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash))
 
 

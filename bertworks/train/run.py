@@ -199,7 +199,9 @@ class Engine:
         """Return the loss and accuracy of each kind of prediction, given [kinds, (loss, correct, count)]."""
         values: dict[str, float] = {"loss": 0.0} if sums else {}
         for kind, (loss, correct, count) in zip(self.kinds, sums, strict=False):
-            values |= {f"{kind}_loss": loss / max(count, 1), f"{kind}_accuracy": correct / max(count, 1)}
+            values[f"{kind}_loss"] = loss / max(count, 1)
+            if kind != "regress":  # where nothing is right or wrong
+                values[f"{kind}_accuracy"] = correct / max(count, 1)
             values["loss"] += loss / max(count, 1)
         return values
 
