@@ -40,6 +40,17 @@ class Packing(NamedTuple):
         """Put rows back to where the batch has them."""
         return rows if self.inverse is None else rows.index_select(0, self.inverse)
 
+    def firsts(self) -> tuple[Tensor, Tensor | None]:
+        """Return where each sequence's first token lies, as attention wants them, and how to put them back.
+
+        No sequence may be empty.
+        """
+        starts = self.cumulative_lengths[:-1].long()
+        if self.inverse is None:
+            return starts, None
+        rows, places = self.inverse.index_select(0, starts).sort()
+        return rows, places.argsort()
+
     def backwards(self, num_tokens: int) -> "Packing":
         """Lay everything the other way round, so that what comes after a token lies before it."""
         if self.order is None or self.inverse is None:
