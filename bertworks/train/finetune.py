@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bertworks.config import Settings, from_overrides, to_toml
 from bertworks.errors import UserError
@@ -38,6 +39,7 @@ from bertworks.train.settings import FinetuneTrainSettings, OptimSettings, TaskS
 from bertworks.train.subject import Subject
 from bertworks.train.task_feed import TaskFeed
 from bertworks.train.task_start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.train.trained_rows import TABLE, TrainedRows
 from bertworks.train.view import View, unseen
 
 Init = Literal["model", "random"]
@@ -171,11 +173,30 @@ class Session:
         self.dev: list[Example] = examples_of(dataset, DEV, note)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.max_length)
         self.settings = _resolved(settings, len(self.items))
-        self.subject = _subject(start.net, self.kind, self.task)
-        self.engine = Engine(self.subject, settings.optim, self.settings.train, run, device, view, ranks)
-        self.laying = Laying(device, self.engine.flash)
-        self.feed = TaskFeed(self.items, self.settings.train, self.laying, ranks)
+        freeze(start.net, settings.task.freeze)
+        scales = rate_scales(start.net, settings.task.layer_decay)
+        self.table = self._cut_table(ranks)
+        self.subject = _subject(start.net, self.kind, self.task, self.table)
+        idle_scale = scales.get(TABLE, 1.0)
+        self.engine = Engine(
+            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
+        )
+        laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
+        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks)
         self.best: Best | None = None
+        if self.table:
+            self.table.factor = lambda: float(self.engine.optimizer.idle)
+
+    def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
+        """Cut the token table to what is trained, where that gives the same numbers.
+
+        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts.
+        """
+        is_spread = self.settings.train.shard and ranks.world_size > 1
+        is_trained = self.start.net.embeddings.token.weight.requires_grad
+        if is_spread or not is_trained or self.settings.optim.name == "lamb":
+            return None
+        return TrainedRows(self.start.net, self.items.ids)
 
     def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
         items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.max_length)
@@ -215,7 +236,7 @@ class Session:
                 "with a higher train.slices, or a lower train.batch_size or task.max_length"
             ),
             is_enough=self._is_enough,
-            memory=Memory(dict, self._remembered, self._restore),
+            memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
         )
 
     def _digest(self) -> str:
@@ -230,7 +251,8 @@ class Session:
     def _evaluate(self, place: Place) -> dict[str, float]:
         """Measure the dev set; a better model than before becomes that of the run."""
         laying = Laying(self.device, self.engine.flash)
-        found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying).metrics
+        with self.table.whole() if self.table else nullcontext():
+            found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying).metrics
         defined = {name: value for name, value in found.items() if not math.isnan(value)}
         metrics = {f"dev_{name}": value for name, value in defined.items()}
         if self._is_better(defined):
@@ -257,10 +279,14 @@ class Session:
         return bool(patience and self.best and self.best.num_since >= patience)
 
     def _remembered(self) -> dict[str, Any]:
-        return {"best": self.best._asdict()} if self.best else {}
+        state: dict[str, Any] = {"idle": float(self.engine.optimizer.idle)}
+        return state | ({"best": self.best._asdict()} if self.best else {})
 
-    def _restore(self, _: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        self.best = Best(**state["best"]) if state else None
+    def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        self.best = Best(**state["best"]) if "best" in state else None
+        self.engine.optimizer.idle.fill_(state["idle"])
+        if self.table:
+            self.table.restore(tensors)
 
     def _writer(self, place: Place, metrics: Mapping[str, float]) -> ModelWriter:
         about = {
@@ -285,7 +311,7 @@ class Session:
             self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
-        return ModelWriter(write, self.engine.model_bytes())
+        return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
 
     def _finish(self, _: Stop) -> None:
         """Do nothing: the best model has been published when it was measured."""
@@ -299,15 +325,36 @@ def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:
     return settings.model_copy(update={"train": train.model_copy(update=update)})
 
 
-def _subject(net: Bert, kind: Kind, task: Task) -> Subject:
+def freeze(net: Bert, layers: int | str) -> None:
+    """Keep the embeddings and so many of the lowest layers, or the whole encoder, as they are."""
+    count = len(net.blocks) if layers == "all" else int(layers)
+    kept: list[torch.nn.Module] = [net.embeddings, *net.blocks[:count]] if layers else []
+    for part in kept:
+        part.requires_grad_(False)
+
+
+def rate_scales(net: Bert, decay: float) -> dict[str, float]:
+    """Return the scale of each parameter's learning rate: 1 for head and pooler, less for each layer further down."""
+    depths = {f"blocks.{number}.": len(net.blocks) - number for number in range(len(net.blocks))}
+    depths["embeddings."] = len(net.blocks) + 1
+    return {
+        name: decay**depth
+        for name, _ in net.named_parameters()
+        for prefix, depth in depths.items()
+        if decay < 1 and name.startswith(prefix)
+    }
+
+
+def _subject(net: Bert, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
     def objective(net: Bert, batch: TaskBatch) -> dict[str, Sums]:
         return {task.kind: kind.sums(kind.scores(net, batch), batch)}
 
-    labels = list(task.labels)
-    return Subject(
-        net=net,
-        objective=objective,
-        kinds=(task.kind,),
-        write=lambda folder, about: write_folder(folder, net, labels=labels, about=about),
-        from_file=lambda tensors: to_ours(list(net.state_dict()), tensors),
-    )
+    def write(folder: Path, about: dict[str, Any]) -> None:
+        with table.whole() if table else nullcontext():
+            write_folder(folder, net, labels=list(task.labels), about=about)
+
+    def from_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        weights = to_ours(list(net.state_dict()), tensors)
+        return table.cut(weights) if table else weights
+
+    return Subject(net=net, objective=objective, kinds=(task.kind,), write=write, from_file=from_file)

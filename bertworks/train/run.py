@@ -103,6 +103,7 @@ class Engine:
         device: where to train.
         view: shows a person how it goes.
         ranks: this one and the others.
+        scales, idle_scale: of the learning rate, see `Optimizer`.
 
     Attributes:
         half: whether it is computed in half precision.
@@ -120,6 +121,8 @@ class Engine:
         device: torch.device,
         view: View,
         ranks: Ranks,
+        scales: Mapping[str, float] | None = None,
+        idle_scale: float = 1.0,
     ) -> None:
         self.subject, self.settings, self.folder, self.device, self.view = subject, train, folder, device, view
         self.ranks, self.kinds = ranks, subject.kinds
@@ -128,7 +131,7 @@ class Engine:
         self.flash = self.half and device.type == "cuda"
         self.placed = Placed(subject, train, device, ranks, half=self.half)
         self.net, self.trainee = self.placed.net, self.placed.trainee
-        self.optimizer = Optimizer(self.net, optim)
+        self.optimizer = Optimizer(self.net, optim, scales, idle_scale)
         self._by_clock = optim.clock or train.max_minutes is not None
         self.metrics: dict[str, float] = {}
         self.record: Record | None = None
