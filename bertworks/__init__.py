@@ -12,16 +12,28 @@ if TYPE_CHECKING:
     from bertworks.model import Model, load
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
+    from bertworks.train.finetune import finetune
     from bertworks.train.pretrain import pretrain
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "Model", "Tokenizer", "UserError", "__version__", "load", "pretrain", "split_sentences"]
+__all__ = [
+    "LanguageModel",
+    "Model",
+    "Tokenizer",
+    "UserError",
+    "__version__",
+    "finetune",
+    "load",
+    "pretrain",
+    "split_sentences",
+]
 
 _HOMES = {
     "LanguageModel": "bertworks.language_models",
     "Model": "bertworks.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
+    "finetune": "bertworks.train.finetune",
     "load": "bertworks.model",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",

@@ -107,9 +107,14 @@ def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: 
     return _build(model_class, values, where, problems=[])
 
 
-def from_overrides(model_class: type[SomeSettings], overrides: Sequence[str], where: str) -> SomeSettings:
-    """Build settings from `key=value` alone; what is not given keeps its default."""
-    values: dict[str, Any] = {}
+def from_overrides(
+    model_class: type[SomeSettings],
+    overrides: Sequence[str],
+    where: str,
+    usual: Mapping[str, Mapping[str, Any]] | None = None,
+) -> SomeSettings:
+    """Build settings from `key=value` alone; what is not given is as usual, by section, or keeps its default."""
+    values: dict[str, Any] = {section: dict(keys) for section, keys in (usual or {}).items()}
     problems = _apply_overrides(values, overrides, model_class)
     return _build(model_class, values, where, problems)
 

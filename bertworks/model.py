@@ -35,6 +35,9 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
+from bertworks.predictions import Predictor, classify_texts, task_of
+from bertworks.tasks.examples import ChoiceExample
+from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
@@ -206,6 +209,29 @@ class Model:
             return self.net.lm_sums(self.net(tokens), tokens)
 
         return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
+
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
+
+        Returns:
+            for each {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels.
+        """
+        return classify_texts(self.predictor(), texts, pairs)
+
+    def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
+        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0."""
+        self._need("choose", "choose")
+        if isinstance(endings, str) or len(endings) < 2:
+            raise UserError("choose takes a list of at least two endings")
+        return next(self.predictor().results([ChoiceExample("", context, tuple(endings), None)]))
+
+    def predictor(self) -> Predictor:
+        """Return what predicts for the examples of the task that the model was fine-tuned for."""
+        task = task_of(self.net, self.labels, self.about)
+        told: Any = self.about.get("task", {})
+        length = min(told.get("max_length", self.max_length), self.max_length)
+        laying = Laying(self._device, self._flash)
+        return Predictor(self.net, self.tokenizer, task, length, laying, is_told=bool(told))
 
     def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
         def compute(numbers: list[int]) -> Rows:

@@ -49,8 +49,27 @@ def _of_run(qkv_T3NH: Tensor, run: Run, causal: bool, dropout: float) -> Tensor:
     return out_GNLH.transpose(1, 2).reshape(run.num_sequences * run.length, num_heads * width)
 
 
+def attend_from_firsts(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: float = 0.0) -> Tensor:
+    """Return what the first token of every sequence attends to, [S, N * H]; all tokens are keys and values."""
+    if packing.runs is None:
+        k_TNH, v_TNH = kv_T2NH.unbind(1)
+        starts, longest = packing.cumulative_lengths, packing.max_length
+        one_each = torch.arange(len(starts), dtype=torch.int32, device=starts.device)
+        out_SNH = torch.ops.aten._flash_attention_forward(
+            q_SNH, k_TNH, v_TNH, one_each, starts, 1, longest, dropout, False, False
+        )[0]
+        return out_SNH.reshape(len(q_SNH), -1)
+    outputs, first = [], 0
+    for run in packing.runs:
+        k_GNLH, v_GNLH = _heads(kv_T2NH, run).unbind(0)
+        q_GN1H = q_SNH[first : first + run.num_sequences, :, None]
+        outputs.append(F.scaled_dot_product_attention(q_GN1H, k_GNLH, v_GNLH, dropout_p=dropout).flatten(1))
+        first += run.num_sequences
+    return torch.cat(outputs)
+
+
 def _heads(qkv_T3NH: Tensor, run: Run) -> Tensor:
-    """View the tokens of a run as [3, G, N, L, H]."""
+    """View the tokens of a run as [3, G, N, L, H], or [2, ...] of keys and values."""
     rows = qkv_T3NH[run.first_token : run.first_token + run.num_sequences * run.length]
     return rows.view(run.num_sequences, run.length, *qkv_T3NH.shape[1:]).permute(2, 0, 3, 1, 4)
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bertworks.nn.attention import attend, attention_weights
+from bertworks.nn.attention import attend, attend_from_firsts, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.dropout import Dropout, place_key
-from bertworks.nn.heads import Head, make_head
+from bertworks.nn.heads import Head, OutputHead, make_head
 from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
 from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
@@ -76,12 +77,27 @@ class Block(nn.Module):
         self.drop_attended = Dropout(config.hidden_dropout_prob, place=2)
         self.drop_fed = Dropout(config.hidden_dropout_prob, place=3)
 
-    def forward(self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> Tensor:
-        """Return [T, D]; `seed` is that of the block's dropout."""
+    def forward(
+        self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None, firsts_S: Tensor | None = None
+    ) -> Tensor:
+        """Return [T, D], or only the rows `firsts_S` of first tokens, [S, D]; `seed` is that of the block's dropout."""
         dropout = self.attention_dropout if self.training else 0.0
-        attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=1)
+        if firsts_S is None:
+            attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=1)
+        else:
+            attended_TD = self._attended_from(x_TD, packing, dropout, firsts_S)
+            x_TD = x_TD.index_select(0, firsts_S)
         x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), seed))
         return self.norm(x_TD + self.drop_fed(self.down(activated(self.up, x_TD, self.act)), seed))
+
+    def _attended_from(self, x_TD: Tensor, packing: Packing, dropout: float, firsts_S: Tensor) -> Tensor:
+        """Let the first tokens attend to all: their queries alone are made, and everybody's keys and values."""
+        weight, bias, width = self.qkv.weight, self.qkv.bias, x_TD.shape[1]
+        q_SD = F.linear(x_TD.index_select(0, firsts_S), weight[:width], bias[:width])
+        kv_T2D = F.linear(x_TD, weight[width:], bias[width:])
+        q_SNH = q_SD.view(-1, self.num_heads, self.head_width)
+        kv_T2NH = kv_T2D.view(-1, 2, self.num_heads, self.head_width)
+        return attend_from_firsts(q_SNH, kv_T2NH, packing, dropout)
 
     def own_seed(self, seed: Tensor | None) -> Tensor | None:
         """Return the block's seed, given the network's; its places then have the same numbers in every block.
@@ -153,10 +169,32 @@ class Bert(nn.Module):
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
         """Return the pooled output of every sequence, [S, D]: its [CLS] through a dense layer and tanh."""
-        assert self.pooler is not None, "this model has no pooler"
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
         firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
-        return torch.tanh(self.pooler(hidden_TD.index_select(0, firsts)))
+        return self._pool(hidden_TD.index_select(0, firsts))
+
+    def pooled_of(self, tokens: Tokens) -> Tensor:
+        """Return the pooled output of every sequence, [S, D], of the tokens themselves; none may be empty.
+
+        Nothing but [CLS] is read of the last block, so nothing else of it is computed but keys and values.
+        """
+        if not self.blocks or self.config.direction != "both":
+            return self.pooled(self(tokens), tokens.packing)
+        x_TD, packing = self._begin(tokens)
+        *below, last = cast(Iterable[Block], self.blocks)
+        for block in below:
+            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
+        firsts_S, back_S = packing.firsts()
+        x_SD = called(last, x_TD, packing, last.own_seed(tokens.dropout_seed), firsts_S)
+        return self._pool(x_SD if back_S is None else x_SD.index_select(0, back_S))
+
+    def _pool(self, firsts_SD: Tensor) -> Tensor:
+        assert self.pooler is not None, "this model has no pooler"
+        return torch.tanh(self.pooler(firsts_SD))
+
+    def scores(self, head: str, rows: Tensor) -> Tensor:
+        """Return what a head with a few outputs makes of rows of width D."""
+        return cast(OutputHead, self.heads[head])(rows)
 
     def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
         """Return the sums of guesses of the next token, or the previous one, by a model that reads in one direction.

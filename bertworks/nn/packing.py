@@ -40,6 +40,17 @@ class Packing(NamedTuple):
         """Put rows back to where the batch has them."""
         return rows if self.inverse is None else rows.index_select(0, self.inverse)
 
+    def firsts(self) -> tuple[Tensor, Tensor | None]:
+        """Return where each sequence's first token lies, as attention wants them, and how to put them back.
+
+        No sequence may be empty.
+        """
+        starts = self.cumulative_lengths[:-1].long()
+        if self.inverse is None:
+            return starts, None
+        rows, places = self.inverse.index_select(0, starts).sort()
+        return rows, places.argsort()
+
     def backwards(self, num_tokens: int) -> "Packing":
         """Lay everything the other way round, so that what comes after a token lies before it."""
         if self.order is None or self.inverse is None:
@@ -109,11 +120,23 @@ def pack(
     flash: bool = False,
 ) -> Tokens:
     """Lay sequences of ids end to end; positions count from 0 in each."""
-    lengths = [len(sequence) for sequence in ids]
     token_ids = _joined(ids)
     segments = _joined(segment_ids) if segment_ids is not None else np.zeros_like(token_ids)
-    positions = np.concatenate([np.arange(length) for length in lengths]) if lengths else np.zeros(0, np.int64)
-    rows = [torch.from_numpy(array).to(device) for array in (token_ids, segments, positions)]
+    return pack_arrays(token_ids, segments, np.fromiter(map(len, ids), np.int64), device, flash=flash)
+
+
+def pack_arrays(
+    token_ids: NDArray[np.integer],
+    segment_ids: NDArray[np.integer],
+    lengths: NDArray[np.int64],
+    device: torch.device | str = "cpu",
+    *,
+    flash: bool = False,
+) -> Tokens:
+    """Pack sequences of these lengths that lie end to end already."""
+    positions = np.arange(len(token_ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    columns = (array.astype(np.int64, copy=False) for array in (token_ids, segment_ids, positions))
+    rows = [torch.from_numpy(array).to(device) for array in columns]
     return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash))
 
 

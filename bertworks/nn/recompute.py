@@ -32,11 +32,11 @@ def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)
 
 
-def called(block: nn.Module, x_TD: Tensor, packing: Any, seed: Tensor | None) -> Tensor:
+def called(block: nn.Module, x_TD: Tensor, packing: Any, seed: Tensor | None, *more: Tensor) -> Tensor:
     """Return what a block makes of its input; `seed` is that of its dropout."""
     if not (block.is_recomputed and torch.is_grad_enabled()):
-        return block(x_TD, packing, seed)
-    return checkpoint(as_it_is(block), x_TD, packing, seed, use_reentrant=False)
+        return block(x_TD, packing, seed, *more)
+    return checkpoint(as_it_is(block), x_TD, packing, seed, *more, use_reentrant=False)
 
 
 def as_it_is(module: nn.Module) -> Callable[..., Any]:

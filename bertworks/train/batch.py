@@ -1,5 +1,6 @@
 """A batch of the loader on the device where it is trained on."""
 
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,12 @@ class TrainBatch(NamedTuple):
 def moved(small: Tensor, device: torch.device) -> Tensor:
     """Move a few numbers to a device; from pinned memory, for a plain copy would wait until the GPU is idle."""
     return small if device.type == "cpu" else small.pin_memory().to(device, non_blocking=True)
+
+
+def dropout_seed(seed: int, step: int, number: int) -> Tensor:
+    """Return the seed, one int32, of the dropout of a part of a step's batch."""
+    key = hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=4).digest()
+    return torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
 
 
 def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from bertworks.config import Settings
 from bertworks.data.shards import Dataset
 from bertworks.recipe import Recipe
 
@@ -11,6 +14,7 @@ from bertworks.recipe import Recipe
 _FREE = {
     "train": {
         "max_steps",
+        "epochs",
         "max_tokens",
         "max_minutes",
         "keep",
@@ -27,11 +31,15 @@ _FREE = {
 
 def digest_of(recipe: Recipe, dataset: Dataset) -> str:
     """Return the checksum of a recipe's settings and of the data's vocabulary and files."""
+    files = {name: entry["sha256"] for name, entry in dataset.manifest["files"].items()}
+    return digest_with(recipe, {"vocabulary": {"sha256": dataset.manifest["vocab_sha256"]}, "files": files})
+
+
+def digest_with(recipe: Settings, more: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the checksum of all settings that decide what is computed, and of sections more."""
     # What is as usual is left out: a run may go on in a later version, which has settings that this one has not.
     sections = {
         name: {key: value for key, value in changed.items() if key not in _FREE.get(name, ())}
         for name, changed in recipe.model_dump(exclude_defaults=True).items()
     }
-    sections["vocabulary"] = {"sha256": dataset.manifest["vocab_sha256"]}
-    sections["files"] = {name: entry["sha256"] for name, entry in dataset.manifest["files"].items()}
-    return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps({**sections, **more}, sort_keys=True).encode()).hexdigest()

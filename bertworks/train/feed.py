@@ -4,7 +4,6 @@ A run may begin with short sequences: attention costs less there, and most of wh
 the length changes, the block of documents that was being read is left, and the next one is begun with the new length.
 """
 
-import hashlib
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -19,7 +18,7 @@ from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 from bertworks.errors import UserError
 from bertworks.recipe import Recipe
-from bertworks.train.batch import moved, to_device
+from bertworks.train.batch import dropout_seed, moved, to_device
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
 
@@ -139,9 +138,8 @@ class Feed:
         """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
         batch: Any = to_device(packed, self.device, length, flash=self.flash)
         if self.seeded:
-            key = hashlib.blake2b(f"{self.recipe.train.seed} {step} {number}".encode(), digest_size=4).digest()
-            seed = torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
-            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
+            seed = moved(dropout_seed(self.recipe.train.seed, step, number), self.device)
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=seed))
         counts = [_count(kind, packed) for kind in self.kinds]
         return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
 

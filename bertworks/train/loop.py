@@ -59,15 +59,17 @@ class Job(NamedTuple):
     learning_rate: Callable[[Place], float]
     settings: TrainSettings
     report: Callable[[Place, Mapping[str, Any]], None]
+    evaluates_at: Callable[[Place], bool]
     evaluate: Callable[[Place], None]
     save: Callable[[Place, "Window"], None]
+    is_enough: Callable[[], bool] = lambda: False  # whether the evaluations say that more is of no use
 
 
 class Stop(NamedTuple):
     """Where a run ended, and why."""
 
     place: Place
-    reason: str  # steps, tokens, minutes, signal
+    reason: str  # steps, tokens, minutes, early, signal
     signal: int = 0
 
 
@@ -94,7 +96,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             if place.step % settings.log_every == 0:
                 job.report(place, window.take() | {"lr": rate})
             # The end is measured before it is saved: a run that is resumed there has its last figures already.
-            if place.step % settings.eval_every == 0 or _is_through(settings, place):
+            if job.evaluates_at(place) or _is_through(settings, place):
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
                 place = _saved(job, place, window)
@@ -154,7 +156,8 @@ def _agreed(job: Job, place: Place) -> Place:
 
 def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
     """Return why to stop, or nothing; a signal to one rank is one to all."""
-    reached = _reached(job.settings, place) | {"signal": job.ranks.greatest(len(signals)) > 0}
+    told = {"early": job.is_enough(), "signal": job.ranks.greatest(len(signals)) > 0}
+    reached = _reached(job.settings, place) | told
     return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
 
 

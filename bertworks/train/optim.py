@@ -10,7 +10,7 @@ that reads the gradients anyway. Where the norm is not finite nothing is changed
 device, so the loop may look at the norm when it likes and need not wait for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ class _Lists(NamedTuple):
     m: list[Tensor]
     v: list[Tensor]
     is_decayed: bool
+    scale: float  # of the learning rate
 
 
 def decayed_names(net: nn.Module) -> set[str]:
@@ -48,10 +49,20 @@ class Optimizer:
     Args:
         net: the network, on the device where it is trained; its parameters give the state its names.
         settings: which optimizer, and its numbers.
+        scales: of the learning rate, by name of a parameter; 1 for those that are not named.
+
+    Attributes:
+        idle: by how much a weight that is decayed and never has a gradient has shrunk, with a scale of `idle_scale`.
     """
 
-    def __init__(self, net: nn.Module, settings: OptimSettings) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        net: nn.Module,
+        settings: OptimSettings,
+        scales: Mapping[str, float] | None = None,
+        idle_scale: float = 1.0,
+    ) -> None:
+        self.settings, self._scales, self._idle_scale = settings, scales or {}, idle_scale
         self._weights = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self._decayed = decayed_names(net)
         self._m, self._v = (
@@ -60,6 +71,7 @@ class Optimizer:
         # On the device, for it is the device that knows whether an update was skipped.
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
+        self.idle = torch.ones((), dtype=torch.float64, device=device)
 
     def weights(self) -> list[Tensor]:
         """Return what is changed, always in the same order."""
@@ -89,16 +101,15 @@ class Optimizer:
         """
         finite = norm.isfinite()
         self._num_updates += finite
+        self.idle *= torch.where(finite, 1 - lr * self._idle_scale * self.settings.weight_decay, 1.0)
         # The original multiplies by clip / max(norm, clip); either way it is exactly 1 for a norm within the bound.
         clip = self.settings.clip
         divisor = norm.clamp(min=clip).div(clip).float() if clip else torch.ones_like(norm, dtype=torch.float32)
-        for lists in (self._lists(is_decayed=True), self._lists(is_decayed=False)):
-            if not lists.weights:
-                continue
+        for lists in self._lists():
             if self.settings.name != "lamb":
-                self._adam(lists, lr, divisor, skip=1 - finite.float())
+                self._adam(lists, lr * lists.scale, divisor, skip=1 - finite.float())
             elif finite:  # waits for the device, which is little beside the large batches that LAMB is for
-                self._lamb(lists, lr, divisor)
+                self._lamb(lists, lr * lists.scale, divisor)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state under the weights' names, and the number of updates; the tensors are not copies."""
@@ -121,15 +132,19 @@ class Optimizer:
         for name, tensor in own.items():
             fill(tensor, state[name])
 
-    def _lists(self, *, is_decayed: bool) -> _Lists:
-        lists = _Lists([], [], [], [], is_decayed)
-        for name, weight in self._weights.items():
-            if weight.grad is not None and (name in self._decayed) == is_decayed:
-                lists.weights.append(weight)
-                lists.grads.append(weight.grad)
-                lists.m.append(self._m[name])
-                lists.v.append(self._v[name])
-        return lists
+    def _lists(self) -> Iterable[_Lists]:
+        """Return the weights that have gradients, those that are decayed first."""
+        found: dict[tuple[bool, float], _Lists] = {}
+        for name, weight in sorted(self._weights.items(), key=lambda item: item[0] not in self._decayed):
+            if weight.grad is None:
+                continue
+            key = name in self._decayed, self._scales.get(name, 1.0)
+            lists = found.setdefault(key, _Lists([], [], [], [], *key))
+            lists.weights.append(weight)
+            lists.grads.append(weight.grad)
+            lists.m.append(self._m[name])
+            lists.v.append(self._v[name])
+        return found.values()
 
     def _adam(self, lists: _Lists, lr: float, divisor: Tensor, skip: Tensor) -> None:
         """Change weights by torch's fused AdamW, whose correction of m and v goes by a number of updates."""
@@ -156,7 +171,7 @@ class Optimizer:
 
     def _lamb(self, lists: _Lists, lr: float, divisor: Tensor) -> None:
         """Change weights as LAMB's paper (You et al., 2020) says in its second algorithm."""
-        settings, (weights, grads, m, v, is_decayed) = self.settings, lists
+        settings, (weights, grads, m, v, is_decayed, _) = self.settings, lists
         # In float64, for 1 - 0.999 would have four digits in float32.
         kept = [1 - beta ** self._num_updates.double() for beta in (settings.beta1, settings.beta2)]
         torch._foreach_div_(grads, divisor)

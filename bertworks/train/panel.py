@@ -27,6 +27,7 @@ _TABLE_WIDTH = 30  # of labels and figures, to the left of the curve
 _NARROWEST_CURVE = 19  # with its labels
 _NARROWEST = 30  # below it lines are cut off
 _SHORTEST_BAR = 6
+_TASK_METRICS = ("accuracy", "matthews", "f1", "f1_macro", "pearson", "spearman", "exact_match")
 _STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
 
 
@@ -43,7 +44,10 @@ def line_of(status: Status) -> str:
 
 
 def _figures(status: Status, values: dict[str, float]) -> str:
-    scores = (f"{kind.upper()} {_percent(values.get(f'{kind}_accuracy'))}" for kind in status.about.kinds)
+    kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
+    scores = [f"{kind.upper()} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
+    # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
+    scores += [f"{name} {_percent(values[name])}" for name in _TASK_METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
 
 

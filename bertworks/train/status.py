@@ -12,6 +12,7 @@ from bertworks.train.settings import TrainSettings
 _RECENT = 10  # lines of the log, over which the speed is told
 _PACE = 100  # lines over which the time left is reckoned: longer, so that evaluations and saves are in it
 _MOST_POINTS = 512
+_HELD_OUT = ("holdout_", "dev_")  # how the names of figures begin that are not of training
 
 
 class About(NamedTuple):
@@ -79,7 +80,10 @@ class Status:
 
     def _take_in(self, step: int, values: Mapping[str, Any]) -> None:
         holdout = {
-            name.removeprefix("holdout_"): value for name, value in values.items() if name.startswith("holdout_")
+            name.removeprefix(prefix): value
+            for prefix in _HELD_OUT
+            for name, value in values.items()
+            if name.startswith(prefix)
         }
         if holdout:
             self.holdout = holdout

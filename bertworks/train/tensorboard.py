@@ -94,8 +94,9 @@ def tag_of(name: str) -> str | None:
     """Return what TensorBoard calls a value of the logs; None for what is no curve."""
     if name in _NO_SCALARS:
         return None
-    if name.startswith("holdout_"):
-        return f"holdout/{name.removeprefix('holdout_')}"
+    where, _, figure = name.partition("_")
+    if where in ("holdout", "dev"):
+        return f"{where}/{figure}"
     return f"train/{name}" if name.endswith(("loss", "accuracy")) else name
 
 

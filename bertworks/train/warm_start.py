@@ -99,7 +99,7 @@ def _begun(folders: Sequence[Path]) -> Start | None:
 def _has_other_weights(source: str | os.PathLike[str], begun: Start) -> bool:
     """Tell whether a model that is still there is not the one that a run started from."""
     try:
-        return _checksums(find_encoder(find_model(source))) != begun.about.get("weights")
+        return checksums(find_encoder(find_model(source))) != begun.about.get("weights")
     except UserError:
         return False  # it is gone, and not needed any more
 
@@ -115,12 +115,13 @@ def open_start(source: str | os.PathLike[str], dataset: Dataset) -> Start:
     split = list(map(splitter(tokenizer), words))
     for name in weights.keys() & set(_ROWS):
         weights[name] = _with_means(weights[name], len(tokenizer), split)
-    about = {"model": os.fspath(source), "weights": _checksums(folder), "new_words": len(words)}
+    about = {"model": os.fspath(source), "weights": checksums(folder), "new_words": len(words)}
     config = net.config.model_copy(update={"vocab_size": max(net.config.vocab_size, dataset.vocab_size)})
     return Start(config, about, weights)
 
 
-def _checksums(folder: Path) -> dict[str, str]:
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the sha256 of a folder's files of weights."""
     one = folder / WEIGHTS_FILE
     files = [one] if one.exists() else sorted(folder.glob("*.safetensors"))
     return {path.name: sha256_of(path) for path in files}

@@ -1,0 +1,176 @@
+"""The commands about tasks: finetune, evaluate, predict, classify, choose."""
+
+import math
+import time
+from typing import Annotated, Any
+
+import typer
+
+from bertworks.cli.inputs import check_utf8, lines_of
+from bertworks.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelArgument,
+    OverridesArgument,
+    QuietOption,
+    TextsArgument,
+    print_json,
+)
+
+_INTERRUPT = 2  # Ctrl-C; the run is saved all the same
+
+
+def finetune(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="A task of `bertworks tasks`; classify, regress, multilabel or choose: your own files.",
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")],
+    out: Annotated[str, typer.Option(help="The run folder to write.")],
+    overrides: OverridesArgument = None,
+    data: Annotated[str | None, typer.Option(help="The folder with the task's files.")] = None,
+    train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
+    dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
+    init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    from bertworks.train.finetune import finetune
+    from bertworks.train.view import training_view
+
+    started = time.monotonic()
+    with training_view(quiet=quiet or as_json) as view:
+        outcome = finetune(
+            task,
+            model=model,
+            out=out,
+            data=data,
+            train=train,
+            dev=dev,
+            overrides=overrides or [],
+            init=init,  # type: ignore[arg-type]
+            resume=resume,
+            device=device,
+            view=view,
+            note=lambda text: None if quiet or as_json else typer.echo(text, err=True),
+        )
+    result: dict[str, Any] = {
+        "out": out,
+        "reason": outcome.reason,
+        "steps": outcome.place.step,
+        "best_step": outcome.step,
+        **{name: _or_null(value) for name, value in outcome.metrics.items()},
+        "minutes": round(outcome.minutes, 3),
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        ended = "stopped by a signal, go on with --resume" if outcome.reason == "signal" else "finished"
+        typer.echo(
+            f"{out}: {ended} after {outcome.place.step:,} steps; best {outcome.metric} on dev {outcome.score:.4f} at "
+            f"step {outcome.step:,}, which is its model; {outcome.minutes:.1f} minutes of training"
+        )
+    if outcome.signal == _INTERRUPT:
+        raise typer.Exit(130)
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def evaluate(
+    model: ModelArgument,
+    task: Annotated[str, typer.Option(help="A task of `bertworks tasks`, or a kind of task for a file of your own.")],
+    data: Annotated[str, typer.Option(help="The folder with the task's files, or your own file.")],
+    split: Annotated[str, typer.Option(help="Which split: dev, test, dev-mismatched, ...")] = "dev",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a fine-tuned model."""
+    from bertworks.prediction_files import measure_model
+
+    metrics, notes = measure_model(_load(model, device, dtype), task, data, split)
+    if as_json:
+        print_json({name: _or_null(value) for name, value in metrics.items()})
+        return
+    for note in notes:
+        typer.echo(note, err=True)
+    for name, value in metrics.items():
+        typer.echo(f"{name:<12} {value:.4f}")
+
+
+def predict(
+    model: ModelArgument,
+    source: Annotated[str, typer.Argument(metavar="INPUT", help="A file: .csv, .tsv, .jsonl, .json or .parquet.")],
+    out: Annotated[str, typer.Option(help="The file to write: .csv, .tsv or .jsonl (with the scores of all labels).")],
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+) -> None:
+    """Predict for every row of a file, of any size."""
+    from bertworks.files import check_can_write
+    from bertworks.prediction_files import write_predictions
+
+    check_can_write(out)
+    count = write_predictions(_load(model, device, dtype), source, out)
+    typer.echo(f"{out}: {count:,} predictions", err=True)
+
+
+def classify(
+    model: ModelArgument,
+    texts: TextsArgument,
+    pair: Annotated[str | None, typer.Option(help="The second text, for a model of pairs.")] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell the class, the score or the labels of texts."""
+    lines = list(lines_of(texts))
+    pairs = None if pair is None else [check_utf8(pair)] * len(lines)
+    results = _load(model, device, dtype).classify(lines, pairs)
+    if as_json:
+        print_json(results)
+        return
+    for text, result in zip(lines, results, strict=True):
+        typer.echo(f"{_said(result)}  {text}")
+
+
+def _said(result: dict[str, Any]) -> str:
+    if "labels" in result:
+        return ", ".join(result["labels"]) or "no label"
+    return f"{result['score']:6.1%}  {result['label']}" if "label" in result else f"{result['score']:.4f}"
+
+
+def choose(
+    model: ModelArgument,
+    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="What goes before.")],
+    endings: Annotated[list[str], typer.Argument(metavar="ENDING...", help="Ways to go on, at least two.")],
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell which ending goes best with a context."""
+    result = _load(model, device, dtype).choose(check_utf8(context), [check_utf8(ending) for ending in endings])
+    if as_json:
+        print_json(result)
+        return
+    for ending, score in sorted(zip(endings, result["scores"], strict=True), key=lambda pair: -pair[1]):
+        typer.echo(f"{score:6.1%}  {ending}")
+
+
+def _load(model: str, device: str, dtype: str) -> Any:
+    from bertworks.errors import UserError
+    from bertworks.model import Model, load
+
+    opened = load(model, device=device, dtype=dtype)
+    if not isinstance(opened, Model):
+        raise UserError(f"{model} is not a BERT; only BERTs are fine-tuned")
+    return opened

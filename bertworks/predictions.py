@@ -1,0 +1,146 @@
+"""What a fine-tuned model says of texts: one result each, in their order, for any number of them.
+
+| kind       | a result is                                                                    |
+|------------|--------------------------------------------------------------------------------|
+| classify   | {"label", "score", "scores"}: the likeliest class and the probabilities of all |
+| regress    | {"score"}                                                                      |
+| multilabel | {"labels", "scores"}: the labels that are more likely than not, and all        |
+| choose     | {"choice", "score", "scores"}: the place of the likeliest ending, from 0       |
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertworks.errors import CorruptFile, UserError
+from bertworks.interop.folder import OWN_FILE
+from bertworks.nn.bert import Bert
+from bertworks.nn.heads import OutputHead
+from bertworks.tasks.evaluation import score_items
+from bertworks.tasks.examples import Example, TextExample
+from bertworks.tasks.items import Laying
+from bertworks.tasks.kinds import kind_of
+from bertworks.tasks.task import Kind, Task
+from bertworks.text.tokenizer import Tokenizer
+
+Result = dict[str, Any]
+_EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
+
+
+def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
+    """Return the task that a model was fine-tuned for, as its folder says, or as far as its head tells."""
+    said = about.get("task", {})
+    if not isinstance(said, dict):
+        raise CorruptFile(f"the model's {OWN_FILE} says that its task is {str(said)[:40]!r}, not an object")
+    kind = said.get("kind") or _kind_by_head(net)
+    score_range = said.get("score_range")
+    return Task(
+        name=str(said.get("name", kind)),
+        title=str(said.get("name", kind)),
+        kind=kind,
+        splits={},
+        metrics=(),
+        labels=tuple(labels) or tuple(f"LABEL_{number}" for number in range(_num_outputs(net))),
+        is_pair=bool(said.get("is_pair", False)),
+        score_range=tuple(score_range) if score_range else None,
+    )
+
+
+def _kind_by_head(net: Bert) -> Kind:
+    if "classify" in net.heads:
+        return "regress" if _num_outputs(net) == 1 else "classify"
+    if "choose" in net.heads:
+        return "choose"
+    found = ", ".join(net.heads) or "none"
+    raise UserError(f"the model was not fine-tuned to classify or to choose (heads: {found}); see `bertworks finetune`")
+
+
+def _num_outputs(net: Bert) -> int:
+    heads = [cast(OutputHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
+    return heads[0].out.weight.shape[0] if heads else 0
+
+
+class Predictor:
+    """Predicts for examples with a network in evaluation mode.
+
+    Args:
+        net: the network.
+        tokenizer: what its ids mean.
+        task: what it was fine-tuned for.
+        max_length: longer texts are cut to so many tokens.
+        laying: how tokens are laid for the network.
+        is_told: whether the model's folder says what it was fine-tuned for; else its head does, as far as it can.
+    """
+
+    def __init__(
+        self, net: Bert, tokenizer: Tokenizer, task: Task, max_length: int, laying: Laying, *, is_told: bool = True
+    ) -> None:
+        self.net, self.tokenizer, self.task, self.max_length, self.laying = net, tokenizer, task, max_length, laying
+        self.is_told = is_told
+        if task.kind not in _RESULTS:
+            raise UserError(f"the model was fine-tuned for {task.kind}, which has a command of its own")
+
+    def results(self, examples: Iterable[Example]) -> Iterator[Result]:
+        """Yield a result for each example, some thousands of them computed together."""
+        kind, result = kind_of(self.task), _RESULTS[self.task.kind]
+        source = iter(examples)
+        while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
+            items = kind.encode(some, self.tokenizer, self.task, self.max_length)
+            for row in score_items(self.net, kind, items, self.laying).rows:
+                yield result(row, self.task)
+
+
+def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:
+    """Return a result for each text, or pair of texts."""
+    task = predictor.task
+    if task.kind == "choose":
+        raise UserError("the model was fine-tuned to choose; ask choose(context, endings)")
+    if isinstance(texts, str) or isinstance(pairs, str):
+        raise UserError("classify takes a list of texts")
+    if pairs is not None and len(pairs) != len(texts):
+        raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
+    if predictor.is_told and (pairs is None) == task.is_pair:
+        raise UserError(f"the model was fine-tuned on {'pairs of texts' if task.is_pair else 'single texts'}")
+    predictor.task = replace(task, is_pair=pairs is not None)
+    seconds: Iterable[str | None] = itertools.repeat(None, len(texts)) if pairs is None else pairs
+    found = zip(texts, seconds, strict=True)
+    return list(predictor.results(TextExample("", first, second, None) for first, second in found))
+
+
+def _class_result(row: NDArray[np.float32], task: Task) -> Result:
+    shares = torch.from_numpy(row).softmax(-1).tolist()
+    best = int(row.argmax())
+    return {
+        "label": task.labels[best],
+        "score": shares[best],
+        "scores": dict(zip(task.labels, shares, strict=True)),
+    }
+
+
+def _score_result(row: NDArray[np.float32], task: Task) -> Result:
+    low, high = task.score_range or (-np.inf, np.inf)
+    return {"score": float(np.clip(row[0], low, high))}
+
+
+def _labels_result(row: NDArray[np.float32], task: Task) -> Result:
+    scores = dict(zip(task.labels, torch.from_numpy(row).sigmoid().tolist(), strict=True))
+    return {"labels": [label for label, score in scores.items() if score >= 0.5], "scores": scores}
+
+
+def _choice_result(row: NDArray[np.float32], _: Task) -> Result:
+    scores = torch.from_numpy(row[np.isfinite(row)]).softmax(-1).tolist()
+    best = int(row.argmax())
+    return {"choice": best, "score": scores[best], "scores": scores}
+
+
+_RESULTS: dict[str, Callable[[NDArray[np.float32], Task], Result]] = {
+    "classify": _class_result,
+    "regress": _score_result,
+    "multilabel": _labels_result,
+    "choose": _choice_result,
+}

@@ -1,0 +1,51 @@
+"""A network measured on the examples of a split: in batches of similar lengths, each text computed once."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertworks.hidden_states import batches
+from bertworks.nn.bert import Bert
+from bertworks.tasks.examples import Example
+from bertworks.tasks.items import Items, Laying, lay
+from bertworks.tasks.kinds import Kind
+from bertworks.tasks.task import Task
+
+
+class Evaluated(NamedTuple):
+    """What was predicted for each example, and the metrics: the task's, the main one first, and the loss."""
+
+    predictions: list[Any]
+    metrics: dict[str, float]
+
+
+class Scored(NamedTuple):
+    """The scores of every item, in order, and their mean loss."""
+
+    rows: list[NDArray[np.float32]]
+    loss: float
+
+
+@torch.no_grad()
+def score_items(net: Bert, kind: Kind, items: Items, laying: Laying) -> Scored:
+    """Let a network in evaluation mode score items."""
+    rows: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(items)
+    loss = total = 0.0
+    for numbers in batches(items.lengths().tolist(), laying.device):
+        batch = lay(items, numbers, laying)
+        scores = kind.scores(net, batch)
+        sums = kind.sums(scores, batch)
+        loss, total = loss + float(sums.loss), total + float(sums.total)
+        for number, row in zip(numbers, kind.rows(scores, batch), strict=True):
+            rows[number] = row
+    return Scored(rows, loss / max(total, 1.0))
+
+
+def evaluate(net: Bert, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying) -> Evaluated:
+    """Measure a network in evaluation mode on examples whose labels are known."""
+    scored = score_items(net, kind, items, laying)
+    predictions = kind.decode(examples, items, scored.rows, task)
+    return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss})

@@ -1,0 +1,119 @@
+"""Examples as a network reads them: all token ids of a split end to end, and what is to be learnt of each item.
+
+An item is what a batch counts: a text or a pair of texts, a choice with a sequence for each ending, a part of a long
+context. Columns of numbers, not objects: 400,000 pairs take 100 MB. A batch is packed, so that padding never meets a
+weight matrix.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertworks.nn.packing import Tokens, pack_arrays
+from bertworks.text.encoding import Encoding
+
+
+@dataclass(frozen=True)
+class Items:
+    """N items with S sequences of tokens together."""
+
+    ids: NDArray[np.int32]
+    segment_ids: NDArray[np.uint8]
+    bounds: NDArray[np.int64]  # [S + 1]: where sequences begin and end
+    firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and behind the last
+    targets: NDArray[Any]  # [N, ...]: what is to be learnt; meaningless where it is not known
+    weights: NDArray[np.float32]  # [N, ...]: how much each target counts
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many tokens each item has."""
+        return np.diff(self.bounds[self.firsts])
+
+    def digest(self) -> str:
+        """Return a checksum of all of it."""
+        found = hashlib.sha256()
+        for column in (self.ids, self.segment_ids, self.bounds, self.firsts, self.targets, self.weights):
+            found.update(f"{column.dtype} {column.shape}".encode())
+            found.update(np.ascontiguousarray(column).data)
+        return found.hexdigest()
+
+
+class TaskBatch(NamedTuple):
+    """Some items on a device: B of them with S sequences."""
+
+    tokens: Tokens
+    counts: Tensor  # [B]: how many sequences each item has
+    targets: Tensor  # [B, ...]
+    weights: Tensor  # [B, ...]
+
+
+class Laying(NamedTuple):
+    """How tokens are laid for a network.
+
+    Attributes:
+        device: where.
+        flash: whether attention takes cumulative lengths.
+        rows: the row of the embedding table for each id, where it holds those of the train set alone.
+    """
+
+    device: torch.device
+    flash: bool = False
+    rows: NDArray[np.int32] | None = None
+
+
+def make_items(
+    encodings: Sequence[Encoding],
+    targets: NDArray[Any],
+    weights: NDArray[np.float32] | None = None,
+    counts: Sequence[int] | None = None,
+) -> Items:
+    """Lay encodings end to end.
+
+    Args:
+        encodings: of all sequences.
+        targets: of each item.
+        weights: of each target; 1 where they are not given.
+        counts: how many sequences each item has; one where they are not given.
+    """
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    ids, segment_ids = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
+    for number, encoding in enumerate(encodings):
+        place = slice(bounds[number], bounds[number + 1])
+        ids[place], segment_ids[place] = encoding.ids, encoding.segment_ids
+    per_item = np.ones(len(encodings), np.int64) if counts is None else np.asarray(counts, np.int64)
+    firsts = np.concatenate([[0], np.cumsum(per_item)])
+    return Items(ids, segment_ids, bounds, firsts, targets, _weights(targets) if weights is None else weights)
+
+
+def _weights(targets: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ones(targets.shape, np.float32)
+
+
+def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying) -> TaskBatch:
+    """Return the items of these numbers as a batch."""
+    chosen = np.asarray(numbers, np.int64)
+    counts = items.firsts[chosen + 1] - items.firsts[chosen]
+    sequences = _ranges(items.firsts[chosen], counts)
+    lengths = items.bounds[sequences + 1] - items.bounds[sequences]
+    places = _ranges(items.bounds[sequences], lengths)
+    ids = items.ids[places]
+    ids = ids if laying.rows is None else laying.rows[ids]
+    tokens = pack_arrays(ids, items.segment_ids[places], lengths, laying.device, flash=laying.flash)
+    others = [torch.from_numpy(column[chosen]).to(laying.device) for column in (items.targets, items.weights)]
+    return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), *others)
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers from each start on, so many of each, end to end."""
+    ends = np.cumsum(lengths)
+    found: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return found

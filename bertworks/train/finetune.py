@@ -1,0 +1,360 @@
+"""`bertworks finetune`: a model and a task's examples to a run folder.
+
+The loop, the folder and exact resume are those of pre-training. The dev set is measured at the end of every epoch, and
+`model/` holds the model that was best there so far by the task's main metric: it is replaced at the instant a better
+one is measured, so that a run may be killed at any time and has its best model. Without settings of your own it is the
+paper's fine-tuning (A.3): batches of 32, 3 epochs, Adam with a linear decay after a tenth of warm-up, dropout 0.1.
+"""
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertworks.config import Settings, from_overrides, to_toml
+from bertworks.errors import UserError
+from bertworks.interop.huggingface import to_ours, write_folder
+from bertworks.model import find_device
+from bertworks.nn.bert import Bert
+from bertworks.nn.lm import Sums
+from bertworks.tasks.evaluation import evaluate
+from bertworks.tasks.examples import Example
+from bertworks.tasks.items import Laying, TaskBatch
+from bertworks.tasks.kinds import Kind, kind_of
+from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
+from bertworks.train.digest import digest_with
+from bertworks.train.distributed import Ranks, joined_ranks, local_device
+from bertworks.train.loop import Place, Stop
+from bertworks.train.run import Duties, Engine, Memory
+from bertworks.train.run_folder import ModelWriter, hold_run
+from bertworks.train.schedules import learning_rate
+from bertworks.train.settings import FinetuneTrainSettings, OptimSettings, TaskSettings
+from bertworks.train.subject import Subject
+from bertworks.train.task_feed import TaskFeed
+from bertworks.train.task_start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.train.trained_rows import TABLE, TrainedRows
+from bertworks.train.view import View, unseen
+
+Init = Literal["model", "random"]
+_WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
+_log = logging.getLogger(__name__)
+
+
+class FinetuneSettings(Settings):
+    """Every section of a fine-tuning run."""
+
+    task: TaskSettings = TaskSettings()
+    optim: OptimSettings = OptimSettings()
+    train: FinetuneTrainSettings = FinetuneTrainSettings()
+
+
+class Finetuned(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        metric: the task's main one.
+        score: the best on the dev set.
+        step: when that was reached; what `model/` holds.
+        metrics: all that was measured then.
+        place: where the run ended.
+        reason: why: steps, minutes, early, signal, ...
+        minutes: of training on the device, of this start.
+        signal: that ended it, if one did.
+    """
+
+    metric: str
+    score: float
+    step: int
+    metrics: dict[str, float]
+    place: Place
+    reason: str
+    minutes: float
+    signal: int = 0
+
+
+def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
+    """Return the paper's settings for a task, with `section.key=value` over them."""
+    usual: dict[str, dict[str, Any]] = {
+        "task": {"max_length": task.defaults.max_length},
+        "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
+        "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
+    }
+    return from_overrides(FinetuneSettings, overrides, f"fine-tuning for {task.name}", usual)
+
+
+def finetune(
+    task: str,
+    *,
+    model: AnyPath,
+    out: AnyPath,
+    data: AnyPath | None = None,
+    train: AnyPath | None = None,
+    dev: AnyPath | None = None,
+    columns: Columns | None = None,
+    settings: FinetuneSettings | None = None,
+    overrides: Sequence[str] = (),
+    init: Init = "model",
+    resume: bool = False,
+    device: str = "auto",
+    view: View = unseen,
+    note: Callable[[str], None] = _log.info,
+) -> Finetuned:
+    """Fine-tune a model for a task into a run folder.
+
+    Args:
+        task: a benchmark's name, or a kind of task (classify, regress, multilabel, choose) on your own files.
+        model: a model folder, a run folder, or a name in the local cache.
+        out: the run folder; new or empty unless `resume`.
+        data: the folder with a benchmark's files.
+        train: your own file to learn from.
+        dev: your own file to measure on; without it a tenth of the train file is split off.
+        columns: of your own files; those that are not named are guessed.
+        settings: all of them; without them they are the paper's.
+        overrides: `section.key=value` over the paper's settings.
+        init: whether the model's weights are taken, or only its sizes and vocabulary.
+        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        device: where to train.
+        view: shows a person how it goes.
+        note: is told what a person wants to know at the start.
+    """
+    run = Path(out)
+    if not resume and run.exists() and any(run.iterdir()):
+        raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
+    if init not in ("model", "random"):
+        raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
+    place = local_device(find_device(device))
+    dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
+    settings = settings or settings_for(dataset.task, overrides)
+    start = open_task_start(
+        model, run, dataset.task, kind_of(dataset.task), settings.task,
+        seed=settings.train.seed, is_random=init == "random",
+    )  # fmt: skip
+    with joined_ranks(place, settings.train.rank_timeout) as ranks:
+        session = Session(settings, dataset, start, run, place, view, ranks, note)
+        with hold_run(run) if ranks.is_first else nullcontext():
+            ranks.wait()
+            return session.run()
+
+
+class Best(NamedTuple):
+    """The best evaluation so far, and how many came after it."""
+
+    step: int
+    metrics: dict[str, float]
+    num_since: int = 0
+
+
+class Session:
+    """One start of a fine-tuning run."""
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        dataset: Dataset,
+        start: TaskStart,
+        run: Path,
+        device: torch.device,
+        view: View,
+        ranks: Ranks | None = None,
+        note: Callable[[str], None] = _log.info,
+    ) -> None:
+        self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
+        self.kind: Kind = kind_of(self.task)
+        ranks = ranks or Ranks()
+        examples = examples_of(dataset, TRAIN, note)
+        self.items = self._encoded(examples, settings)
+        self.dev: list[Example] = examples_of(dataset, DEV, note)
+        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.max_length)
+        self.settings = _resolved(settings, len(self.items))
+        freeze(start.net, settings.task.freeze)
+        scales = rate_scales(start.net, settings.task.layer_decay)
+        self.table = self._cut_table(ranks)
+        self.subject = _subject(start.net, self.kind, self.task, self.table)
+        idle_scale = scales.get(TABLE, 1.0)
+        self.engine = Engine(
+            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
+        )
+        laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
+        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks)
+        self.best: Best | None = None
+        if self.table:
+            self.table.factor = lambda: float(self.engine.optimizer.idle)
+
+    def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
+        """Cut the token table to what is trained, where that gives the same numbers.
+
+        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts.
+        """
+        is_spread = self.settings.train.shard and ranks.world_size > 1
+        is_trained = self.start.net.embeddings.token.weight.requires_grad
+        if is_spread or not is_trained or self.settings.optim.name == "lamb":
+            return None
+        return TrainedRows(self.start.net, self.items.ids)
+
+    def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
+        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.max_length)
+        return self.kind.weigh(items, self.task) if settings.task.class_weights else items
+
+    def run(self) -> Finetuned:
+        """Train from the newest checkpoint, or from the start; the best model is published on the way."""
+        outcome = self.engine.run(self._duties())
+        best = self.best or Best(0, {})
+        metric = self.task.metrics[0]
+        return Finetuned(
+            metric=metric,
+            score=best.metrics.get(metric, math.nan),
+            step=best.step,
+            metrics=best.metrics,
+            place=outcome.place,
+            reason=outcome.reason,
+            minutes=outcome.place.seconds / 60,
+            signal=outcome.signal,
+        )
+
+    def _duties(self) -> Duties:
+        settings = self.settings
+        return Duties(
+            title=f"{self.engine.folder.name}, {self.task.title}, {self.device}",
+            recipe_text=to_toml(settings),
+            digest=self._digest(),
+            batches=self.feed.batches,
+            rate=lambda place: learning_rate(settings.optim, place.step, settings.train.max_steps),
+            report=self.engine.report,
+            evaluate=self._evaluate,
+            evaluates_at=self._evaluates_at,
+            writer=lambda place: self._writer(place, self.engine.metrics),
+            finish=self._finish,
+            out_of_memory=(
+                f"with batches of {settings.train.batch_size:,} examples in {settings.train.slices} slices; start anew "
+                "with a higher train.slices, or a lower train.batch_size or task.max_length"
+            ),
+            is_enough=self._is_enough,
+            memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
+        )
+
+    def _digest(self) -> str:
+        data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
+        start = {name: self.start.about.get(name) for name in ("weights", "init")}
+        return digest_with(self.settings, {"data": data, "start": start})
+
+    def _evaluates_at(self, place: Place) -> bool:
+        every = self.settings.train.eval_every
+        return place.step % self.feed.steps_per_epoch == 0 or bool(every and place.step % every == 0)
+
+    def _evaluate(self, place: Place) -> dict[str, float]:
+        """Measure the dev set; a better model than before becomes that of the run."""
+        laying = Laying(self.device, self.engine.flash)
+        with self.table.whole() if self.table else nullcontext():
+            found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying).metrics
+        defined = {name: value for name, value in found.items() if not math.isnan(value)}
+        metrics = {f"dev_{name}": value for name, value in defined.items()}
+        if self._is_better(defined):
+            self.best = Best(place.step, defined)
+            with self.engine.refusable():
+                self.engine.publish(self._writer(place, metrics))
+        elif self.best:
+            self.best = self.best._replace(num_since=self.best.num_since + 1)
+        return metrics
+
+    def _measured(self) -> Bert:
+        """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
+        net = self.subject.net
+        assert isinstance(net, Bert)
+        return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
+
+    def _is_better(self, metrics: Mapping[str, float]) -> bool:
+        """Tell whether the main metric is higher than ever; a correlation that is not defined is lower than all."""
+        main = self.task.metrics[0]
+        return self.best is None or metrics.get(main, -math.inf) > self.best.metrics.get(main, -math.inf)
+
+    def _is_enough(self) -> bool:
+        patience = self.settings.task.early_stopping
+        return bool(patience and self.best and self.best.num_since >= patience)
+
+    def _remembered(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"idle": float(self.engine.optimizer.idle)}
+        return state | ({"best": self.best._asdict()} if self.best else {})
+
+    def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+        self.best = Best(**state["best"]) if "best" in state else None
+        self.engine.optimizer.idle.fill_(state["idle"])
+        if self.table:
+            self.table.restore(tensors)
+
+    def _writer(self, place: Place, metrics: Mapping[str, float]) -> ModelWriter:
+        about = {
+            "task": {
+                "name": self.task.name,
+                "kind": self.task.kind,
+                "labels": list(self.task.labels),
+                "is_pair": self.task.is_pair,
+                "max_length": self.settings.task.max_length,
+                "score_range": self.task.score_range,
+            },
+            "metrics": dict(metrics),
+            "provenance": {
+                "start": self.start.about,
+                "steps": place.step,
+                "examples": len(self.items),
+                "notes": list(self.dataset.notes),
+            },
+        }
+
+        def write(folder: Path) -> None:
+            self.subject.write(folder, about)
+            self.start.tokenizer.save(folder)
+
+        return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
+
+    def _finish(self, _: Stop) -> None:
+        """Do nothing: the best model has been published when it was measured."""
+
+
+def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:
+    """Turn epochs into steps; a graph is compiled only where that is asked for, as every batch has another shape."""
+    train = settings.train
+    steps = train.epochs * math.ceil(num_items / train.batch_size)
+    update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
+    return settings.model_copy(update={"train": train.model_copy(update=update)})
+
+
+def freeze(net: Bert, layers: int | str) -> None:
+    """Keep the embeddings and so many of the lowest layers, or the whole encoder, as they are."""
+    count = len(net.blocks) if layers == "all" else int(layers)
+    kept: list[torch.nn.Module] = [net.embeddings, *net.blocks[:count]] if layers else []
+    for part in kept:
+        part.requires_grad_(False)
+
+
+def rate_scales(net: Bert, decay: float) -> dict[str, float]:
+    """Return the scale of each parameter's learning rate: 1 for head and pooler, less for each layer further down."""
+    depths = {f"blocks.{number}.": len(net.blocks) - number for number in range(len(net.blocks))}
+    depths["embeddings."] = len(net.blocks) + 1
+    return {
+        name: decay**depth
+        for name, _ in net.named_parameters()
+        for prefix, depth in depths.items()
+        if decay < 1 and name.startswith(prefix)
+    }
+
+
+def _subject(net: Bert, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
+    def objective(net: Bert, batch: TaskBatch) -> dict[str, Sums]:
+        return {task.kind: kind.sums(kind.scores(net, batch), batch)}
+
+    def write(folder: Path, about: dict[str, Any]) -> None:
+        with table.whole() if table else nullcontext():
+            write_folder(folder, net, labels=list(task.labels), about=about)
+
+    def from_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        weights = to_ours(list(net.state_dict()), tensors)
+        return table.cut(weights) if table else weights
+
+    return Subject(net=net, objective=objective, kinds=(task.kind,), write=write, from_file=from_file)

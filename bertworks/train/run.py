@@ -1,0 +1,299 @@
+"""One start of a run, whatever it trains: its folder, checkpoints and logs around the one loop.
+
+Pre-training and fine-tuning differ in what they are fed with, what they measure and what their models say of
+themselves. That is `Duties`; the rest is here. A run that was killed at any instant goes on from its newest whole
+checkpoint, and ends with the same bytes as if it had never been killed.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+from bertworks.plan.gpus import named_by_driver, peak_flops
+from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.distributed import Ranks
+from bertworks.train.loop import Job, Part, Place, Stop, Window, train
+from bertworks.train.optim import Optimizer
+from bertworks.train.placed import Placed
+from bertworks.train.record import Record
+from bertworks.train.rng import be_deterministic, restore_rng, to_hex
+from bertworks.train.run_facts import RECIPE_FILE
+from bertworks.train.run_folder import ModelWriter, publish_model
+from bertworks.train.settings import OptimSettings, TrainSettings
+from bertworks.train.status import About
+from bertworks.train.subject import Subject
+from bertworks.train.view import View
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    place: Place
+    reason: str
+    metrics: dict[str, float]  # the last evaluation's
+    signal: int = 0
+
+
+class Memory(NamedTuple):
+    """What a kind of training has to remember besides weights, optimizer and place.
+
+    Attributes:
+        tensors: lie with the optimizer's, under names that it has not.
+        state: as JSON; nothing where there is nothing to say.
+        restore: takes both back.
+    """
+
+    tensors: Callable[[], dict[str, Tensor]]
+    state: Callable[[], dict[str, Any]]
+    restore: Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
+
+
+class Duties(NamedTuple):
+    """What is particular to a kind of training.
+
+    Attributes:
+        title: names the run for a person.
+        recipe_text: is written into a new run folder.
+        digest: of all that decides what is computed; only a run with the same one goes on.
+        batches: makes the parts of the batches behind a place.
+        rate: the learning rate of the update behind a place.
+        report: is told what the loop gathered.
+        evaluate: measures, and returns the figures; none where there is nothing to measure on.
+        evaluates_at: whether it is time for that; the end of a run is measured anyway.
+        writer: gives the model of a place.
+        finish: is called when training has ended, before the logs are closed.
+        out_of_memory: what to say of batches that are too large.
+        is_measured_first: whether to evaluate and save before the first update.
+        is_enough: whether what was measured says that more training is of no use.
+        memory: what else a checkpoint holds.
+        flops_per_token: operations of training, forward and backward, if known.
+    """
+
+    title: str
+    recipe_text: str
+    digest: str
+    batches: Callable[[Place], Generator[tuple[list[Part], Any], None, None]]
+    rate: Callable[[Place], float]
+    report: Callable[[Place, Mapping[str, Any]], None]
+    evaluate: Callable[[Place], dict[str, float]]
+    evaluates_at: Callable[[Place], bool]
+    writer: Callable[[Place], ModelWriter]
+    finish: Callable[[Stop], None]
+    out_of_memory: str
+    is_measured_first: bool = False
+    is_enough: Callable[[], bool] = lambda: False
+    memory: Memory | None = None
+    flops_per_token: float | None = None
+
+
+class Engine:
+    """The network in its place, its optimizer, and how a run of it is begun, saved and taken up again.
+
+    Args:
+        subject: what is trained.
+        optim: how weights are changed.
+        train: for how long, and how.
+        folder: the run folder.
+        device: where to train.
+        view: shows a person how it goes.
+        ranks: this one and the others.
+        scales, idle_scale: of the learning rate, see `Optimizer`.
+
+    Attributes:
+        half: whether it is computed in half precision.
+        flash: whether attention is that of a GPU in half precision.
+        metrics: the figures of the last evaluation.
+        record: of the first rank, while it runs.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        optim: OptimSettings,
+        train: TrainSettings,
+        folder: Path,
+        device: torch.device,
+        view: View,
+        ranks: Ranks,
+        scales: Mapping[str, float] | None = None,
+        idle_scale: float = 1.0,
+    ) -> None:
+        self.subject, self.settings, self.folder, self.device, self.view = subject, train, folder, device, view
+        self.ranks, self.kinds = ranks, subject.kinds
+        half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
+        self.half = half and not subject.is_plain
+        self.flash = self.half and device.type == "cuda"
+        self.placed = Placed(subject, train, device, ranks, half=self.half)
+        self.net, self.trainee = self.placed.net, self.placed.trainee
+        self.optimizer = Optimizer(self.net, optim, scales, idle_scale)
+        self._by_clock = optim.clock or train.max_minutes is not None
+        self.metrics: dict[str, float] = {}
+        self.record: Record | None = None
+        self._refusal: UserError | None = None  # of the disk since the last checkpoint, if a run goes on
+        if train.deterministic:
+            be_deterministic()
+        torch.manual_seed(train.seed + ranks.rank)
+
+    def run(self, duties: Duties, place_found: Callable[[Place], None] = lambda _: None) -> Outcome:
+        """Train from the newest checkpoint, or from the start; `place_found` is told where it goes on."""
+        checkpoint = latest_checkpoint(self.folder)
+        place, window = self._restore(checkpoint, duties) if checkpoint else (Place(), Window(device=self.device))
+        self.record = self._begin(place, duties, is_new=checkpoint is None) if self.ranks.is_first else None
+        place_found(place)
+        made_ahead = duties.batches(place)
+        try:
+            job = self._job(made_ahead, duties)
+            if duties.is_measured_first and not checkpoint:
+                job.evaluate(place)
+                job.save(place, window)
+            stop = train(job, place, window)
+            duties.finish(stop)
+        except torch.OutOfMemoryError as error:
+            raise UserError(f"out of memory on {self.device} {duties.out_of_memory}") from error
+        finally:
+            made_ahead.close()
+            if self.record:
+                with self.refusable():
+                    self.record.close()
+        if self._refusal:
+            raise UserError(f"ended after step {stop.place.step}, but not all of it is saved: {self._refusal}")
+        return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
+
+    def _begin(self, place: Place, duties: Duties, *, is_new: bool) -> Record:
+        """Write down the recipe and open what the run is recorded in."""
+        if is_new:
+            with atomic_write(self.folder / RECIPE_FILE) as stream:
+                stream.write(duties.recipe_text)
+        about = About(duties.title, self.settings, self.kinds, duties.flops_per_token, self._peak_flops())
+        return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
+
+    def _peak_flops(self) -> float | None:
+        """Return the operations that all devices could do in a second, where that is known."""
+        if self.device.type != "cuda":
+            return None
+        name = named_by_driver(torch.cuda.get_device_name(self.device))
+        return peak_flops(name, half=self.half) * self.ranks.world_size if name else None
+
+    def _job(self, parts: Iterator[tuple[list[Part], Any]], duties: Duties) -> Job:
+        usual = self.device.type == "cuda" and not self.subject.is_plain
+        compiled = usual if self.settings.compile is None else self.settings.compile
+        return Job(
+            trainee=torch.compile(self.trainee) if compiled else self.trainee,
+            optimizer=self.optimizer,
+            ranks=self.ranks,
+            batches=parts,
+            learning_rate=duties.rate,
+            settings=self.settings,
+            report=duties.report,
+            evaluates_at=duties.evaluates_at,
+            evaluate=lambda place: self._evaluate(place, duties),
+            save=lambda place, window: self._save(place, window, duties),
+            is_enough=duties.is_enough,
+        )
+
+    def report(self, place: Place, gathered: Mapping[str, Any]) -> None:
+        """Record what the loop gathered."""
+        if self.record:
+            values = self.values(gathered["sums"])
+            values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
+            with self.refusable():
+                self.record.train(place, values)
+
+    def values(self, sums: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Return the loss and accuracy of each kind of prediction, given [kinds, (loss, correct, count)]."""
+        values: dict[str, float] = {"loss": 0.0} if sums else {}
+        for kind, (loss, correct, count) in zip(self.kinds, sums, strict=False):
+            values[f"{kind}_loss"] = loss / max(count, 1)
+            if kind != "regress":  # where nothing is right or wrong
+                values[f"{kind}_accuracy"] = correct / max(count, 1)
+            values["loss"] += loss / max(count, 1)
+        return values
+
+    @torch.no_grad()
+    def _evaluate(self, place: Place, duties: Duties) -> None:
+        self.ranks.be_patient()
+        self.trainee.eval()
+        found = duties.evaluate(place)
+        self.trainee.train()
+        if not found:
+            return
+        self.metrics = found
+        if self.record:
+            with self.refusable():
+                self.record.evaluate(place.step, found)
+
+    def _save(self, place: Place, window: Window, duties: Duties) -> None:
+        self.ranks.be_patient()
+        states = self.ranks.gathered(torch.get_rng_state())
+        optimizer = self.placed.collected(self.optimizer.state_dict())
+        if self.record:
+            self._refusal = None
+            with self.refusable():
+                self._save_checkpoint(place, window, duties, states, optimizer)
+        self.ranks.wait()
+
+    @contextmanager
+    def refusable(self) -> Iterator[None]:
+        """Stop where the disk refuses something, or warn and go on if that is asked for."""
+        try:
+            yield
+        except UserError as error:
+            if self.settings.on_save_error == "stop":
+                raise
+            _log.warning("%s; the run goes on", error)
+            self._refusal = error
+
+    def _save_checkpoint(
+        self, place: Place, window: Window, duties: Duties, states: list[Tensor], optimizer: Mapping[str, Tensor]
+    ) -> None:
+        assert self.record, "the first rank records"
+        self.record.sync()
+        state = {
+            "place": place._replace(seconds=place.seconds if self._by_clock else 0.0)._asdict(),
+            "window": window.state(),
+            "metrics": self.metrics,
+            "rng": [to_hex(state) for state in states],
+            "settings": duties.digest,
+        }
+        if duties.memory:
+            state["memory"] = duties.memory.state()
+            optimizer = {**optimizer, **duties.memory.tensors()}
+        save_checkpoint(self.folder, place.step, duties.writer(place), optimizer, state, keep=self.settings.keep)
+        self.record.save(place.step)
+
+    def _restore(self, checkpoint: Checkpoint, duties: Duties) -> tuple[Place, Window]:
+        if checkpoint.state.get("settings") != duties.digest:
+            raise UserError(
+                f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
+                "them), or choose another --out"
+            )
+        self.placed.load(self.subject.from_file(checkpoint.weights))
+        tensors = dict(checkpoint.optimizer)
+        if duties.memory:
+            own = {name: tensors.pop(name) for name in duties.memory.tensors() if name in tensors}
+            duties.memory.restore(own, checkpoint.state["memory"])
+        self.optimizer.load_state_dict(tensors, str(checkpoint.path))
+        states = checkpoint.state["rng"]
+        if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
+            restore_rng(states[self.ranks.rank])
+        self.metrics = checkpoint.state["metrics"]
+        return Place(**checkpoint.state["place"]), Window(checkpoint.state["window"], self.device)
+
+    def publish(self, writer: ModelWriter) -> None:
+        """Make a model that of the run; again if need be, for a kill may have come between. All ranks must call it."""
+        self.placed.collected({})
+        if self.ranks.is_first:
+            publish_model(self.folder, writer)
+
+    def model_bytes(self) -> int:
+        """Return about how many bytes a model folder takes, with the tokenizer's files."""
+        return sum(parameter.nbytes for parameter in self.subject.net.parameters()) + (8 << 20)

@@ -1,0 +1,90 @@
+"""What fine-tuning is fed with: the items of a train set, shuffled anew in every epoch.
+
+The order of an epoch is that of a hash of (seed, epoch, item), so the state of the data is {epoch, offset} and a seek
+costs nothing. The last batch of an epoch is as short as it comes out: every item is seen once in an epoch.
+"""
+
+import math
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertworks.tasks.items import Items, Laying, TaskBatch, lay
+from bertworks.train.batch import dropout_seed, moved
+from bertworks.train.distributed import Ranks
+from bertworks.train.loop import Part, Place
+from bertworks.train.settings import FinetuneTrainSettings
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def order_of(num_items: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order in which an epoch goes through the items."""
+    key = _mixed(np.array([seed, epoch], np.uint64))
+    numbers = np.arange(num_items, dtype=np.uint64)
+    keys = _mixed(_mixed(numbers ^ key[0]) ^ _mixed(key[1:]))
+    return np.argsort(keys, kind="stable")
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix the bits of 64-bit numbers so that each depends on all."""
+    with np.errstate(over="ignore"):
+        numbers = numbers + _ODD
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * _MULTIPLIERS[0]
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * _MULTIPLIERS[1]
+    found: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
+    return found
+
+
+class TaskFeed:
+    """Makes parts of batches for one rank, on its device.
+
+    Args:
+        items: the train set.
+        settings: batch size, slices and seed.
+        laying: how tokens are laid for the network.
+        ranks: which parts are this rank's.
+    """
+
+    def __init__(self, items: Items, settings: FinetuneTrainSettings, laying: Laying, ranks: Ranks) -> None:
+        self._items, self._settings, self._laying, self._ranks = items, settings, laying, ranks
+        self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
+        # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
+        self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
+
+    def batches(self, place: Place) -> Generator[tuple[list[Part], dict[str, int]], None, None]:
+        """Yield the rank's parts of the batches behind a place, each with the state of the data behind it."""
+        state = place.data or {"epoch": 0, "offset": 0}
+        epoch, offset, step = state["epoch"], state["offset"], place.step
+        while True:
+            order = order_of(len(self._items), self._settings.seed, epoch)
+            while offset < len(order):
+                numbers = order[offset : offset + self._settings.batch_size]
+                offset += len(numbers)
+                yield self._parts(numbers, step), {"epoch": epoch, "offset": offset}
+                step += 1
+            epoch, offset = epoch + 1, 0
+
+    def _parts(self, numbers: NDArray[np.int64], step: int) -> list[Part]:
+        own = range(self._ranks.rank, self._num_parts, self._ranks.world_size)
+        return [self._part(numbers, step, number) for number in own]
+
+    def _part(self, numbers: NDArray[np.int64], step: int, number: int) -> Part:
+        chosen = numbers[number :: self._num_parts]
+        batch = lay(self._items, chosen if len(chosen) else numbers[:1], self._laying)
+        if not len(chosen):  # of a short batch there is nothing left for this part, and a rank must take part
+            batch = batch._replace(weights=torch.zeros_like(batch.weights))
+        num_tokens = len(batch.tokens.token_ids) if len(chosen) else 0
+        return Part(self._seeded(batch, step, number), [float(batch.weights.sum())], num_tokens)
+
+    def _seeded(self, batch: TaskBatch, step: int, number: int) -> Any:
+        """Give a batch for flash attention its dropout's seed; elsewhere torch's generator draws."""
+        if not self._laying.flash:
+            return batch
+        seed = dropout_seed(self._settings.seed, step, number)
+        torch.cuda.manual_seed(int(seed))  # of a head's dropout, so that it does not depend on where a run went on
+        return batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self._laying.device)))

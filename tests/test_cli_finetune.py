@@ -1,0 +1,163 @@
+"""finetune, evaluate, predict, classify and choose as a person or a script meets them."""
+
+import csv
+import json
+
+import pytest
+import torch
+from small_models import write_small_model
+from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
+
+import bertworks as bw
+from bertworks import predictions
+from bertworks.errors import UserError
+from bertworks.train.finetune import finetune
+
+KINDS = ("classify", "regress", "multilabel", "choose")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_small_model(tmp_path_factory.mktemp("model") / "small", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def runs(model, tmp_path_factory):
+    """A run of each kind, with its files."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in KINDS:
+        train, dev = write_task(folder / f"{kind}-files", kind)
+        finetune(kind, model=model, train=train, dev=dev, out=folder / kind, overrides=QUICK, device="cpu")
+    return folder
+
+
+def test_a_run_is_made_refused_resumed_and_measured(bertworks, model, tmp_path):
+    train, dev = write_task(tmp_path, "classify")
+    command = ("finetune", "classify", "--model", model, "--train", train, "--dev", dev, "--out", tmp_path / "run")
+    code, out, _ = bertworks(*command, *QUICK, "--json", "--device", "cpu")
+    result = json.loads(out)
+    assert (code, result["steps"], result["reason"]) == (0, 36, "steps")
+    code, _, err = bertworks(*command, *QUICK)
+    assert (code, err.count("\n")) == (2, 1)
+    code, out, err = bertworks(*command, *QUICK, "--resume")
+    assert code == 0
+    assert "finished after 36 steps; best accuracy on dev" in out
+    assert "label from 'label' (guessed)" in err
+    code, out, _ = bertworks("evaluate", tmp_path / "run", "--task", "classify", "--data", dev, "--json")
+    measured = json.loads(out)
+    assert measured["accuracy"] == result["accuracy"]
+    assert measured["loss"] == pytest.approx(result["loss"], rel=1e-4)
+
+
+def test_a_benchmark_is_learnt_from_its_own_files(bertworks, model, tmp_path):
+    folder = tmp_path / "SST-2"
+    folder.mkdir()
+    lines = [f"a {'cat' if number % 2 else 'dog'} sat\t{number % 2}" for number in range(20)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    run = tmp_path / "run"
+    command = ("finetune", "sst2", "--model", model, "--data", tmp_path, "--out", run, *QUICK, "train.epochs=1", "-q")
+    assert bertworks(*command)[0] == 0
+    code, out, _ = bertworks("evaluate", run, "--task", "sst2", "--data", tmp_path, "--json")
+    assert code == 0
+    assert set(json.loads(out)) == {"accuracy", "loss"}
+    assert bw.load(run).about["task"]["name"] == "sst2"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_those_of_the_evaluation_and_in_order(bertworks, runs, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(predictions, "_EXAMPLES_AT_ONCE", 7)
+    dev = runs / f"{kind}-files/dev.jsonl"
+    code, _, err = bertworks("predict", runs / kind, dev, "--out", tmp_path / "said.jsonl")
+    assert (code, "40 predictions" in err) == (0, True)
+    said = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in said] == [str(number) for number in range(40)]
+    rows = [json.loads(line) for line in dev.read_text().splitlines()]
+    if kind == "classify":
+        right = sum(line["label"] == row["label"] for line, row in zip(said, rows, strict=True))
+        metrics = json.loads(bertworks("evaluate", runs / kind, "--task", kind, "--data", dev, "--json")[1])
+        assert right / 40 == metrics["accuracy"]
+        assert all(sum(line["scores"].values()) == pytest.approx(1) for line in said)
+    if kind == "choose":
+        assert [len(line["scores"]) for line in said] == [len(row["endings"]) for row in rows]
+
+
+def test_predictions_as_a_table_have_a_row_each_also_without_labels(bertworks, runs, tmp_path):
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "the cat sat"}, {"text": 'a "dog", big'}])
+    assert bertworks("predict", runs / "classify", source, "--out", tmp_path / "said.csv")[0] == 0
+    with open(tmp_path / "said.csv", newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [set(row) for row in table] == [{"id", "label", "score"}] * 2
+
+
+def test_each_text_is_classified_as_if_alone(bertworks, runs):
+    texts = ["the cat sat", "a dog ran far away on the mat", "cat"]
+    model = bw.load(runs / "classify", device="cpu")
+    together, alone = model.classify(texts), [model.classify([text])[0] for text in texts]
+    assert [one["label"] for one in together] == [one["label"] for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+    code, out, _ = bertworks("classify", runs / "classify", *texts, "--json", "--device", "cpu")
+    assert (code, [one["label"] for one in json.loads(out)]) == (0, [one["label"] for one in together])
+    assert model.classify([]) == []
+
+
+def test_scores_and_several_labels(runs):
+    assert set(bw.load(runs / "regress").classify(["a big mat"])[0]) == {"score"}
+    several = bw.load(runs / "multilabel").classify(["a cat sat"])[0]
+    assert set(several["scores"]) == {"cat", "dog"}
+    assert several["labels"] == [label for label, score in several["scores"].items() if score >= 0.5]
+
+
+def test_the_likeliest_ending_is_chosen(bertworks, runs):
+    code, out, _ = bertworks("choose", runs / "choose", "the big mat", "a dog sat", "the cat ran", "dog", "--json")
+    result = json.loads(out)
+    assert (code, len(result["scores"])) == (0, 3)
+    assert result["choice"] == max(range(3), key=result["scores"].__getitem__)
+    assert bertworks("choose", runs / "choose", "the mat", "one")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("finetune", "classify", "--model", "MODEL", "--out", "run"), "give --train FILE"),
+        (("finetune", "sst2", "--model", "MODEL", "--out", "run"), "give --data DIR"),
+        (("finetune", "sst22", "--model", "MODEL", "--data", ".", "--out", "run"), "did you mean"),
+        (("classify", "MODEL", "a cat"), "was not fine-tuned"),
+        (("choose", "MODEL", "a", "b", "c"), "it has no choose head"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(bertworks, model, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bertworks(*(str(model) if argument == "MODEL" else argument for argument in arguments))
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+
+
+def test_a_model_of_single_texts_refuses_pairs(runs):
+    with pytest.raises(UserError, match="single texts"):
+        bw.load(runs / "classify").classify(["a cat"], ["a dog"])
+
+
+def test_a_label_that_training_never_saw_is_an_error_with_its_line(bertworks, runs, tmp_path):
+    dev = write_rows(tmp_path / "dev.jsonl", [{"text": "a cat", "label": "about birds"}])
+    code, _, err = bertworks("evaluate", runs / "classify", "--task", "classify", "--data", dev)
+    assert code == 2
+    assert "dev.jsonl" in err
+    assert "about birds" in err
+
+
+def test_a_text_longer_than_the_model_was_trained_on_is_cut(runs):
+    import random
+
+    assert bw.load(runs / "classify").classify([text_with("cat", random.Random(0), 60)])[0]["label"]
+
+
+def test_a_model_that_says_nothing_of_its_task_classifies_texts_and_pairs(tmp_path):
+    """As transformers writes them: labels alone, or not even those."""
+    named = bw.load(write_small_model(tmp_path / "named", {"classify": 3}, labels=["x", "y", "z"]))
+    assert list(named.classify(["a cat"])[0]["scores"]) == ["x", "y", "z"]
+    assert named.classify(["a cat"], ["a dog"])[0]["scores"] != named.classify(["a cat"])[0]["scores"]
+    plain = bw.load(write_small_model(tmp_path / "plain", {"classify": 2}))
+    assert list(plain.classify(["a cat"])[0]["scores"]) == ["LABEL_0", "LABEL_1"]

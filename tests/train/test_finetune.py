@@ -1,0 +1,215 @@
+"""Fine-tuning: what is learnt, which model is kept, and that a run goes on as if it had never stopped."""
+
+import json
+import math
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from small_models import write_small_model
+from tiny_runs import files_of, lines_of
+from toy_tasks import QUICK, SIZES, write_rows, write_task
+
+import bertworks as bw
+from bertworks.errors import UserError
+from bertworks.tasks.own import open_own
+from bertworks.train import finetune as module
+from bertworks.train.finetune import Session, finetune
+
+LONGER = ("train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "train.save_every=1000")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_small_model(tmp_path_factory.mktemp("model") / "small", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    return {
+        kind: dict(zip(("train", "dev"), write_task(folder / kind, kind), strict=True))
+        for kind in ("classify", "regress", "multilabel", "choose")
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(model, files, tmp_path_factory):
+    torch.set_num_threads(1)
+    run = tmp_path_factory.mktemp("finished") / "run"
+    return run, finetune("classify", model=model, out=run, overrides=QUICK, device="cpu", **files["classify"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "least"),
+    [
+        ("classify", "accuracy", 1.0),
+        ("regress", "pearson", 0.98),
+        ("multilabel", "f1", 0.9),
+        ("choose", "accuracy", 0.95),
+    ],
+)
+def test_a_separable_task_is_learnt(model, files, tmp_path, kind, metric, least):
+    outcome = finetune(
+        kind, model=model, out=tmp_path / "run", device="cpu", overrides=(*QUICK, *LONGER), **files[kind]
+    )
+    assert outcome.metric == metric
+    assert outcome.score >= least
+    assert outcome.reason == "steps"
+
+
+def test_a_run_logs_evaluates_every_epoch_and_leaves_a_model(finished, model):
+    run, outcome = finished
+    evaluations = [line for line in lines_of(run) if "dev_accuracy" in line]
+    assert [line["step"] for line in evaluations] == [6, 12, 18, 24, 30, 36]
+    training = [line for line in lines_of(run) if "lr" in line]
+    assert training[-1]["classify_loss"] < training[0]["classify_loss"]
+    opened = bw.load(run)
+    assert opened.labels == ["about cats", "about dogs"]
+    assert opened.about["task"]["max_length"] == 16
+    assert opened.about["metrics"]["dev_accuracy"] == outcome.score
+    assert opened.about["provenance"]["start"]["model"] == str(model)
+    assert set(opened.net.heads) == {"classify"}
+
+
+def test_the_model_is_that_of_the_best_evaluation_not_of_the_last(model, files, tmp_path, monkeypatch):
+    scores = iter([0.5, 0.9, 0.7, math.nan, 0.9, 0.8])
+    real = module.evaluate
+
+    def fixed(*arguments):
+        return real(*arguments)._replace(metrics={"accuracy": next(scores), "f1_macro": 0.1, "loss": 1.0})
+
+    monkeypatch.setattr(module, "evaluate", fixed)
+    run = tmp_path / "run"
+    outcome = finetune("classify", model=model, out=run, overrides=QUICK, device="cpu", **files["classify"])
+    assert (outcome.score, outcome.step) == (0.9, 12)
+    about = json.loads((run / "model/bertworks.json").read_text())
+    assert about["provenance"]["steps"] == 12
+    assert about["metrics"]["dev_accuracy"] == 0.9
+
+
+def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path):
+    finetune("classify", model=model, out=tmp_path / "run", overrides=QUICK, device="cpu", **files["classify"])
+    assert files_of(tmp_path / "run") == files_of(finished[0])
+
+
+@pytest.mark.parametrize("trial", range(2))
+def test_resume_is_bit_exact_after_sigkill(finished, model, files, tmp_path, trial):
+    """F1: killed at random instants until it is through; the best model survives too."""
+    rng, run = random.Random(trial), tmp_path / "run"
+    for attempt in range(60):
+        child = os.fork()
+        if not child:
+            try:
+                options = {"overrides": QUICK, "device": "cpu", "resume": True, **files["classify"]}
+                finetune("classify", model=model, out=run, **options)
+            finally:
+                os._exit(0)
+        deadline = time.monotonic() + rng.uniform(0.05, 0.3 + 0.2 * attempt)
+        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        try:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        except (ProcessLookupError, ChildProcessError):
+            break
+    assert files_of(run) == files_of(finished[0])
+
+
+def test_a_finished_run_that_is_resumed_says_its_best_again(finished, model, files):
+    run, outcome = finished
+    before = files_of(run)
+    again = finetune("classify", model=model, out=run, overrides=QUICK, device="cpu", resume=True, **files["classify"])
+    assert (again.score, again.step, again.metrics) == (outcome.score, outcome.step, outcome.metrics)
+    assert files_of(run) == before
+
+
+def test_a_run_goes_on_without_the_model_it_came_from_but_not_with_another(finished, model, files, tmp_path):
+    options = {"out": finished[0], "overrides": QUICK, "device": "cpu", "resume": True, **files["classify"]}
+    assert finetune("classify", model=tmp_path / "gone", **options).reason == "steps"
+    other = write_small_model(tmp_path / "other", {}, hidden_size=8)
+    with pytest.raises(UserError, match="whose weights are not those of"):
+        finetune("classify", model=other, **options)
+
+
+@pytest.mark.parametrize("change", ["optim.lr=1e-3", "task.class_weights=true", "train.seed=3"])
+def test_other_settings_cannot_go_on_with_a_run(finished, model, files, change):
+    with pytest.raises(UserError, match="other settings or data"):
+        finetune(
+            "classify", model=model, out=finished[0], overrides=[*QUICK, change], resume=True, device="cpu",
+            **files["classify"],
+        )  # fmt: skip
+
+
+def test_a_random_start_takes_the_sizes_and_the_vocabulary_alone(model, files, tmp_path):
+    said = []
+    run = tmp_path / "run"
+    finetune(
+        "classify", model=model, out=run, overrides=[*QUICK, "train.epochs=1"], init="random", device="cpu",
+        note=said.append, **files["classify"],
+    )  # fmt: skip
+    drawn = bw.load(run).about["provenance"]["start"]["drawn"]
+    assert "embeddings.token.weight" in drawn
+
+
+def session_of(model, files, tmp_path, kind="classify", overrides=QUICK):
+    dataset = open_own(kind, files[kind])
+    settings = module.settings_for(dataset.task, overrides)
+    start = module.open_task_start(
+        model, tmp_path / "run", dataset.task, module.kind_of(dataset.task), settings.task, seed=0, is_random=False
+    )
+    return Session(settings, dataset, start, tmp_path / "run", torch.device("cpu"), module.unseen)
+
+
+def test_the_encoder_is_taken_over_and_only_the_head_is_drawn(model, files, tmp_path):
+    session = session_of(model, files, tmp_path)
+    old = bw.load(model).net
+    assert session.start.about["drawn"] == ["heads.classify.out.bias", "heads.classify.out.weight"]
+    torch.testing.assert_close(session.subject.net.blocks[0].qkv.weight, old.blocks[0].qkv.weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress", "multilabel", "choose"])
+def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path, kind):
+    gradients = []
+    for slices in (1, 3):
+        overrides = (*QUICK, f"train.slices={slices}", "task.dropout=0.0", "train.batch_size=10")
+        session = session_of(model, files, tmp_path, kind, overrides)
+        parts, state = next(session.feed.batches(module.Place()))
+        assert (len(parts), state) == (slices, {"epoch": 0, "offset": 10})
+        counts = [sum(part.counts[0] for part in parts)]
+        module_loop = session.engine.trainee
+        for part in parts:
+            module_loop(part.batch, torch.tensor(counts))[0].backward()
+        gradients.append([parameter.grad for parameter in session.engine.net.parameters()])
+    for whole, sliced in zip(*gradients, strict=True):
+        torch.testing.assert_close(whole, sliced, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": "a cat", "label": "x"}], "has 1 label; there must be at least 2"),
+        ([{"text": "", "label": "x"}, {"text": " ", "label": "y"}], "too few to split off a dev set"),
+    ],
+)
+def test_what_nothing_can_be_learnt_from_is_told_in_a_line(model, tmp_path, rows, said):
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    with pytest.raises(UserError, match=said):
+        finetune("classify", model=model, train=train, out=tmp_path / "run", device="cpu")
+
+
+def test_a_dev_set_is_split_off_where_there_is_none_and_that_is_said(model, files, tmp_path):
+    said = []
+    finetune(
+        "classify", model=model, train=files["classify"]["train"], out=tmp_path / "run", device="cpu",
+        overrides=[*QUICK, "train.epochs=1"], note=said.append,
+    )  # fmt: skip
+    assert any("split off" in line for line in said)
+
+
+def test_a_length_beyond_the_model_is_told_before_anything_is_trained(model, files, tmp_path):
+    with pytest.raises(UserError, match="max_length 128 is more than the 20 positions"):
+        finetune("classify", model=model, out=tmp_path / "run", device="cpu", **files["classify"])

@@ -1,0 +1,123 @@
+"""Settings of fine-tuning: the paper's where nothing is said, frozen layers, rates by layer, class weights, the end."""
+
+import random
+
+import pytest
+import torch
+from small_models import write_small_model
+from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
+
+import bertworks as bw
+from bertworks.errors import UserError
+from bertworks.nn.bert import Bert
+from bertworks.nn.config import BertConfig
+from bertworks.tasks.registry import find_task
+from bertworks.train import finetune as module
+from bertworks.train.finetune import finetune, rate_scales, settings_for
+from bertworks.train.task_feed import order_of
+
+
+@pytest.fixture
+def task(tmp_path):
+    model = write_small_model(tmp_path / "model", **(SIZES | {"num_hidden_layers": 2}))
+    train, dev = write_task(tmp_path, "classify")
+    return {"model": model, "train": train, "dev": dev, "device": "cpu"}
+
+
+def test_settings_are_the_papers_unless_said_otherwise():
+    """A.3: batches of 32, 3 epochs, rates between 2e-5 and 5e-5, dropout 0.1; the original code's Adam and warm-up."""
+    settings = settings_for(find_task("sst2"), ["optim.lr=2e-5"])
+    assert (settings.train.batch_size, settings.train.epochs, settings.task.dropout) == (32, 3, 0.1)
+    optim = settings.optim
+    assert (optim.name, optim.lr, optim.warmup, optim.schedule, optim.weight_decay) == (
+        "adam",
+        2e-5,
+        0.1,
+        "linear",
+        0.01,
+    )
+    assert 2e-5 <= settings_for(find_task("mnli")).optim.lr <= 5e-5
+
+
+def test_all_problems_of_overrides_are_told_at_once():
+    with pytest.raises(UserError, match=r"(?s)train\.epoch: .*did you mean.*task\.freeze: -1 is too small"):
+        settings_for(find_task("sst2"), ["task.freeze=-1", "train.epoch=2"])
+
+
+@pytest.mark.parametrize(("freeze", "moved"), [(0, True), (1, True), ("all", False)])
+def test_frozen_layers_stay_as_they_are_and_the_rest_learns(task, tmp_path, freeze, moved):
+    run = tmp_path / "run"
+    finetune("classify", out=run, overrides=(*QUICK, f"task.freeze={freeze}", "train.epochs=1"), **task)
+    old, new = bw.load(task["model"]).net, bw.load(run).net
+    assert torch.equal(old.embeddings.token.weight, new.embeddings.token.weight) == bool(freeze)
+    assert torch.equal(old.blocks[0].up.weight, new.blocks[0].up.weight) == bool(freeze)
+    assert torch.equal(old.blocks[1].up.weight, new.blocks[1].up.weight) != moved
+    assert not torch.equal(old.pooler.weight, new.pooler.weight)
+
+
+def test_more_frozen_layers_than_there_are_is_an_error(task, tmp_path):
+    with pytest.raises(UserError, match="the model has 2 layers"):
+        finetune("classify", out=tmp_path / "run", overrides=(*QUICK, "task.freeze=3"), **task)
+
+
+def test_rates_fall_from_layer_to_layer():
+    net = Bert(BertConfig(vocab_size=5, hidden_size=8, num_hidden_layers=2, num_attention_heads=2), {"classify": 2})
+    scales = rate_scales(net, 0.5)
+    assert (scales["blocks.1.up.weight"], scales["blocks.0.up.bias"], scales["embeddings.norm.weight"]) == (
+        0.5,
+        0.25,
+        0.125,
+    )
+    assert not [name for name in scales if name.startswith(("pooler", "heads"))]
+    assert rate_scales(net, 1.0) == {}
+
+
+def test_a_run_ends_early_when_nothing_gets_better_and_stays_ended(task, tmp_path, monkeypatch):
+    scores = iter([0.6, 0.5, 0.6, 0.9])
+    real = module.evaluate
+
+    def fixed(*arguments):
+        return real(*arguments)._replace(metrics={"accuracy": next(scores), "f1_macro": 0.0, "loss": 1.0})
+
+    monkeypatch.setattr(module, "evaluate", fixed)
+    overrides = (*QUICK, "task.early_stopping=2")
+    outcome = finetune("classify", out=tmp_path / "run", overrides=overrides, **task)
+    assert (outcome.reason, outcome.place.step, outcome.step) == ("early", 18, 6)
+    again = finetune("classify", out=tmp_path / "run", overrides=overrides, resume=True, **task)
+    assert (again.reason, again.place.step, again.score) == ("early", 18, 0.6)
+
+
+def test_evaluations_may_come_more_often_than_epochs_end(task, tmp_path):
+    finetune("classify", out=tmp_path / "run", overrides=(*QUICK, "train.epochs=2", "train.eval_every=4"), **task)
+    lines = [line for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines() if "dev_accuracy" in line]
+    assert [int(line.split('"step": ')[1].split(",")[0]) for line in lines] == [4, 6, 8, 12]
+
+
+def test_weighted_classes_count_alike(tmp_path):
+    rng = random.Random(0)
+    rows = [{"text": text_with("cat", rng), "label": "x"} for _ in range(30)]
+    rows += [{"text": text_with("dog", rng), "label": "y"} for _ in range(10)]
+    dataset = module.find_data("classify", None, {"train": write_rows(tmp_path / "t.jsonl", rows)}, lambda _: None)
+    settings = settings_for(dataset.task, [*QUICK, "task.class_weights=true"])
+    model, kind = write_small_model(tmp_path / "model", **SIZES), module.kind_of(dataset.task)
+    start = module.open_task_start(model, tmp_path / "run", dataset.task, kind, settings.task, seed=0, is_random=False)
+    items = module.Session(settings, dataset, start, tmp_path / "run", torch.device("cpu"), module.unseen).items
+    by_class = [float(items.weights[items.targets == number].sum()) for number in range(2)]
+    assert by_class[0] == pytest.approx(by_class[1], rel=1e-5)
+    assert items.weights.mean() == pytest.approx(1)
+
+
+def test_a_regression_has_no_classes_to_weigh(tmp_path, task):
+    train, dev = write_task(tmp_path / "scores", "regress")
+    options = task | {"train": train, "dev": dev}
+    with pytest.raises(UserError, match="has no classes"):
+        finetune("regress", out=tmp_path / "run", overrides=(*QUICK, "task.class_weights=true"), **options)
+
+
+def test_every_epoch_has_another_order_of_all_items_and_a_seed_decides_it():
+    first, second, other = order_of(1000, 0, 0), order_of(1000, 0, 1), order_of(1000, 1, 0)
+    for order in (first, second, other):
+        assert sorted(order) == list(range(1000))
+    assert (first == order_of(1000, 0, 0)).all()
+    for one, another in ((first, second), (first, other), (second, other)):
+        assert (one == another).sum() < 10
