@@ -5,6 +5,7 @@ this process alone, which ends the others; without that each of them would print
 killed, the others notice and end too, instead of waiting for work for ever.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -98,6 +99,8 @@ def wait_for(
 
 
 def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
+    # What was inherited is not to be cleared up here: a destructor that joins a thread of the parent would crash.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare:

@@ -1,5 +1,6 @@
 """Work in several processes: bounded, every error is raised, nobody waits for the dead, nobody outlives the parent."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -111,6 +112,29 @@ def test_a_worker_forked_while_a_thread_compiles_can_compile_too():
     with worker_pool(1) as pool:
         assert pool.submit(compile_something).result(timeout=60) == 2
     thread.join()
+
+
+class DiesInAnotherProcess:
+    """What a library with threads of its own leaves: it can only be cleared up where it was made."""
+
+    def __init__(self):
+        self.itself, self.home = self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.home:
+            os._exit(9)
+
+
+def collect_garbage():
+    return gc.collect()
+
+
+def test_a_worker_does_not_clear_up_what_it_inherited():
+    gc.collect()
+    DiesInAnotherProcess()
+    with worker_pool(1) as pool:
+        pool.submit(collect_garbage).result(timeout=60)
+    gc.collect()
 
 
 def test_an_error_does_not_wait_for_the_other_workers(tmp_path):
