@@ -43,8 +43,8 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     _, out, _ = bertworks("--help")
     names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
     assert names == [
-        "vocab", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "convert", "fill", "nsp", "embed",
-        "features", "attend", "recipes", "tasks", "demo",
+        "vocab", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "convert", "fill", "nsp", "tag",
+        "answer", "embed", "features", "attend", "recipes", "tasks", "demo",
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import typer
 from bertworks import __version__
 from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
-from bertworks.cli.models import attend, embed, features, fill, nsp
+from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
 from bertworks.cli.shipped import demo, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain, report
@@ -27,7 +27,8 @@ app = typer.Typer(
     help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
 )
 for _command in (
-    vocab, prepare, inspect, tokenize, plan, pretrain, report, convert, fill, nsp, embed, features, attend,
+    vocab, prepare, inspect, tokenize, plan, pretrain, report, convert, fill, nsp, tag, answer, embed,
+    features, attend,
 ):  # fmt: skip
     app.command(no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, demo):
