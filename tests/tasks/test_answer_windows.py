@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
@@ -88,7 +88,8 @@ def test_windows_have_the_originals_form_and_lose_no_piece(context, asked):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 90), st.integers(1, 20), st.integers(1, 25))
+@given(st.integers(0, 900), st.integers(1, 300), st.integers(20, 320))
+@example(350, 300, 250)  # a short last window loses by its size
 def test_most_context_is_the_originals_rule(num_pieces, room, stride):
     cuts = context_cuts(num_pieces, room, stride)
     assert cuts[0][0] == 0
@@ -124,6 +125,18 @@ def test_targets_point_at_the_answer_or_at_cls(context, data):
             assert window.end - window.context_place + window.first_piece == inside[-1]
         else:
             assert (window.start, window.end) == (0, 0)
+
+
+def test_a_window_without_the_whole_answer_points_at_cls():
+    context = " ".join(LETTERS)
+    answers = [context[2 * first : 2 * last + 1] for first in range(26) for last in range(first, 26)]
+    examples = [question(context, text) for text in answers]
+    encoded = encode_answers(TOKENIZER, examples, SMALL)
+    for window in encoded.windows:
+        own = " ".join(LETTERS[window.first_piece :][: len(window.may_start)])
+        tokens = [TOKENIZER.pieces[id] for id in window.ids[window.start : window.end + 1]]
+        text = answers[window.question]
+        assert tokens == (text.split() if text in own else ["[CLS]"])
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,14 @@ def test_an_unknown_word_labels_all_its_characters():
     assert found == [["B-PER", "I-PER", "O"]]
 
 
+def test_pieces_outside_a_unit_do_not_label_it():
+    """Neither text between units, nor a piece that ends where a unit without one begins."""
+    between = TagExample("0", "\x00 rain", ((0, 1),), ("B-PER",), 0)
+    assert encode_tags(TOKENIZER, [between], LABELS, max_length=10).labelled_by.tolist() == [NO_UNIT]
+    beside = characters_example("new\x00", ["B-LOC", "I-LOC", "I-LOC", "O"])
+    assert encode_tags(TOKENIZER, [beside], LABELS, max_length=10).labelled_by.tolist() == [0, 0, 0, NO_UNIT]
+
+
 def test_sentences_of_other_documents_are_no_context():
     examples = examples_of([[[("new", "O")], [("rain", "O")]], [[("york", "O")]]])
     of_documents = encode_tags(TOKENIZER, examples, max_length=20)
