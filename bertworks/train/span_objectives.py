@@ -87,14 +87,16 @@ def tag(net: Bert, batch: TagBatch) -> dict[str, Sums]:
 
 def span(net: Bert, batch: SpanBatch) -> dict[str, Sums]:
     """The start and the end of answers."""
-    logits_SL2 = by_sequence(span_logits(net, batch).float(), batch.tokens.packing)
-    losses_S, is_right_S = torch.zeros_like(batch.weights), torch.ones_like(batch.weights)
-    for column, targets_S in enumerate((batch.starts, batch.ends)):
-        logits_SL = logits_SL2[..., column]
-        losses_S = losses_S + F.cross_entropy(logits_SL, targets_S, reduction="none") / 2
-        is_right_S = is_right_S * (logits_SL.argmax(-1) == targets_S)
-    weights_S = batch.weights
-    return {"span": Sums((losses_S * weights_S).sum(), (is_right_S * weights_S).sum(), weights_S.sum())}
+    targets_S2 = torch.stack([batch.starts, batch.ends], dim=1)
+    return {"span": span_sums(span_logits(net, batch), batch.tokens.packing, targets_S2, batch.weights)}
+
+
+def span_sums(logits_T2: Tensor, packing: Packing, targets_S2: Tensor, weights_S: Tensor) -> Sums:
+    """Return the sums of sequences whose right start and end are `targets_S2`, in the tokens of each."""
+    logits_SL2 = by_sequence(logits_T2.float(), packing)
+    losses_S = F.cross_entropy(logits_SL2, targets_S2, reduction="none").mean(1)
+    is_right_S = (logits_SL2.argmax(1) == targets_S2).all(1)
+    return Sums((losses_S * weights_S).sum(), (is_right_S * weights_S).sum(), weights_S.sum())
 
 
 def by_sequence(rows_TK: Tensor, packing: Packing) -> Tensor:

@@ -5,11 +5,18 @@ import pytest
 import torch
 from small_models import scattered
 
+from bertworks.answering import predict_answers
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
-from bertworks.tasks.answer_windows import AnswerWindow
-from bertworks.tasks.tag_windows import UNKNOWN, TagWindow
+from bertworks.tagging import predict_tags
+from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindow, encode_answers
+from bertworks.tasks.answers import choose_threshold
+from bertworks.tasks.examples import Answer, SpanExample, words_example
+from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, decode_tags, encode_tags
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import SPECIAL_TOKENS
 from bertworks.train.span_objectives import by_sequence, collate_spans, collate_tags, span, span_logits, tag
 
 LENGTHS = [7, 3, 12, 7]
@@ -141,4 +148,44 @@ def test_an_empty_sequence_of_weight_0_makes_no_nan(net):
 def test_a_batch_without_labels_is_no_error(net):
     window = tag_windows()[0]._replace(places=np.zeros(0, int), units=np.zeros(0, int), targets=np.zeros(0, int))
     sums = tag(net, collate_tags([window]))["tag"]
-    assert (float(sums.loss), float(sums.total)) == (0, 0)
+    assert (sums.loss.item(), sums.total.item()) == (0, 0)
+
+
+def learnt(net, objective, batch, num_steps=60):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(num_steps):
+        (sums,) = objective(net, batch).values()
+        optimizer.zero_grad()
+        (sums.loss / sums.total).backward()
+        optimizer.step()
+    return net
+
+
+def test_a_small_net_learns_to_tag_and_to_answer():
+    """From examples to windows, a loss, scores and back to tags and texts: nothing is off by one."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer([*SPECIAL_TOKENS, "ada", "##s", "in", "rome", "ran", "who", "where", "?"])
+    net = Bert(BertConfig(**SIZES | {"hidden_dropout_prob": 0.0}), {"tag": 3, "span": 2})
+    initialise(net, 0.02, 0)
+    sentences = [("adas ran in rome", "B O O I"), ("rome", "I"), ("in rome ran ada ran ran in in", "O I O B O O O O")]
+    labels = ["O", "B", "I"]
+    tagged = [words_example("0", text.split(), tuple(tags.split()), 0) for text, tags in sentences]
+    encoded = encode_tags(tokenizer, tagged, labels, max_length=9, is_training=True)
+    learnt(net, tag, collate_tags(encoded.windows))
+    prediction = encode_tags(tokenizer, tagged, max_length=9)
+    assert len(prediction.windows) > 2
+    found = predict_tags(net.eval(), prediction, torch.device("cpu"))
+    assert [tuple(tags) for tags in decode_tags(prediction, found, labels)] == [one.tags for one in tagged]
+
+    context = "in in in adas ran ran in rome ran ran ran"
+    answers = {"who?": "adas", "where?": "in rome", "ran?": None}
+    asked = [
+        SpanExample(text, text, context, (Answer(context.index(answer), answer),) if answer else (), not answer)
+        for text, answer in answers.items()
+    ]
+    windows = encode_answers(tokenizer, asked, AnswerSettings(max_length=14, doc_stride=4))
+    assert len(windows.windows) > 3
+    learnt(net.train(), span, collate_spans(windows.windows), 150)
+    said = predict_answers(net.eval(), asked, windows, torch.device("cpu"))
+    threshold = choose_threshold(asked, said)
+    assert [None if one.null_odds > threshold else one.guesses[0].text for one in said] == list(answers.values())
