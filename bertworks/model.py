@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertworks.answering import answer_question, stated_threshold
 from bertworks.errors import UserError
 from bertworks.guesses import best_guesses, check_top_k, perplexity_of
 from bertworks.hidden_states import (
@@ -36,6 +37,8 @@ from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
 from bertworks.predictions import Predictor, classify_texts, task_of
+from bertworks.tagging import Text, Units, tag_texts
+from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
@@ -143,6 +146,50 @@ class Model:
             tokens = self._pack([encoding.ids], [encoding.segment_ids])
             logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
         return float(logits_S2.float().softmax(-1)[0, 0])
+
+    def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
+        """Find the entities of texts of any length.
+
+        Args:
+            texts: one text, or several; each as it is or as a list of words.
+            units: what is tagged in a text as it is, word or character; else what the model learnt, or words.
+
+        Returns:
+            for each text (for one, at once) a list of {"type", "text", "start", "end", "score"}.
+        """
+        self._need("tag", "tag")
+        labels = self.labels or [
+            f"LABEL_{number}" for number in range(len(self.net.get_parameter("heads.tag.out.bias")))
+        ]
+        given: Sequence[Text] = [texts] if isinstance(texts, str) else texts
+        found = tag_texts(
+            self.net, self.tokenizer, given, labels, max_length=self.max_length,
+            units=units or self.about.get("units", "word"), device=self._device, flash=self._flash,
+        )  # fmt: skip
+        entities = [tagged.entities(labels) for tagged in found]
+        return entities[0] if isinstance(texts, str) else entities
+
+    def answer(
+        self, question: str, context: str, *, top_k: int = 1, threshold: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Look for the answer to a question in a text of any length.
+
+        Args:
+            question: what is asked.
+            context: where to look.
+            top_k: how many answers to give.
+            threshold: see `answer_question`; else what was chosen in training, where the model learnt to see that
+                there is no answer.
+
+        Returns:
+            a list of {"text", "start", "end", "score"}, the best first; the text is "" where there is no answer.
+        """
+        self._need("span", "answer questions")
+        settings = AnswerSettings(max_length=min(self.max_length, AnswerSettings().max_length))
+        return answer_question(
+            self.net, self.tokenizer, question, context, top_k=top_k, settings=settings, device=self._device,
+            threshold=stated_threshold(self.about) if threshold is None else threshold, flash=self._flash,
+        )  # fmt: skip
 
     def embed(
         self,

@@ -13,7 +13,7 @@ from bertworks import __version__
 from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
 from bertworks.cli.finetuning import choose, classify, evaluate, finetune, predict
-from bertworks.cli.models import attend, embed, features, fill, nsp
+from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
 from bertworks.cli.shipped import demo, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain, report
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 for _command in (
     vocab, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,
-    classify, choose, embed, features, attend,
+    classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, demo):

@@ -24,6 +24,16 @@ def file_lines(path: Path) -> list[str]:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
+def file_text(path: Path) -> str:
+    """Return all of a file, with its line breaks as they are, so that places in it are places in the file."""
+    try:
+        return path.read_bytes().removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}, byte {error.start:,}: not UTF-8 ({error.reason})") from error
+
+
 def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
     """Give the lines of a stream, which end at line breaks and at no other sign."""
     for number, line in enumerate(stream, 1):

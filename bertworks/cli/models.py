@@ -1,4 +1,4 @@
-"""The commands that use a model: fill, nsp, embed, features, attend."""
+"""The commands that use a model: fill, nsp, tag, answer, embed, features, attend."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertworks.cli.inputs import check_utf8, file_lines, lines_of
+from bertworks.cli.inputs import check_utf8, file_lines, file_text, lines_of
 from bertworks.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -58,6 +58,58 @@ def nsp(
         print_json({"is_next": follows, "is_random": 1 - follows})
     else:
         typer.echo(f"{follows:6.1%}  B follows A\n{1 - follows:6.1%}  B is from elsewhere")
+
+
+def tag(
+    model: ModelArgument,
+    texts: TextsArgument,
+    units: Annotated[
+        str | None, typer.Option(help="What is tagged: word or character; default: as the model learnt it.")
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the names, or what else a model was taught to tag, in texts of any length."""
+    lines = list(lines_of(texts))
+    found = _load(model, device, dtype).tag(lines, units=units)
+    for text, entities in zip(lines, found, strict=True):
+        if as_json:
+            print_json(entities)
+            continue
+        typer.echo(text)
+        for entity in entities:
+            place = f"{entity['start']}-{entity['end']}"
+            typer.echo(f"  {entity['score']:6.1%}  {entity['type']}  {entity['text']}  ({place})")
+
+
+def answer(
+    model: ModelArgument,
+    question: Annotated[str, typer.Option(help="What is asked.")],
+    context: Annotated[str | None, typer.Option(help="The text to look in.")] = None,
+    file: Annotated[str | None, typer.Option(help="A file with the text to look in.")] = None,
+    top_k: Annotated[int, typer.Option(help="How many answers.")] = 1,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Say that there is no answer where that scores so much above the best; such as 0."),
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the answer to a question in a text of any length."""
+    if (context is None) == (file is None):
+        raise UserError("give the text to look in with --context, or a file that holds it with --file")
+    text = check_utf8(context) if context is not None else file_text(Path(file or ""))
+    net = _load(model, device, dtype)
+    found = net.answer(check_utf8(question), text, top_k=top_k, threshold=threshold)
+    if as_json:
+        print_json(found)
+        return
+    for one in found:
+        typer.echo(f"{one['score']:6.1%}  {one['text'] or '(no answer)'}")
+    if not found:
+        typer.echo("there is no text to answer with", err=True)
 
 
 def embed(
