@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from bertworks.config import Settings, from_overrides, to_toml
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.model import find_device
 from bertworks.nn.bert import Bert
-from bertworks.nn.lm import Sums
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example
-from bertworks.tasks.items import Laying, TaskBatch
+from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
@@ -36,9 +33,9 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.settings import FinetuneTrainSettings, OptimSettings, TaskSettings
-from bertworks.train.subject import Subject
 from bertworks.train.task_feed import TaskFeed
 from bertworks.train.task_start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.train.task_subject import freeze, rate_scales, task_subject
 from bertworks.train.trained_rows import TABLE, TrainedRows
 from bertworks.train.view import View, unseen
 
@@ -176,7 +173,7 @@ class Session:
         freeze(start.net, settings.task.freeze)
         scales = rate_scales(start.net, settings.task.layer_decay)
         self.table = self._cut_table(ranks)
-        self.subject = _subject(start.net, self.kind, self.task, self.table)
+        self.subject = task_subject(start.net, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
@@ -323,38 +320,3 @@ def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:
     steps = train.epochs * math.ceil(num_items / train.batch_size)
     update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
     return settings.model_copy(update={"train": train.model_copy(update=update)})
-
-
-def freeze(net: Bert, layers: int | str) -> None:
-    """Keep the embeddings and so many of the lowest layers, or the whole encoder, as they are."""
-    count = len(net.blocks) if layers == "all" else int(layers)
-    kept: list[torch.nn.Module] = [net.embeddings, *net.blocks[:count]] if layers else []
-    for part in kept:
-        part.requires_grad_(False)
-
-
-def rate_scales(net: Bert, decay: float) -> dict[str, float]:
-    """Return the scale of each parameter's learning rate: 1 for head and pooler, less for each layer further down."""
-    depths = {f"blocks.{number}.": len(net.blocks) - number for number in range(len(net.blocks))}
-    depths["embeddings."] = len(net.blocks) + 1
-    return {
-        name: decay**depth
-        for name, _ in net.named_parameters()
-        for prefix, depth in depths.items()
-        if decay < 1 and name.startswith(prefix)
-    }
-
-
-def _subject(net: Bert, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
-    def objective(net: Bert, batch: TaskBatch) -> dict[str, Sums]:
-        return {task.kind: kind.sums(kind.scores(net, batch), batch)}
-
-    def write(folder: Path, about: dict[str, Any]) -> None:
-        with table.whole() if table else nullcontext():
-            write_folder(folder, net, labels=list(task.labels), about=about)
-
-    def from_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = to_ours(list(net.state_dict()), tensors)
-        return table.cut(weights) if table else weights
-
-    return Subject(net=net, objective=objective, kinds=(task.kind,), write=write, from_file=from_file)

@@ -13,8 +13,9 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.tasks.registry import find_task
 from bertworks.train import finetune as module
-from bertworks.train.finetune import finetune, rate_scales, settings_for
+from bertworks.train.finetune import finetune, settings_for
 from bertworks.train.task_feed import order_of
+from bertworks.train.task_subject import rate_scales
 
 
 @pytest.fixture
