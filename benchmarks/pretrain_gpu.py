@@ -96,7 +96,7 @@ class WithLoader:
         session = Session(recipe, Dataset(data), Path(), torch.device(DEVICE), unseen)
         batches = session.feed.batches(Place(), lambda _: 0.0)
         nothing: Any = lambda *_: None  # noqa: E731
-        job = session._job(self._timed(batches))
+        job = session.engine._job(self._timed(batches), session._duties())
         self.job = job._replace(report=nothing, evaluate=nothing, save=nothing)
         self.place, self.window, self.waited, self.instances = Place(), Window(device=DEVICE), 0.0, 0.0
         self.batch_size, self.elapsed = batch_size, 0.0
