@@ -24,7 +24,15 @@ class DataSettings(Settings):
     max_predictions: int | None = Field(default=None, ge=1)  # per sequence; None: as many as the rate gives
     dupe_factor: int = Field(default=0, ge=0)  # pairs and masks repeat after so many epochs; 0: never
 
-    # On the field and not on the whole section: so it is told together with whatever else is wrong there.
+    # On fields and not on the whole section: so they are told together with whatever else is wrong there.
+    @field_validator("short_length")
+    @classmethod
+    def _short_is_not_long(cls, short_length: int | None, info: ValidationInfo) -> int | None:
+        max_length = info.data.get("max_length")
+        if short_length is not None and max_length is not None and short_length > max_length:
+            raise ValueError(f"{short_length} is more than max_length {max_length}")
+        return short_length
+
     @field_validator("random_share")
     @classmethod
     def _shares_fit(cls, random_share: float, info: ValidationInfo) -> float:

@@ -83,6 +83,11 @@ def test_by_the_clock_the_change_comes_with_the_time(data):
     assert lengths == [16] * 3 + [32] * 2
 
 
+def test_short_sequences_are_not_longer_than_long_ones():
+    with pytest.raises(UserError, match="short_length: 64 is more than max_length 32"):
+        tiny_runs.recipe(data__short_length=64)
+
+
 def test_held_out_documents_are_measured_at_the_length_of_the_time(data):
     feed = feed_of(data, **TWO_LENGTHS)
     (short,), (long,) = (list(feed.held_out(share)) for share in (0.1, 0.9))
