@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from bertworks.model import Model, load
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
-    from bertworks.train.finetune import finetune
     from bertworks.train.pretrain import pretrain
+    from bertworks.tuning.finetune import finetune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,7 +33,7 @@ _HOMES = {
     "Model": "bertworks.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
-    "finetune": "bertworks.train.finetune",
+    "finetune": "bertworks.tuning.finetune",
     "load": "bertworks.model",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",

@@ -11,7 +11,7 @@ from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 import bertworks as bw
 from bertworks import predictions
 from bertworks.errors import UserError
-from bertworks.train.finetune import finetune
+from bertworks.tuning.finetune import finetune
 
 KINDS = ("classify", "regress", "multilabel", "choose")
 

@@ -42,8 +42,8 @@ def finetune(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
-    from bertworks.train.finetune import finetune
     from bertworks.train.view import training_view
+    from bertworks.tuning.finetune import finetune
 
     started = time.monotonic()
     with training_view(quiet=quiet or as_json) as view:

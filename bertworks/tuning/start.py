@@ -29,8 +29,8 @@ from bertworks.tasks.splits import split_off_dev
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.checkpoint import latest_checkpoint
-from bertworks.train.settings import TaskSettings
 from bertworks.train.warm_start import checksums
+from bertworks.tuning.settings import TaskSettings
 
 AnyPath = str | os.PathLike[str]
 

@@ -15,7 +15,7 @@ from bertworks.tasks.items import TaskBatch
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
 from bertworks.train.subject import Subject
-from bertworks.train.trained_rows import TrainedRows
+from bertworks.tuning.trained_rows import TrainedRows
 
 
 def freeze(net: Bert, layers: int | str) -> None:

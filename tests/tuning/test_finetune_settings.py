@@ -12,10 +12,11 @@ from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.tasks.registry import find_task
-from bertworks.train import finetune as module
-from bertworks.train.finetune import finetune, settings_for
-from bertworks.train.task_feed import order_of
-from bertworks.train.task_subject import rate_scales
+from bertworks.tuning import finetune as module
+from bertworks.tuning.feed import order_of
+from bertworks.tuning.finetune import finetune
+from bertworks.tuning.settings import settings_for
+from bertworks.tuning.subject import rate_scales
 
 
 @pytest.fixture

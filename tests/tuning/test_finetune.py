@@ -16,8 +16,8 @@ from toy_tasks import QUICK, SIZES, write_rows, write_task
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.tasks.own import open_own
-from bertworks.train import finetune as module
-from bertworks.train.finetune import Session, finetune
+from bertworks.tuning import finetune as module
+from bertworks.tuning.finetune import Session, finetune
 
 LONGER = ("train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "train.save_every=1000")
 

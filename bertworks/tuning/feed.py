@@ -16,7 +16,7 @@ from bertworks.tasks.items import Items, Laying, TaskBatch, lay
 from bertworks.train.batch import dropout_seed, moved
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
-from bertworks.train.settings import FinetuneTrainSettings
+from bertworks.tuning.settings import FinetuneTrainSettings
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

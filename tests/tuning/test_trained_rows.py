@@ -7,9 +7,9 @@ from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
-from bertworks.train import finetune as module
-from bertworks.train.finetune import finetune
-from bertworks.train.trained_rows import TABLE
+from bertworks.tuning import finetune as module
+from bertworks.tuning.finetune import finetune
+from bertworks.tuning.trained_rows import TABLE
 
 SETTINGS = (*QUICK, "task.dropout=0.0", "optim.weight_decay=0.1", "train.epochs=3")
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from bertworks.config import Settings, from_overrides, to_toml
+from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.model import find_device
 from bertworks.nn.bert import Bert
@@ -25,31 +25,22 @@ from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
+from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.loop import Place, Stop
 from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
-from bertworks.train.settings import FinetuneTrainSettings, OptimSettings, TaskSettings
-from bertworks.train.task_feed import TaskFeed
-from bertworks.train.task_start import AnyPath, TaskStart, examples_of, find_data, open_task_start
-from bertworks.train.task_subject import freeze, rate_scales, task_subject
-from bertworks.train.trained_rows import TABLE, TrainedRows
 from bertworks.train.view import View, unseen
+from bertworks.tuning.feed import TaskFeed
+from bertworks.tuning.settings import FinetuneSettings, settings_for
+from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
 Init = Literal["model", "random"]
-_WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 _log = logging.getLogger(__name__)
-
-
-class FinetuneSettings(Settings):
-    """Every section of a fine-tuning run."""
-
-    task: TaskSettings = TaskSettings()
-    optim: OptimSettings = OptimSettings()
-    train: FinetuneTrainSettings = FinetuneTrainSettings()
 
 
 class Finetuned(NamedTuple):
@@ -74,16 +65,6 @@ class Finetuned(NamedTuple):
     reason: str
     minutes: float
     signal: int = 0
-
-
-def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
-    """Return the paper's settings for a task, with `section.key=value` over them."""
-    usual: dict[str, dict[str, Any]] = {
-        "task": {"max_length": task.defaults.max_length},
-        "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
-        "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
-    }
-    return from_overrides(FinetuneSettings, overrides, f"fine-tuning for {task.name}", usual)
 
 
 def finetune(

@@ -1,0 +1,1 @@
+"""Fine-tuning: a pre-trained model, a task and the one loop of training."""

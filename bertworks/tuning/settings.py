@@ -1,0 +1,58 @@
+"""The settings of fine-tuning. What is not said is the paper's (A.3), and else as in pre-training."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from bertworks.config import Settings, from_overrides
+from bertworks.tasks.task import Task
+from bertworks.train.settings import OptimSettings, TrainSettings
+
+_WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
+
+
+class FinetuneTrainSettings(TrainSettings):
+    """How long and how a model is fine-tuned; what is not said here is as in pre-training."""
+
+    max_steps: int = Field(default=1_000_000_000, ge=1)  # the epochs end a run sooner
+    epochs: int = Field(default=3, ge=1, le=10_000)
+    batch_size: int = Field(default=32, ge=1)  # examples
+    eval_every: int = Field(default=0, ge=0)  # steps, besides the end of every epoch; 0: only then
+    keep: int = Field(default=1, ge=1)
+
+
+class TaskSettings(Settings):
+    """What is particular to fine-tuning: the `[task]` section."""
+
+    max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
+    class_weights: bool = False  # whether rare classes count as much as frequent ones
+    freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
+    layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
+    early_stopping: int = Field(default=0, ge=0)  # evaluations without a better score that end a run; 0: none do
+
+    @field_validator("freeze")
+    @classmethod
+    def _freeze_is_a_number_of_layers(cls, freeze: int | str) -> int | str:
+        if isinstance(freeze, int) and freeze < 0:
+            raise ValueError(f"{freeze} is too small; at least 0, or all")
+        return freeze
+
+
+class FinetuneSettings(Settings):
+    """Every section of a fine-tuning run."""
+
+    task: TaskSettings = TaskSettings()
+    optim: OptimSettings = OptimSettings()
+    train: FinetuneTrainSettings = FinetuneTrainSettings()
+
+
+def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
+    """Return the paper's settings for a task, with `section.key=value` over them."""
+    usual: dict[str, dict[str, Any]] = {
+        "task": {"max_length": task.defaults.max_length},
+        "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
+        "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
+    }
+    return from_overrides(FinetuneSettings, overrides, f"fine-tuning for {task.name}", usual)
