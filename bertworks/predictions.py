@@ -62,7 +62,7 @@ def _kind_by_head(net: Bert) -> Kind:
 
 def _num_outputs(net: Bert) -> int:
     heads = [cast(OutputHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
-    return heads[0].out.weight.shape[0] if heads else 0
+    return heads[0].num_outputs if heads else 0
 
 
 class Predictor:

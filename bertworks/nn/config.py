@@ -49,7 +49,7 @@ class BertConfig(Settings):
     layer_norm_eps: float = Field(default=1e-12, gt=0, le=1)
     direction: Direction = "both"  # what a token attends to: all, itself and what is before it, or after it
     positions: Positions = "learned"
-    summary: Summary = "first"  # the token that the pooler reads: [CLS], or what has seen all where one looks left alone
+    summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last, for those that look left
 
     # On a field and not on the whole section: so it is told together with whatever else is wrong there.
     @field_validator("num_attention_heads")

@@ -34,7 +34,7 @@ HEADS = ("classify", "choose", "tag", "span")
 
 
 class GptHead(nn.Module):
-    """K scores of a row, without bias: the GPT paper's W_y. The row is a text's last token, or any to tag and answer."""
+    """K scores of a row, without bias: the GPT paper's W_y. The row is a text's last token, or any one to tag."""
 
     def __init__(self, config: GptConfig, num_outputs: int) -> None:
         super().__init__()
