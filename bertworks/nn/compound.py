@@ -3,7 +3,7 @@
 T tokens, S sequences, D width of an encoder, W width of what comes out, C cells of an LSTM.
 
 One or two encoders read a text, and each token is their outputs side by side: a left-to-right and a right-to-left model
-together have seen all of it, though neither both sides at once (section 3.1). A BiLSTM may stand on top, drawn from a
+together have seen all of it, though neither both sides at once (section 5.1). A BiLSTM may stand on top, drawn from a
 seed and trained with the rest (the last row of Table 5). Pooler and heads are BERT's, of the width that comes out.
 
 A text is summed up by what has read all of it: the BiLSTM's last state of each direction, or else each encoder's own

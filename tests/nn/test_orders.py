@@ -105,3 +105,8 @@ def test_rows_for_heads_have_the_gradients_of_the_plain_way():
         net.scores("classify", summary(tokens)).square().sum().backward()
         found.append({name: weight.grad for name, weight in net.named_parameters()})
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+def test_both_orders_have_masks_of_their_own():
+    tokens = laid([([1, 2], [3])])._replace(dropout_seed=torch.tensor(7, dtype=torch.int32))
+    assert int(swapped(tokens).dropout_seed) != 7

@@ -238,6 +238,15 @@ def test_a_baseline_is_a_start_for_another_task(models, files, finished, tmp_pat
             device="cpu", **files["classify"],
         )  # fmt: skip
         assert bw.load(run, device="cpu").about["provenance"]["start"]["drawn"] == []
+    other = {}
+    for split, path in files["classify"].items():
+        other[split] = tmp_path / path.name
+        other[split].write_text(path.read_text().replace("about ", "of "))
+    finetune(
+        "classify", model=finished["gpt"][0], out=tmp_path / "other", device="cpu",
+        overrides=[*QUICK, "task.max_length=48", "train.epochs=1"], **other,
+    )  # fmt: skip
+    assert bw.load(tmp_path / "other").about["provenance"]["start"]["drawn"] == ["heads.classify.weight"]
 
 
 @pytest.mark.parametrize(
@@ -282,3 +291,18 @@ def test_a_run_of_two_models_goes_on_without_them_but_not_with_others(models, fi
         finetune("classify", model=models / "ltr", beside=other, **options, **files["classify"])
     with pytest.raises(UserError, match="whose weights are not those of"):
         finetune("classify", model=models / "ltr", **options, **files["classify"])
+
+
+@pytest.mark.parametrize("baseline", ["ltr+bilstm", "ltr and rtl", "gpt"])
+def test_half_precision_comes_to_about_the_same(models, files, tmp_path, baseline):
+    """The LSTMs and the embeddings stay in full; what is measured is a copy in half precision."""
+    losses = []
+    for dtype in ("float32", "bfloat16"):
+        run = tmp_path / dtype
+        tuned(models, files, run, baseline, overrides=(*ONE_EPOCH, "task.dropout=0.0", f"train.dtype={dtype}"))
+        losses.append([line["loss"] for line in lines_of(run) if "lr" in line])
+        weights = dict(bw.load(run, device="cpu").net.named_parameters())
+        assert all(weight.dtype == torch.float32 for weight in weights.values())
+    assert losses[1] != losses[0]
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+    assert len(bw.load(tmp_path / "bfloat16", device="cpu", dtype="bfloat16").classify(["a cat", "the dog"])) == 2
