@@ -37,7 +37,7 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
-from bertworks.predictions import Predictor, classify_texts, stated_threshold, task_of
+from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.task_model import TaskModel
 from bertworks.tasks.answer_windows import AnswerSettings
@@ -281,10 +281,7 @@ class Model:
 
     def _cut_of(self, usual_length: int) -> Cut:
         """Return how much is read at once: as in fine-tuning, as far as the folder says."""
-        told = self.about.get("task")
-        told = {name: told[name] for name in Cut._fields if name in told} if isinstance(told, dict) else {}
-        cut = Cut(**{"max_length": usual_length} | told)
-        return cut._replace(max_length=min(cut.max_length, self.max_length))
+        return stated_cut(self.about, usual_length, self.max_length)
 
     def _laying(self) -> Laying:
         return Laying(self._device, self._flash)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bertworks.answering import answer_question, stated_threshold
+from bertworks.answering import answer_question
 from bertworks.errors import UserError
 from bertworks.interop.compound_folder import write_compound
 from bertworks.interop.gpt_folder import write_gpt
@@ -20,7 +20,7 @@ from bertworks.nn.attention import can_flash
 from bertworks.nn.compound import Compound
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
-from bertworks.predictions import Predictor, classify_texts, task_of
+from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
@@ -76,9 +76,8 @@ class TaskModel:
         self._traits = _traits_of(self.net)
         self.tokenizer: Tokenizer = self._traits.tokenizer(tokenizer)
         self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
-        self.max_length, self._device = self._traits.max_length, device
-        dtype = next(self.net.parameters()).dtype
-        self._flash = all(can_flash(width, dtype, device) for width in self._traits.head_widths)
+        self.max_length, dtype = self._traits.max_length, next(self.net.parameters()).dtype
+        self._laying = Laying(device, all(can_flash(width, dtype, device) for width in self._traits.head_widths))
 
     def __getattr__(self, name: str) -> Any:
         from bertworks.model import Model
@@ -108,18 +107,17 @@ class TaskModel:
 
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""
-        task = task_of(self.net, self.labels, self.about)
-        told: Any = self.about.get("task", {})
-        length = min(told.get("max_length", self.max_length), self.max_length)
-        return Predictor(self.net, self.tokenizer, task, length, Laying(self._device, self._flash), is_told=bool(told))
+        task, cut = task_of(self.net, self.labels, self.about), stated_cut(self.about, self.max_length, self.max_length)
+        return Predictor(self.net, self.tokenizer, task, cut, self._laying, is_told=bool(self.about.get("task")))
 
     def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
         """Find the entities of texts of any length; see `Model.tag`."""
         self._need("tag", "tag")
         labels = self.labels or [f"LABEL_{number}" for number in range(self.net.heads["tag"].num_outputs)]
         found = tag_texts(
-            self.net, self.tokenizer, [texts] if isinstance(texts, str) else texts, labels, max_length=self.max_length,
-            units=units or self.about.get("units", "word"), device=self._device, flash=self._flash,
+            self.net, self.tokenizer, [texts] if isinstance(texts, str) else texts, labels, laying=self._laying,
+            cut=stated_cut(self.about, self.max_length, self.max_length),
+            units=units or self.about.get("units", "word"),
         )  # fmt: skip
         entities = [tagged.entities(labels) for tagged in found]
         return entities[0] if isinstance(texts, str) else entities
@@ -129,10 +127,10 @@ class TaskModel:
     ) -> list[dict[str, Any]]:
         """Look for the answer to a question in a text of any length; see `Model.answer`."""
         self._need("span", "answer questions")
-        settings = AnswerSettings(max_length=min(self.max_length, AnswerSettings().max_length))
         return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, settings=settings, device=self._device,
-            threshold=stated_threshold(self.about) if threshold is None else threshold, flash=self._flash,
+            self.net, self.tokenizer, question, context, top_k=top_k, laying=self._laying,
+            cut=stated_cut(self.about, AnswerSettings().max_length, self.max_length),
+            threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
 
     def _need(self, head: str, what: str) -> None:
