@@ -37,6 +37,7 @@ from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.subset import some_of
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
 Init = Literal["model", "random"]
@@ -107,13 +108,29 @@ def finetune(
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
-    place = local_device(find_device(device))
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     settings = settings or settings_for(dataset.task, overrides)
+    return tune(dataset, settings, model, run, is_random=init == "random", device=device, view=view, note=note)
+
+
+def tune(
+    dataset: Dataset,
+    settings: FinetuneSettings,
+    model: AnyPath,
+    run: Path,
+    *,
+    is_random: bool = False,
+    device: str = "auto",
+    view: View = unseen,
+    note: Callable[[str], None] = _log.info,
+) -> Finetuned:
+    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
+    place = local_device(find_device(device))
     start = open_task_start(
-        model, run, dataset.task, kind_of(dataset.task), settings.task,
-        seed=settings.train.seed, is_random=init == "random",
-    )  # fmt: skip
+        model, run, dataset.task, kind_of(dataset.task), settings.task, seed=settings.train.seed, is_random=is_random
+    )
+    for line in start.notes:
+        note(line)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
@@ -146,7 +163,7 @@ class Session:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
         self.kind: Kind = kind_of(self.task)
         ranks = ranks or Ranks()
-        examples = examples_of(dataset, TRAIN, note)
+        examples = some_of(examples_of(dataset, TRAIN, note), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
         self.dev: list[Example] = examples_of(dataset, DEV, note)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.max_length)

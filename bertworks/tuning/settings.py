@@ -26,6 +26,7 @@ class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them

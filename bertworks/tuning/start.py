@@ -6,7 +6,7 @@ it from its checkpoint: the model that it came from may be gone.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,11 +72,12 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
 
 
 class TaskStart(NamedTuple):
-    """A network with the task's head, what its ids mean, and where it comes from."""
+    """A network with the task's head, what its ids mean, where it comes from, and what a person should know of that."""
 
     net: Bert
     tokenizer: Tokenizer
     about: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def open_task_start(
@@ -92,11 +93,19 @@ def open_task_start(
     config = opened.net.config.model_copy(update=dict.fromkeys(names, settings.dropout))
     net = Bert(config, {kind.head: kind.num_outputs(task)}, pooler=False)
     initialise(net, config.initializer_range, seed)
+    notes: tuple[str, ...] = ()
     if about is None:
         about = {"model": os.fspath(source), "weights": checksums(folder), "init": "random" if is_random else "model"}
         taken = set() if is_random else _take_over(net, opened.net, has_its_labels=opened.labels == list(task.labels))
         about["drawn"] = sorted({name for name, _ in net.named_parameters()} - taken)
-    return TaskStart(net, tokenizer, about)
+        if not is_random and kind.head in opened.net.heads and f"heads.{kind.head}.out.weight" not in taken:
+            notes = (_new_head(source, opened.labels, task),)
+    return TaskStart(net, tokenizer, about, notes)
+
+
+def _new_head(source: AnyPath, labels: Sequence[str], task: Task) -> str:
+    theirs, ours = (", ".join(names)[:80] or "scores" for names in (labels, task.labels))
+    return f"{source} was fine-tuned for other labels ({theirs}): its encoder is taken, the head is new ({ours})"
 
 
 def _begun(checkpoint: Path, source: AnyPath) -> dict[str, Any]:
