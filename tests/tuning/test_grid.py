@@ -18,6 +18,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.train.loop import Place
 from bertworks.tuning import grid as module
+from bertworks.tuning import grid_runs
 from bertworks.tuning.finetune import Finetuned, finetune
 from bertworks.tuning.grid import GridPlan, finetune_grid
 from bertworks.tuning.grid_progress import GridProgress
@@ -119,6 +120,7 @@ def fake(monkeypatch):
     def use(**rules):
         made = Fake(**rules)
         monkeypatch.setattr(module, "tune", made)
+        monkeypatch.setattr(grid_runs, "_free_memory", lambda: None)  # there is none to free, and it takes its time
         return made
 
     return use
