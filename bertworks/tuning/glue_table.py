@@ -4,19 +4,17 @@ The paper's average is the plain mean of nine columns, MNLI counted twice (match
 tasks are missing, ours is the mean of the columns there are, and so is what stands beside it.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from bertworks.tasks.glue import COLA, MNLI, MRPC, QNLI, QQP, RTE, SST2, STSB
 from bertworks.tasks.task import DEV, Task
-from bertworks.tuning.grid_table import Row, aligned, markdown_rows, shown
+from bertworks.tuning.grid_table import Row, aligned, markdown_rows, shown, wrapped
 
 MISMATCHED, GOLD = "dev-mismatched", "test-gold"
 # In the order of the paper's columns, which is that of their train sets' sizes.
 PAPERS_TASKS = (MNLI, QQP, QNLI, SST2, COLA, STSB, MRPC, RTE)
-_WIDTH = 100
 
 
 class Column(NamedTuple):
@@ -63,8 +61,8 @@ def _score(tasks: Mapping[str, Mapping[str, Any]], column: Column) -> float | No
 
 def glue_text(results: Mapping[str, Any]) -> str:
     """Write what glue.json holds for a terminal."""
-    wrapped = [line for closing in _closing(results) for line in _wrapped(closing)]
-    return "\n".join([*aligned(_rows(results)), "", *wrapped])
+    lines = [line for text in _closing(results) for line in wrapped(text)]
+    return "\n".join([*aligned(_rows(results)), "", *lines])
 
 
 def glue_markdown(results: Mapping[str, Any]) -> str:
@@ -73,10 +71,6 @@ def glue_markdown(results: Mapping[str, Any]) -> str:
     for line in _closing(results):
         lines += ["", line]
     return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
 def _rows(results: Mapping[str, Any]) -> list[Row]:

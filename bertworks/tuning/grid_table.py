@@ -5,6 +5,7 @@
 | *  16          3e-5  3      0.8990  0.0012  0.8979..0.9002  4.20
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ def grid_text(results: Mapping[str, Any]) -> str:
     lines = [_heading(results)]
     for title, points in _tables(results):
         lines += ["", *([title] if title else []), *aligned(_rows(points))]
-    return "\n".join([*lines, "", *(_cut(line) for line in _closing(results))])
+    failures = [_cut(line) for line in _failures(results)]
+    return "\n".join([*lines, "", *failures, *(line for text in _closing(results) for line in wrapped(text))])
 
 
 def grid_markdown(results: Mapping[str, Any]) -> str:
@@ -26,7 +28,7 @@ def grid_markdown(results: Mapping[str, Any]) -> str:
     lines = [f"# {_heading(results)}"]
     for title, points in _tables(results):
         lines += ["", *([title, ""] if title else []), *markdown_rows(_rows(points))]
-    for line in _closing(results):
+    for line in (*_failures(results), *_closing(results)):
         lines += ["", line]
     return "\n".join(lines) + "\n"
 
@@ -43,6 +45,11 @@ def markdown_rows(rows: Sequence[Row]) -> list[str]:
     """Write rows as a table in markdown, the first as its head."""
     head, *others = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return [head, "|" + "---|" * len(rows[0]), *others]
+
+
+def wrapped(text: str) -> list[str]:
+    """Break a text into lines of a terminal."""
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _cut(line: str) -> str:
@@ -86,11 +93,14 @@ def shown(value: float | None, digits: int = 4) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _closing(results: Mapping[str, Any]) -> list[str]:
-    """Return what stands below the table: why runs failed, the best, what it cost."""
+def _failures(results: Mapping[str, Any]) -> list[str]:
     failures = [f"{folder} failed: {run['error']}" for folder, run in results["runs"].items() if run["error"]]
-    lines = [" ".join(failure.split()) for failure in failures]
-    best = results["model_of"]
+    return [" ".join(failure.split()) for failure in failures]
+
+
+def _closing(results: Mapping[str, Any]) -> list[str]:
+    """Return what stands below the table: the best, and what all of it cost."""
+    lines, best = [], results["model_of"]
     if best:
         score = shown(results["runs"][best]["score"])
         lines.append(f"model/ is of the best run, {best}: {results['metric']} {score}; {_BEST} marks the best point")

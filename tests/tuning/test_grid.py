@@ -1,5 +1,6 @@
 """Grids: every point with every seed, the best kept, killed and gone on with, and what fails leaves the rest alone."""
 
+import gc
 import json
 import os
 import random
@@ -16,6 +17,8 @@ from toy_tasks import SIZES, write_task
 
 import bertworks as bw
 from bertworks.errors import UserError
+from bertworks.nn.bert import Bert
+from bertworks.train import run as engine
 from bertworks.train.loop import Place
 from bertworks.tuning import grid as module
 from bertworks.tuning import grid_runs
@@ -209,6 +212,27 @@ def test_a_run_that_fails_is_told_in_the_table_and_the_rest_goes_on(task, tmp_pa
     assert f"batch_size16-lr0.3-epochs2/seed-5 failed: {error}" in str(outcome)
     assert model_of(tmp_path / "grid") == [0.2, 5, 0]
     assert not list((tmp_path / "grid").rglob("checkpoints"))
+
+
+def test_no_run_leaves_its_network_in_memory_for_the_next(task, tmp_path, monkeypatch):
+    """Where every run keeps its own, a GPU is full after some of them; one that ran out of memory is no exception."""
+    alive, real_train, real_free = [], engine.train, grid_runs._free_memory
+
+    def train(*arguments):
+        if len(alive) == 0:
+            raise torch.OutOfMemoryError("no memory")
+        return real_train(*arguments)
+
+    def free():
+        real_free()
+        alive.append(sum(type(thing) is Bert for thing in gc.get_objects()))
+
+    gc.collect()
+    before = sum(type(thing) is Bert for thing in gc.get_objects())
+    monkeypatch.setattr(engine, "train", train)
+    monkeypatch.setattr(grid_runs, "_free_memory", free)
+    outcome = finetune_grid(out=tmp_path / "grid", **task)
+    assert (outcome.results["failed"], alive) == (1, [before, before])
 
 
 def test_what_failed_is_tried_again_and_what_is_finished_is_not(task, tmp_path, fake):
