@@ -98,7 +98,8 @@ def open_task_start(
         about = {"model": os.fspath(source), "weights": checksums(folder), "init": "random" if is_random else "model"}
         taken = set() if is_random else _take_over(net, opened.net, has_its_labels=opened.labels == list(task.labels))
         about["drawn"] = sorted({name for name, _ in net.named_parameters()} - taken)
-        if not is_random and kind.head in opened.net.heads and f"heads.{kind.head}.out.weight" not in taken:
+        is_head_new = any(name.startswith(f"heads.{kind.head}.") for name in about["drawn"])
+        if is_head_new and kind.head in opened.net.heads and not is_random:
             notes = (_new_head(source, opened.labels, task),)
     return TaskStart(net, tokenizer, about, notes)
 

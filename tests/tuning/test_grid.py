@@ -371,3 +371,15 @@ def test_the_panel_of_a_run_says_which_it_is(task, tmp_path):
 
     finetune_grid(out=tmp_path / "grid", views=watched, **(task | {"overrides": [*FEW[:3], "optim.lr=1e-3"]}))
     assert set(titles) == {"run 1 of 1, batch_size16-lr0.001-epochs2/seed-0"}
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("tag", "f1"), ("answer", "f1")])
+def test_tagging_and_answering_are_searched_as_all_else(task, tmp_path, kind, metric):
+    train, dev = write_task(tmp_path, kind, num_train=40, num_dev=10)
+    overrides = ("task.max_length=16", "task.doc_stride=4", "train.batch_size=16", "train.epochs=1", "optim.lr=1e-3")
+    outcome = finetune_grid(
+        kind, model=task["model"], train=train, dev=dev, out=tmp_path / "grid", overrides=overrides, device="cpu",
+        plan=GridPlan(restart_best=True, search_examples=20),
+    )  # fmt: skip
+    assert (outcome.results["metric"], outcome.results["failed"], len(outcome.results["runs"])) == (metric, 0, 2)
+    assert bw.load(tmp_path / "grid", device="cpu").about["task"]["kind"] == kind
