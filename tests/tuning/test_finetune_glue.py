@@ -213,3 +213,38 @@ def test_mistakes_are_told_before_anything_is_learnt(model, data, tmp_path, over
     with pytest.raises(UserError, match=said):
         finetune_glue(model=model, data=folder, out=tmp_path / "out", overrides=overrides, device="cpu")
     assert not (tmp_path / "out").exists()
+
+
+def results_with(tasks):
+    submission = {"zip": "", "missing": [], "wnli": ""}
+    return {"tasks": tasks, "average": average(tasks), "minutes": 1.5, "submission": submission}
+
+
+def test_scores_on_original_test_labels_have_a_column_of_their_own():
+    tasks = papers("base")
+    assert "ours, test" not in glue_text(results_with(tasks))
+    tasks["mrpc"]["measured"]["test-gold"] = 0.8771
+    text = glue_text(results_with(tasks))
+    assert "ours, test" in text.splitlines()[0]
+    assert next(line for line in text.splitlines() if line.startswith("MRPC")).split()[2:4] == ["88.9", "87.7"]
+    assert "not by the server" in " ".join(text.split())
+
+
+def test_a_score_that_is_not_defined_is_left_out_of_the_average():
+    tasks = papers("base")
+    tasks["stsb"]["measured"]["dev"] = None
+    assert average(tasks)["columns"] == 8
+    assert (
+        next(line for line in glue_text(results_with(tasks)).splitlines() if line.startswith("STS-B")).split()[2] == "–"
+    )
+
+
+def test_no_scores_at_all_have_no_average():
+    tasks = {
+        column.task.name: {"title": column.task.title, "state": "failed", "error": "no room"} for column in COLUMNS
+    }
+    assert (average(tasks)["ours"], average(tasks)["tasks"]) == (None, 0)
+    outcome = GlueOutcome(results_with(tasks))
+    assert outcome.is_failed
+    assert "failed: MNLI, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE" in str(outcome)
+    assert "RTE: no room" in str(outcome)
