@@ -6,6 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from bertworks.cli.grids import (
+    Asked,
+    FromMnliOption,
+    GridOption,
+    RestartBestOption,
+    RestartsOption,
+    SearchExamplesOption,
+    run_many,
+)
 from bertworks.cli.inputs import check_utf8, lines_of
 from bertworks.cli.options import (
     DeviceOption,
@@ -26,7 +35,7 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="A task of `bertworks tasks`; classify, regress, multilabel or choose: your own files.",
+            help="A task of `bertworks tasks`; glue: all of it; classify, regress, multilabel, choose: your own files.",
         ),
     ],
     model: Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")],
@@ -39,12 +48,23 @@ def finetune(
     beside: Annotated[
         str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
     ] = None,
+    grid: GridOption = False,
+    restarts: RestartsOption = None,
+    restart_best: RestartBestOption = False,
+    search_examples: SearchExamplesOption = None,
+    from_mnli: FromMnliOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
+        asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
+        files = {"data": data, "train": train, "dev": dev}
+        options = {"model": model, "overrides": overrides or [], "init": init, "beside": beside}
+        run_many(asked, files, **options, resume=resume, device=device)
+        return
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 

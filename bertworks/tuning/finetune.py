@@ -40,6 +40,7 @@ from bertworks.tuning.objective import counts_of
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.subset import some_of
 from bertworks.tuning.task_start import AnyPath, TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
@@ -113,13 +114,34 @@ def finetune(
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
-    place = local_device(find_device(device))
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     settings = settings or settings_for(dataset.task, overrides)
+    return tune(
+        dataset, settings, model, run,
+        is_random=init == "random", beside=beside, device=device, view=view, note=note,
+    )  # fmt: skip
+
+
+def tune(
+    dataset: Dataset,
+    settings: FinetuneSettings,
+    model: AnyPath,
+    run: Path,
+    *,
+    is_random: bool = False,
+    beside: AnyPath | None = None,
+    device: str = "auto",
+    view: View = unseen,
+    note: Callable[[str], None] = _log.info,
+) -> Finetuned:
+    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
+    place = local_device(find_device(device))
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
-        seed=settings.train.seed, is_random=init == "random", beside=beside,
+        seed=settings.train.seed, is_random=is_random, beside=beside,
     )  # fmt: skip
+    for line in start.notes:
+        note(line)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
@@ -153,7 +175,7 @@ class Session:
         self.kind: Kind = kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
-        examples = examples_of(dataset, TRAIN, note)
+        examples = some_of(examples_of(dataset, TRAIN, note), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
             note(f"{TRAIN}: {self.items.left_out}")

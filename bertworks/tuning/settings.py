@@ -28,6 +28,7 @@ class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
     context: Context = "document"  # of tagging: what a sentence is read with; or sentence: alone
     stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows

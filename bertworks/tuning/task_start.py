@@ -52,6 +52,7 @@ class TaskStart(NamedTuple):
         write: writes a folder's configuration and weights, given what else is known about the model.
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
+        notes: what a person should know.
     """
 
     net: Any
@@ -60,6 +61,7 @@ class TaskStart(NamedTuple):
     write: Callable[[Path, dict[str, Any]], None]
     from_file: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     lm_weight: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @torch.no_grad()
