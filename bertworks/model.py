@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.answering import answer_question, stated_threshold
+from bertworks.elmo_task_model import ElmoTaskModel
 from bertworks.errors import UserError
 from bertworks.guesses import best_guesses, check_top_k, perplexity_of
 from bertworks.hidden_states import (
@@ -32,6 +33,7 @@ from bertworks.locate import find_model
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.elmo import Elmo
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
@@ -43,6 +45,7 @@ from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Cut, Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import MASK, UNK
 from bertworks.text.words import WordTokenizer
@@ -336,18 +339,19 @@ class Model:
             raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
 
 
-AnyModel = Model | LanguageModel
-_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer]] = {
+AnyModel = Model | LanguageModel | ElmoTaskModel
+_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]] = {
     Bert: Tokenizer,
     Gpt: GptTokenizer,
     Elmo: WordTokenizer,
+    ElmoTasks: SpeltTokenizer,
 }
 
 
 def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
     """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache.
 
-    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`.
+    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`; an ELMo fine-tuned is an `ElmoTaskModel`.
     """
     place = find_device(device)
     if dtype not in DTYPES:
@@ -355,7 +359,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
-    if isinstance(opened.net, Elmo) and dtype != "float32":
+    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
         raise UserError(f"an ELMo is computed in float32, not in {dtype}")
     tokenizer = _TOKENIZERS[type(opened.net)].from_folder(folder)
     if len(tokenizer) > opened.net.config.vocab_size:
@@ -365,6 +369,8 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     opened.net.to(place, DTYPES[dtype])
     if isinstance(tokenizer, Tokenizer):
         return Model(opened, tokenizer, read_pooling(root), place)
+    if isinstance(tokenizer, SpeltTokenizer):
+        return ElmoTaskModel(opened, tokenizer, place)
     return LanguageModel(opened, tokenizer, place)
 
 

@@ -15,6 +15,7 @@ from bertworks.interop.models import read_model
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
 
 _UNSHOWN = (
@@ -36,7 +37,7 @@ def model_report(source: str) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "kind": type(opened.net).__name__.lower(),
-        "sizes": {name: value for name, value in opened.net.config if name not in _UNSHOWN},
+        "sizes": {name: value for name, value in _sizes_of(opened.net) if name not in _UNSHOWN},
         "heads": list(getattr(opened.net, "heads", [])),
         "labels": opened.labels,
         "pooling": read_pooling(root)._asdict(),
@@ -48,6 +49,10 @@ def model_report(source: str) -> dict[str, Any]:
         "unused": opened.unused,
         "about": opened.about,
     }
+
+
+def _sizes_of(net: Any) -> list[tuple[str, Any]]:
+    return [*net.config, *(net.reader if isinstance(net, ElmoTasks) else ())]
 
 
 def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
@@ -70,7 +75,7 @@ def _parameters_by_part(net: nn.Module) -> dict[str, int]:
 def report_text(report: Mapping[str, Any]) -> str:
     """Write a report for a terminal."""
     lines = [
-        *{"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines}[report["kind"]](report["sizes"]),
+        *_LINES[report["kind"]](report["sizes"]),
         *_facts(report),
         "",
         "Parameters",
@@ -108,6 +113,15 @@ def _elmo_lines(sizes: Mapping[str, Any]) -> list[str]:
         f"words by their characters: {sum(sizes['num_filters']):,} filters of width 1 to {len(sizes['num_filters'])}, "
         "{num_highway_layers} highway layers; guesses one of {vocab_size:,} words".format(**sizes),
     ]
+
+
+def _elmo_task_lines(sizes: Mapping[str, Any]) -> list[str]:
+    what = "pairs of texts" if sizes["pairs"] else "texts"
+    learnt = "learnt with them" if sizes["trains_elmo"] else "frozen"
+    return [*_elmo_lines(sizes)[:1], f"{learnt}, under BiLSTMs of {sizes['num_cells']:,} cells each way for {what}"]
+
+
+_LINES = {"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines, "elmotasks": _elmo_task_lines}
 
 
 def _facts(report: Mapping[str, Any]) -> list[str]:

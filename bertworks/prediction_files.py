@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from bertworks.elmo_task_model import ElmoTaskModel
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import Model
@@ -29,7 +30,10 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def write_predictions(
-    model: Model, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
+    model: Model | ElmoTaskModel,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    columns: Columns | None = None,
 ) -> int:
     """Predict for every row of a file; returns how many. The ending of `out` names the form: .csv, .tsv or .jsonl."""
     target, predictor = Path(out), model.predictor()
@@ -76,7 +80,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
 
 
 def measure_model(
-    model: Model,
+    model: Model | ElmoTaskModel,
     task: str,
     data: str | os.PathLike[str],
     split: str = DEV,

@@ -168,9 +168,10 @@ def choose(
 
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.errors import UserError
-    from bertworks.model import Model, load
+    from bertworks.language_models import LanguageModel
+    from bertworks.model import load
 
     opened = load(model, device=device, dtype=dtype)
-    if not isinstance(opened, Model):
-        raise UserError(f"{model} is not a BERT; only BERTs are fine-tuned")
+    if isinstance(opened, LanguageModel):
+        raise UserError(f"{model} is a language model that was not fine-tuned; see `bertworks finetune`")
     return opened

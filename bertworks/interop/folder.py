@@ -17,6 +17,7 @@ WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
     "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
 )  # fmt: skip
 GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"  # in config.json; a BERT's is bert, or one of its directions
+ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")

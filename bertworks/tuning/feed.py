@@ -82,9 +82,11 @@ class TaskFeed:
         return Part(self._seeded(batch, step, number), [float(batch.weights.sum())], num_tokens)
 
     def _seeded(self, batch: TaskBatch, step: int, number: int) -> Any:
-        """Give a batch for flash attention its dropout's seed; elsewhere torch's generator draws."""
-        if not self._laying.flash:
+        """Seed dropout on a GPU, so that it does not depend on where a run went on; a CPU's generator is saved."""
+        if self._laying.device.type != "cuda":
             return batch
         seed = dropout_seed(self._settings.seed, step, number)
-        torch.cuda.manual_seed(int(seed))  # of a head's dropout, so that it does not depend on where a run went on
+        torch.cuda.manual_seed(int(seed))  # of a head's dropout, and of all dropout without flash attention
+        if not self._laying.flash:
+            return batch
         return batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self._laying.device)))

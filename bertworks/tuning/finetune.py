@@ -26,6 +26,7 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.loop import Place, Stop
@@ -33,6 +34,7 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
+from bertworks.tuning.elmo_start import ELMO_USUAL, check_elmo_settings, starts_with_elmo
 from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
@@ -109,7 +111,10 @@ def finetune(
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     place = local_device(find_device(device))
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
-    settings = settings or settings_for(dataset.task, overrides)
+    reads_words = starts_with_elmo(model, run)
+    settings = settings or settings_for(dataset.task, [*(ELMO_USUAL if reads_words else ()), *overrides])
+    if reads_words:
+        check_elmo_settings(settings, is_random=init == "random")
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
         seed=settings.train.seed, is_random=init == "random",
@@ -173,8 +178,8 @@ class Session:
         LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts.
         """
         is_spread = self.settings.train.shard and ranks.world_size > 1
-        is_trained = self.start.net.embeddings.token.weight.requires_grad
-        if is_spread or not is_trained or self.settings.optim.name == "lamb":
+        has_table = isinstance(self.start.net, Bert) and self.start.net.embeddings.token.weight.requires_grad
+        if is_spread or not has_table or self.settings.optim.name == "lamb":
             return None
         return TrainedRows(self.start.net, self.items.ids)
 
@@ -221,6 +226,8 @@ class Session:
 
     def _digest(self) -> str:
         data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
+        if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
+            data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         return digest_with(self.settings, {"data": data, "start": start})
 
@@ -244,10 +251,9 @@ class Session:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         return metrics
 
-    def _measured(self) -> Bert:
+    def _measured(self) -> Any:
         """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
         net = self.subject.net
-        assert isinstance(net, Bert)
         return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:

@@ -30,6 +30,7 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
+from bertworks.tuning.elmo_start import is_elmo, open_elmo_start
 from bertworks.tuning.settings import TaskSettings
 
 AnyPath = str | os.PathLike[str]
@@ -86,6 +87,9 @@ def open_task_start(
     begun = latest_checkpoint(run) if run.exists() else None
     about = _begun(begun.path, source) if begun else None
     folder = begun.path if begun else find_encoder(find_model(source))
+    if is_elmo(folder):
+        start: Any = open_elmo_start(folder, about, source, task, kind, settings, seed=seed, is_random=is_random)
+        return TaskStart(*start)
     opened, tokenizer = read_folder(folder), Tokenizer.from_folder(folder)
     _check(opened.net, tokenizer, task, settings, folder)
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -135,5 +139,7 @@ def _check(net: Bert, tokenizer: Tokenizer, task: Task, settings: TaskSettings, 
         raise UserError(f"{task.title} has pairs of texts, and {folder} knows one segment (type_vocab_size 1)")
     if len(tokenizer) > config.vocab_size:
         raise UserError(f"{folder}: its vocabulary has {len(tokenizer):,} pieces, its model {config.vocab_size:,}")
+    if settings.cells:
+        raise UserError(f"task.cells {settings.cells}: only an ELMo is read by BiLSTMs; leave it out")
     if isinstance(settings.freeze, int) and settings.freeze > config.num_hidden_layers:
         raise UserError(f"task.freeze {settings.freeze}: the model has {config.num_hidden_layers} layers")

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.nn.bert import Bert
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.lm import Sums
 from bertworks.tasks.items import TaskBatch
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
 from bertworks.train.subject import Subject
+from bertworks.tuning.elmo_start import elmo_subject
 from bertworks.tuning.trained_rows import TrainedRows
 
 
@@ -28,18 +30,22 @@ def freeze(net: Bert, layers: int | str) -> None:
 
 def rate_scales(net: Bert, decay: float) -> dict[str, float]:
     """Return the scale of each parameter's learning rate: 1 for head and pooler, less for each layer further down."""
+    if decay == 1:
+        return {}
     depths = {f"blocks.{number}.": len(net.blocks) - number for number in range(len(net.blocks))}
     depths["embeddings."] = len(net.blocks) + 1
     return {
         name: decay**depth
         for name, _ in net.named_parameters()
         for prefix, depth in depths.items()
-        if decay < 1 and name.startswith(prefix)
+        if name.startswith(prefix)
     }
 
 
-def task_subject(net: Bert, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
+def task_subject(net: Bert | ElmoTasks, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
     """Return what is fine-tuned; a table that is cut is whole in files."""
+    if isinstance(net, ElmoTasks):
+        return elmo_subject(net, kind, task)
 
     def objective(net: Bert, batch: TaskBatch) -> dict[str, Sums]:
         return {task.kind: kind.sums(kind.scores(net, batch), batch)}
