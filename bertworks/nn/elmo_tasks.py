@@ -82,6 +82,7 @@ class ElmoTasks(nn.Module):
                 for name, count in heads.items()
             }
         )
+        # Without a weight that wants a gradient no graph is kept of a frozen ELMo.
         self.elmo.requires_grad_(reader.trains_elmo)
 
     def read_words(self, words: MetWords) -> None:
@@ -128,8 +129,7 @@ class ElmoTasks(nn.Module):
         if known is None or len(known) < len(self.words):
             table = torch.from_numpy(self.words.characters().view("int16"))
             self.elmo.characters_VK = table.to(tokens.token_ids.device)
-        with torch.set_grad_enabled(self.reader.trains_elmo and torch.is_grad_enabled()):
-            return self.elmo(tokens)
+        return self.elmo(tokens)
 
     def _texts(self, tokens: Tokens) -> Texts:
         """Tell the texts of pairs apart, and have the second one begin with `<S>` too."""

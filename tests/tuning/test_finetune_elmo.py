@@ -1,5 +1,6 @@
 """Fine-tuning an ELMo: what is learnt and what stays, that a run goes on exactly, and what is refused."""
 
+import json
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import torch
 from small_models import write_small_model
 from tiny_runs import files_of
 from toy_elmo_tasks import QUICK, name_of, write_elmo, write_files
+from toy_tasks import write_rows
 
 import bertworks as bw
 from bertworks.errors import UserError
@@ -82,10 +84,20 @@ def test_a_random_start_draws_the_elmo_too_and_trains_it(model, files, tmp_path)
         assert not torch.equal(weight, theirs.get(name.removeprefix("elmo."), drawn[name])), name
 
 
+def lines_of(files):
+    return files["pair"]["train"].read_text().splitlines()
+
+
 def test_a_fine_tuned_elmo_gives_its_readers_to_another_task(finished, files, tmp_path):
     """RTE after MNLI, as it were: what fits is taken over, the head only where the labels are the same."""
     same = started(finished[0], files, tmp_path)
     assert same.about["drawn"] == []
+    renamed = [json.loads(line) | {"label": "xy"[number % 2]} for number, line in enumerate(lines_of(files))]
+    train = write_rows(tmp_path / "renamed.jsonl", renamed)
+    assert started(finished[0], {"pair": {"train": train}}, tmp_path).about["drawn"] == [
+        "heads.classify.out.bias",
+        "heads.classify.out.weight",
+    ]
     other = started(finished[0], files, tmp_path, "choose")
     assert other.about["drawn"] == ["heads.choose.out.bias", "heads.choose.out.weight"]
     single = started(finished[0], files, tmp_path, "classify")
