@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from bertworks.answering import answer_question, stated_threshold
+from bertworks.answering import answer_question
 from bertworks.errors import UserError
 from bertworks.interop.elmo_task_folder import write_elmo_task
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.layers import freeze
-from bertworks.predictions import Predictor, classify_texts, task_of
+from bertworks.predictions import Predictor, classify_texts, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
@@ -59,7 +59,7 @@ class ElmoTaskModel:
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Tell the class, the score or the labels of each text, or pair of texts; see `Model.classify`."""
-        if (pairs is not None) != self.net.reader.pairs:
+        if "classify" in self.net.heads and (pairs is not None) != self.net.reader.pairs:
             raise UserError(f"the model reads {'pairs of texts' if self.net.reader.pairs else 'single texts'}")
         return classify_texts(self.predictor(), texts, pairs)
 

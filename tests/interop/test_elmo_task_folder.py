@@ -108,6 +108,9 @@ def test_what_only_a_bert_can_do_is_refused_in_words(tmp_path):
             getattr(model, name)
     with pytest.raises(UserError, match=r"cannot tag: it has no tag head \(heads: classify\)"):
         model.tag("the cat")
+    chooser = bw.load(write(tmp_path / "choose", {"choose": 1}, pairs=True), device="cpu")
+    with pytest.raises(UserError, match="fine-tuned to choose; ask choose"):
+        chooser.classify(["the cat"])
     with pytest.raises(AttributeError):
         _ = model.nonsense
     with pytest.raises(UserError, match="computed in float32"):
