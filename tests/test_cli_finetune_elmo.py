@@ -51,8 +51,12 @@ def test_pairs_from_the_first_command_to_the_last(bertworks, made, tmp_path):
         assert (code, err.count("\n"), said in err) == (2, 1, True), err
 
 
-def test_tags_are_asked_for_by_their_command(bertworks, made):
-    run, _, _ = made("tag", "tag")
+def test_tags_are_measured_and_asked_for_by_their_commands(bertworks, made, tmp_path):
+    run, dev, result = made("tag", "tag")
+    code, out, _ = bertworks("evaluate", run, "--task", "tag", "--data", dev, "--json", "--device", "cpu")
+    assert (code, json.loads(out)["f1"]) == (0, result["f1"])
+    assert bertworks("predict", run, dev, "--out", tmp_path / "said.jsonl", "--device", "cpu")[0] == 0
+    assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 40
     code, out, _ = bertworks("tag", run, "sat zebra far", "--json", "--device", "cpu")
     assert (code, {found["type"] for found in json.loads(out)} <= {"X"}) == (0, True)
     code, _, err = bertworks("answer", run, "--question", "who", "--context", "a gnu")
