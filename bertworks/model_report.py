@@ -37,7 +37,7 @@ def model_report(source: str) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "kind": type(opened.net).__name__.lower(),
-        "sizes": {name: value for name, value in _sizes_of(opened.net) if name not in _UNSHOWN},
+        "sizes": {name: value for name, value in _sizes_of(opened.net).items() if name not in _UNSHOWN},
         "heads": list(getattr(opened.net, "heads", [])),
         "labels": opened.labels,
         "pooling": read_pooling(root)._asdict(),
@@ -51,8 +51,9 @@ def model_report(source: str) -> dict[str, Any]:
     }
 
 
-def _sizes_of(net: Any) -> list[tuple[str, Any]]:
-    return [*net.config, *(net.reader if isinstance(net, ElmoTasks) else ())]
+def _sizes_of(net: Any) -> dict[str, Any]:
+    own = net.reader.model_dump(mode="json") if isinstance(net, ElmoTasks) else {}
+    return {**net.config.model_dump(mode="json"), **own}
 
 
 def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
@@ -100,6 +101,12 @@ def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _compound_lines(sizes: Mapping[str, Any]) -> list[str]:
+    on_top = f"a BiLSTM of {sizes['num_lstm_layers']} layers, {sizes['num_cells']:,} cells each way, on top"
+    lines = [line for encoder in sizes["encoders"] for line in _bert_lines(encoder)]
+    return [*lines, on_top] if sizes["num_lstm_layers"] else lines
+
+
 def _gpt_lines(sizes: Mapping[str, Any]) -> list[str]:
     return [
         "GPT-1: {n_layer} layers of width {n_embd}, {n_head} heads, {afn}".format(**sizes),
@@ -121,7 +128,13 @@ def _elmo_task_lines(sizes: Mapping[str, Any]) -> list[str]:
     return [*_elmo_lines(sizes)[:1], f"{learnt}, under BiLSTMs of {sizes['num_cells']:,} cells each way for {what}"]
 
 
-_LINES = {"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines, "elmotasks": _elmo_task_lines}
+_LINES = {
+    "bert": _bert_lines,
+    "gpt": _gpt_lines,
+    "elmo": _elmo_lines,
+    "elmotasks": _elmo_task_lines,
+    "compound": _compound_lines,
+}
 
 
 def _facts(report: Mapping[str, Any]) -> list[str]:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from bertworks.elmo_task_model import ElmoTaskModel
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import Model
 from bertworks.predictions import Result
+from bertworks.task_model import TaskModel
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Skipped
 from bertworks.tasks.kinds import kind_of
@@ -31,7 +31,7 @@ _LISTS = {"labels": "|", "words": " ", "tags": " "}  # in a table, what divides 
 
 
 def write_predictions(
-    model: Model | ElmoTaskModel,
+    model: Model | TaskModel,
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     columns: Columns | None = None,
@@ -81,7 +81,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
 
 
 def measure_model(
-    model: Model | ElmoTaskModel,
+    model: Model | TaskModel,
     task: str,
     data: str | os.PathLike[str],
     split: str = DEV,

@@ -46,7 +46,10 @@ def test_pairs_from_the_first_command_to_the_last(bertworks, made, tmp_path):
     assert (code, set(json.loads(out)[0]["scores"])) == (0, {"same", "other"})
     code, out, _ = bertworks("inspect", run)
     assert (code, "frozen, under BiLSTMs of 12 cells" in out) == (0, True)
-    for command, said in ((("classify", run, "a zebra"), "reads pairs"), (("fill", run, "a [MASK]"), "has no fill")):
+    for command, said in (
+        (("classify", run, "a zebra"), "on pairs of texts"),
+        (("fill", run, "a [MASK]"), "has no fill"),
+    ):
         code, _, err = bertworks(*command)
         assert (code, err.count("\n"), said in err) == (2, 1, True), err
 

@@ -36,6 +36,9 @@ def finetune(
     train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
     dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
     init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
+    beside: Annotated[
+        str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
@@ -56,6 +59,7 @@ def finetune(
             dev=dev,
             overrides=overrides or [],
             init=init,  # type: ignore[arg-type]
+            beside=beside,
             resume=resume,
             device=device,
             view=view,
@@ -173,5 +177,5 @@ def _load(model: str, device: str, dtype: str) -> Any:
 
     opened = load(model, device=device, dtype=dtype)
     if isinstance(opened, LanguageModel):
-        raise UserError(f"{model} is a language model that was not fine-tuned; see `bertworks finetune`")
+        raise UserError(f"{model} was not fine-tuned for a task; see `bertworks finetune`")
     return opened

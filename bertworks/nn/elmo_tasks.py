@@ -43,7 +43,7 @@ class ElmoTaskHead(nn.Module):
     def __init__(self, num_in: int, num_outputs: int, dropout: float) -> None:
         super().__init__()
         self.out = Linear(num_in, num_outputs)
-        self.dropout = dropout
+        self.dropout, self.num_outputs = dropout, num_outputs
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map rows to outputs."""
@@ -89,6 +89,10 @@ class ElmoTasks(nn.Module):
         """Say what ids mean, before anything is computed; words that are met later are read too."""
         self.words = words
         self.elmo.characters_VK = None
+
+    def stacks(self) -> list[list[tuple[str, ...]]]:
+        """Return what the weights of layers begin with: the ELMo is frozen as one, or not at all."""
+        return [[("elmo.",)]]
 
     def train(self, mode: bool = True) -> "ElmoTasks":
         """Switch dropout on or off; in a frozen ELMo it stays off."""

@@ -5,7 +5,7 @@ costs nothing. The last batch of an epoch is as short as it comes out: every ite
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,18 @@ class TaskFeed:
         settings: batch size, slices and seed.
         laying: how tokens are laid for the network.
         ranks: which parts are this rank's.
+        counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
     """
 
-    def __init__(self, items: Items, settings: FinetuneTrainSettings, laying: Laying, ranks: Ranks) -> None:
-        self._items, self._settings, self._laying, self._ranks = items, settings, laying, ranks
+    def __init__(
+        self,
+        items: Items,
+        settings: FinetuneTrainSettings,
+        laying: Laying,
+        ranks: Ranks,
+        counts: Callable[[TaskBatch], list[float]] = lambda batch: [float(batch.weights.sum())],
+    ) -> None:
+        self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
         self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
         self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
@@ -79,7 +87,7 @@ class TaskFeed:
         if not len(chosen):  # of a short batch there is nothing left for this part, and a rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
         num_tokens = len(batch.tokens.token_ids) if len(chosen) else 0
-        return Part(self._seeded(batch, step, number), [float(batch.weights.sum())], num_tokens)
+        return Part(self._seeded(batch, step, number), self._counts(batch), num_tokens)
 
     def _seeded(self, batch: TaskBatch, step: int, number: int) -> Any:
         """Seed dropout on a GPU, so that it does not depend on where a run went on; a CPU's generator is saved."""

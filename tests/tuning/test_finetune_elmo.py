@@ -141,6 +141,12 @@ def test_a_run_goes_on_without_the_model_it_came_from(finished, files, tmp_path)
     assert (again.reason, again.score) == ("steps", finished[1].score)
 
 
+def test_a_run_that_goes_on_trains_what_it_trained_whatever_is_said_of_its_start_now(model, files, tmp_path):
+    tuned("pair", model, files, tmp_path / "run", init="random")
+    again = tuned("pair", model, files, tmp_path / "run", resume=True)
+    assert (again.reason, bw.load(tmp_path / "run").net.reader.trains_elmo) == ("steps", True)
+
+
 def test_a_run_does_not_go_on_with_other_words_in_the_same_places(finished, model, files, tmp_path):
     """Their numbers are the same, and so is all that a digest of numbers would see."""
     text = files["pair"]["train"].read_text()
@@ -175,6 +181,12 @@ def test_settings_that_mean_nothing_for_an_elmo_are_refused_at_once(model, files
     for name in ("task.freeze=1", "task.layer_decay=0.9", "train.dtype=bfloat16", "train.compile=true"):
         assert name in str(caught.value)
     assert not (tmp_path / "run").exists()
+    for overrides, said in (
+        (("task.bilstm=true",), "task.bilstm is for BERTs"),
+        (("task.lm_weight=1.0",), "for a GPT-1"),
+    ):
+        with pytest.raises(UserError, match=said):
+            tuned("pair", model, files, tmp_path / "run", (*QUICK, *overrides))
     with pytest.raises(UserError, match="a random start has nothing to keep"):
         tuned("pair", model, files, tmp_path / "run", (*QUICK, "task.freeze=all"), init="random")
 
@@ -189,5 +201,5 @@ def test_a_list_of_more_words_than_the_model_guesses_is_refused(files, tmp_path)
     model = write_elmo(tmp_path / "elmo")
     with open(model / "vocab.txt", "a") as stream:
         stream.write("zebra\n")
-    with pytest.raises(UserError, match="its list has 13 words, its model 12"):
+    with pytest.raises(UserError, match="its vocabulary has 13 pieces, its model 12"):
         tuned("pair", model, files, tmp_path / "run")
