@@ -77,7 +77,9 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(task, tmp_path, bertworks):
         stdout=subprocess.PIPE,
         text=True,
     )
-    while not list((tmp_path / "grid").rglob("metrics.jsonl")) and process.poll() is None:
+    while process.poll() is None and not any(
+        file.stat().st_size for file in (tmp_path / "grid").rglob("metrics.jsonl")
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -18,6 +18,7 @@ WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
 )  # fmt: skip
 # In config.json; a BERT's is bert, or one of its directions.
 GPT_TYPE, ELMO_TYPE, COMPOUND_TYPE = "openai-gpt", "bertworks-elmo", "bertworks-compound"
+ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")

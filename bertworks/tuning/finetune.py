@@ -28,6 +28,7 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.loop import Place, Stop
@@ -35,6 +36,7 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
+from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.objective import counts_of
 from bertworks.tuning.settings import FinetuneSettings, settings_for
@@ -115,7 +117,7 @@ def finetune(
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
-    settings = settings or settings_for(dataset.task, overrides)
+    settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
     return tune(
         dataset, settings, model, run,
         is_random=init == "random", beside=beside, device=device, view=view, note=note,
@@ -136,6 +138,8 @@ def tune(
 ) -> Finetuned:
     """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
     place = local_device(find_device(device))
+    if starts_with_elmo(model, run):
+        check_elmo_settings(settings, is_random=is_random)
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
         seed=settings.train.seed, is_random=is_random, beside=beside,
@@ -255,6 +259,8 @@ class Session:
 
     def _digest(self) -> str:
         data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
+        if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
+            data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         return digest_with(self.settings, {"data": data, "start": start})
 

@@ -28,6 +28,7 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.run_folder import hold_run
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.axes import points_of
+from bertworks.tuning.elmo_start import usual_for
 from bertworks.tuning.finetune import Init, tune
 from bertworks.tuning.grid_record import Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
@@ -138,7 +139,7 @@ def finetune_grid(
     sources = [source for source in (model, beside) if source is not None]
     weights = [item for source in sources for item in sorted(checksums(find_encoder(find_model(source))).items())]
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
-    points = points_of(dataset.task, overrides, is_grid=plan.grid)
+    points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
     examples = {split: examples_of(dataset, split, note) for split in (TRAIN, DEV)}
     about = _about(dataset, examples, {"model": _digest(weights), "init": init})
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0

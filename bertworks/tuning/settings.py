@@ -34,6 +34,7 @@ class TaskSettings(Settings):
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
     max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
+    cells: int = Field(default=0, ge=0, le=65_536)  # of the BiLSTMs over an ELMo, in each direction; 0: by the task
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below

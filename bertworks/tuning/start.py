@@ -26,6 +26,7 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.bert_start import open_bert, open_compound
+from bertworks.tuning.elmo_start import open_elmo
 from bertworks.tuning.gpt_start import open_gpt
 from bertworks.tuning.settings import TaskSettings
 from bertworks.tuning.task_start import AnyPath, TaskStart, Wanted
@@ -71,6 +72,8 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
 _OPENERS: dict[str, Callable[[Wanted], TaskStart]] = {
     "bert": open_bert,
     "compound": open_compound,
+    "elmo": open_elmo,
+    "elmo-task": open_elmo,
     "gpt": open_gpt,
 }
 
@@ -100,6 +103,7 @@ def open_task_start(
     """
     begun = latest_checkpoint(run) if run.exists() else None
     about = _begun(begun.path, source, beside) if begun else None
+    is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
@@ -107,6 +111,8 @@ def open_task_start(
     name = kind_of_model(wanted.folder)
     if name not in _OPENERS:
         raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
+    if settings.cells and _OPENERS[name] is not open_elmo:
+        raise UserError(f"task.cells {settings.cells}: only an ELMo has them; leave it out")
     start = _OPENERS[name](wanted)
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}

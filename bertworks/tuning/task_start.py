@@ -53,6 +53,7 @@ class TaskStart(NamedTuple):
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
         notes: what a person should know.
+        is_plain: whether it is computed in float32 as it is written, see `Subject`.
     """
 
     net: Any
@@ -62,6 +63,7 @@ class TaskStart(NamedTuple):
     from_file: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     lm_weight: float = 0.0
     notes: tuple[str, ...] = ()
+    is_plain: bool = False
 
 
 @torch.no_grad()
