@@ -21,9 +21,9 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
-from bertworks.tasks.evaluation import score_items
+from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import Example, TextExample
-from bertworks.tasks.items import Laying
+from bertworks.tasks.items import Items, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
     said = about.get("task", {})
     if not isinstance(said, dict):
         raise CorruptFile(f"the model's {OWN_FILE} says that its task is {str(said)[:40]!r}, not an object")
-    kind = said.get("kind") or _kind_by_head(net)
+    kind = said.get("kind") or _kind_by_head(net, about.get("problem"))
     score_range = said.get("score_range")
     return Task(
         name=str(said.get("name", kind)),
@@ -51,9 +51,12 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
     )
 
 
-def _kind_by_head(net: Bert) -> Kind:
+def _kind_by_head(net: Bert, problem: Any) -> Kind:
+    """Tell the kind of task by the head; of texts, by what config.json calls the problem, if it does."""
     if "classify" in net.heads:
-        return "regress" if _num_outputs(net) == 1 else "classify"
+        if problem == "regress" and _num_outputs(net) > 1:
+            raise UserError(f"the model predicts {_num_outputs(net)} numbers for a text; only one can be used here")
+        return cast(Kind, problem) if isinstance(problem, str) else "regress" if _num_outputs(net) == 1 else "classify"
     if "choose" in net.heads:
         return "choose"
     found = ", ".join(net.heads) or "none"
@@ -85,14 +88,25 @@ class Predictor:
         if task.kind not in _RESULTS:
             raise UserError(f"the model was fine-tuned for {task.kind}, which has a command of its own")
 
+    def score(self, examples: Sequence[Example], task: Task) -> tuple[Items, Scored]:
+        """Return what the network reads of the examples of a task, and its scores."""
+        kind = kind_of(task)
+        items = kind.encode(examples, self.tokenizer, task, self.max_length)
+        return items, score_items(self.net, kind, items, self.laying)
+
     def results(self, examples: Iterable[Example]) -> Iterator[Result]:
-        """Yield a result for each example, some thousands of them computed together."""
-        kind, result = kind_of(self.task), _RESULTS[self.task.kind]
-        source = iter(examples)
-        while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
-            items = kind.encode(some, self.tokenizer, self.task, self.max_length)
-            for row in score_items(self.net, kind, items, self.laying).rows:
-                yield result(row, self.task)
+        """Yield a result for each example."""
+        return results_by(lambda some: self.score(some, self.task)[1].rows, self.task, examples)
+
+
+def results_by(
+    score: Callable[[list[Example]], Sequence[NDArray[np.float32]]], task: Task, examples: Iterable[Example]
+) -> Iterator[Result]:
+    """Yield a result for each example, some thousands of them computed together."""
+    source, result = iter(examples), _RESULTS[task.kind]
+    while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
+        for row in score(some):
+            yield result(row, task)
 
 
 def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:
