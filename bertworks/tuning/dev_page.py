@@ -4,31 +4,31 @@ Everything comes from `dev.json` and is escaped. Shades are classes of the style
 styles of single elements.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bertworks.page_files import escaped
 from bertworks.tasks.breakdown import Breakdown, most_confused
 from bertworks.tasks.scores import ClassScore
+from bertworks.tuning.dev_record import DevRecord, Mistake
 
 _MOST_CLASSES_IN_A_MATRIX = 24
 _MOST_MISTAKES = 20
 _SHADES = 10
-_NOT_TEXTS = ("id", "gold", "predicted", "score", "error")
 
 
-def dev_sections(dev: Mapping[str, Any], notes: Sequence[str]) -> str:
+def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
     """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
     said = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
     data = f'<section aria-labelledby="notes"><h2 id="notes">About the data</h2><ul class="notes">{said}</ul></section>'
-    return (data if notes else "") + _classes(dev) + _mistakes(dev)
+    return (data if notes else "") + (_classes(dev) + _mistakes(dev) if dev else "")
 
 
-def _classes(dev: Mapping[str, Any]) -> str:
-    if not dev.get("per_class"):
+def _classes(dev: DevRecord) -> str:
+    if not dev.per_class:
         return ""
-    scores = {label: ClassScore(**score) for label, score in dev["per_class"].items()}
-    counts = dev.get("confusion", {}).get("counts", [])
+    scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
+    counts: list[Any] = dev.confusion.counts if dev.confusion else []
     breakdown = Breakdown(list(scores), scores, counts)
     parts = [_scores_table(breakdown)]
     if counts and not isinstance(counts[0][0], list):
@@ -47,7 +47,7 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[str], style: str) 
 
 
 def _row(head: str, cells: Sequence[str]) -> str:
-    return f'<tr><th scope="row"><bdi>{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row"><bdi title="{escaped(head)}">{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
 
 
 def _scores_table(breakdown: Breakdown) -> str:
@@ -80,41 +80,34 @@ def _commonest(breakdown: Breakdown) -> str:
     return _table("The commonest mistakes", ["class", "taken for", "times"], rows, "classes")
 
 
-def _mistakes(dev: Mapping[str, Any]) -> str:
-    wrong = dev.get("wrong", [])
-    if not wrong:
+def _mistakes(dev: DevRecord) -> str:
+    if not dev.wrong:
         return ""
-    title = "Its largest errors" if "error" in wrong[0] else "Its surest mistakes"
-    note = f"{dev['num_wrong']:,} of {dev['examples']:,} examples are wrong; these are the {len(wrong)} surest."
-    if "error" in wrong[0]:
-        note = f"The {len(wrong)} largest of {dev['examples']:,}."
+    title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {dev.examples:,} examples are wrong"
+    note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
+    if dev.kind == "regress":
+        title, note = "Its largest errors", f"{len(dev.wrong)} of {dev.examples:,} examples."
     return (
         f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
-        f"{''.join(map(_mistake, wrong))}</section>"
+        f"{''.join(_mistake(one, dev.kind) for one in dev.wrong)}</section>"
     )
 
 
-def _mistake(one: Mapping[str, Any]) -> str:
-    texts = "".join(_text(value) for name, value in one.items() if name not in _NOT_TEXTS)
-    sure = f"off by {one['error']:.3g}" if "error" in one else f"{one['score']:.0%}"
-    said, gold = (f'<bdi lang="">{escaped(_worded(one[name]))}</bdi>' for name in ("predicted", "gold"))
+def _mistake(one: Mistake, kind: str) -> str:
+    if kind == "regress":
+        sure = f"off by {one.score:.3g}"
+    else:
+        sure = f"{one.score:.0%} {'of the tags wrong' if kind == 'tag' else 'sure'}"
+    said, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
     return (
-        f'<article class="mistake">{texts}<p class="said"><span class="verdict wrong">{said}</span> '
-        f'<span class="sure">{escaped(sure)}</span> instead of <span class="verdict right">{gold}</span> '
-        f'<span class="id">example {escaped(str(one["id"]))}</span></p></article>'
+        f'<article class="mistake">{"".join(map(_text, one.texts))}<p class="said"><span class="verdict wrong">{said}'
+        f'</span> instead of <span class="verdict right">{gold}</span><span class="beside">{sure}</span>'
+        f'<span class="beside">example {escaped(one.id)}</span></p></article>'
     )
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        endings = "".join(f'<li dir="auto" lang="">{escaped(str(part))}</li>' for part in value)
-        return f'<ol class="endings" start="0">{endings}</ol>'
-    return f'<p class="text" dir="auto" lang="">{escaped(str(value))}</p>'
-
-
-def _worded(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "no label"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value) or "no answer"
+def _text(value: str | list[str]) -> str:
+    if isinstance(value, str):
+        return f'<p class="text" dir="auto" lang="">{escaped(value)}</p>'
+    endings = "".join(f'<li dir="auto" lang="">{escaped(part)}</li>' for part in value)
+    return f'<ol class="endings" start="0">{endings}</ol>'

@@ -23,7 +23,7 @@ from bertworks.train.run_facts import RECIPE_FILE, Line, duration, newest_model,
 from bertworks.train.run_folder import MODEL
 from bertworks.tuning.cost import STARTS_FILE, device_minutes
 from bertworks.tuning.dev_page import dev_sections
-from bertworks.tuning.dev_record import read_dev
+from bertworks.tuning.dev_record import DevRecord, read_dev
 from bertworks.tuning.settings import FinetuneSettings
 
 _SHARES = ("accuracy", "f1", "f1_macro", "precision", "recall")
@@ -42,7 +42,7 @@ class FinetuneRun(NamedTuple):
     timing: Sequence[Line]
     minutes: float
     about: Mapping[str, Any]  # what the best model says of itself
-    dev: Mapping[str, Any]
+    dev: DevRecord | None
     config: Mapping[str, Any] | None
     num_parameters: int | None
 
@@ -52,9 +52,9 @@ class FinetuneRun(NamedTuple):
         return self.about.get("task", {})  # type: ignore[no-any-return]
 
     @property
-    def metrics(self) -> list[str]:
-        """The names of what was measured on the dev set, the main one first."""
-        return list(self.dev.get("metrics", {}))
+    def metrics(self) -> Mapping[str, float]:
+        """What the best model scores on the dev set, the main metric first."""
+        return self.dev.metrics if self.dev else {}
 
 
 def is_finetuned(folder: str | Path) -> bool:
@@ -113,15 +113,14 @@ def _summary(run: FinetuneRun) -> str:
     step = max((line["step"] for line in (*run.training, *run.evaluations)), default=0)
     steps = f"{step:,} of {run.settings.train.max_steps:,} steps"
     name = run.task.get("name", "a task")
-    best = f" Its model is that of step {run.dev['step']:,}, the best on the dev set." if run.dev else ""
-    return f"Fine-tuned for {name}, after {steps} and {run.minutes:,.1f} minutes.{best}"
+    best = f" Its model is that of step {run.dev.step:,}, the best on the dev set." if run.dev else ""
+    return f"Fine-tuned for {name}, after {steps} and {duration(60 * run.minutes)}.{best}"
 
 
 def _tiles(run: FinetuneRun) -> Iterable[str]:
     """Give what the best model scores on the dev set, and what it took."""
-    for number, name in enumerate(run.metrics):
-        value = run.dev["metrics"][name]
-        beside = f"the best, at step {run.dev['step']:,}" if not number else ""
+    for number, (name, value) in enumerate(run.metrics.items()):
+        beside = f"the best, at step {run.dev.step:,}" if run.dev and not number else ""
         yield tile(f"{_titled(name)} on dev", f"{value:.1%}" if _is_share(run, name) else f"{value:.4g}", beside)
     if run.timing or run.minutes:
         where = str(run.about.get("provenance", {}).get("device", ""))
@@ -134,11 +133,11 @@ def _titled(name: str) -> str:
 
 
 def _is_share(run: FinetuneRun, name: str) -> bool:
-    return name in _SHARES and run.task.get("kind") != _IN_PERCENT
+    return name in _SHARES and run.dev is not None and run.dev.kind != _IN_PERCENT
 
 
 def _charts(run: FinetuneRun) -> Iterable[str]:
-    kind = run.task.get("kind", "")
+    kind = run.dev.kind if run.dev else ""
     for name in ("loss", *(name for name in run.metrics if name != "loss")):
         in_training = name if name == "loss" else f"{kind}_{name}"
         curves = [
@@ -166,10 +165,10 @@ def _model_facts(run: FinetuneRun) -> dict[str, str]:
 
 
 def _data_facts(run: FinetuneRun) -> dict[str, str]:
-    facts = {"task": f"{run.task['name']}, {run.task['kind']}"} if run.task else {}
+    facts = {"task": ", ".join(dict.fromkeys((run.task["name"], run.task["kind"])))} if run.task else {}
     examples = run.about.get("provenance", {}).get("examples")
     facts |= {"to learn from": f"{examples:,} examples"} if examples else {}
-    facts |= {"to measure on": f"{run.dev['examples']:,} examples"} if run.dev else {}
+    facts |= {"to measure on": f"{run.dev.examples:,} examples"} if run.dev else {}
     facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
     return facts | {"longest text": f"{run.settings.task.max_length:,} tokens"}
 
