@@ -249,6 +249,22 @@ def glue(model, tmp_path_factory):
     return root
 
 
+def test_a_model_with_its_labels_in_another_order_is_measured_alike(bertworks, glue, tmp_path):
+    other = bw.load(glue / "run")
+    other.labels.reverse()
+    for name in ("weight", "bias"):
+        parameter = other.net.get_parameter(f"heads.classify.out.{name}")
+        parameter.data = parameter.data.flip(0)
+    other.save(tmp_path / "other")
+    command = ("--task", "sst2", "--data", glue)
+    ours, theirs = (evaluated(bertworks, run, *command) for run in (glue / "run", tmp_path / "other"))
+    assert (ours["accuracy"], ours["per_class"]) == (theirs["accuracy"], theirs["per_class"])
+    assert ours["loss"] == pytest.approx(theirs["loss"])
+    assert theirs["confusion"]["labels"] == ours["confusion"]["labels"][::-1]
+    code, _, err = bertworks("evaluate", glue / "run", tmp_path / "other", *command)
+    assert (code, "in the same order" in err) == (2, True)
+
+
 def test_a_test_set_becomes_the_file_that_the_benchmark_wants(bertworks, glue, tmp_path):
     command = ("evaluate", glue / "run", "--task", "sst2", "--data", glue, "--split", "test")
     code, out, err = bertworks(*command, "--predictions", tmp_path / "new/glue")

@@ -47,6 +47,12 @@ def test_labels_too_wide_for_a_head_get_numbers():
     assert "10 a class of its own 9" in text
 
 
+def test_wide_characters_count_as_two_where_it_is_asked_what_fits():
+    text = text_for([f"열두 글자로 된 이름 {number}" for number in range(5)])
+    assert " 1  " in text
+    assert "…" not in text
+
+
 def test_a_matrix_that_does_not_fit_is_told_by_its_commonest_mistakes():
     text = text_for([f"intent {number}" for number in range(60)], count=3000)
     assert "taken for" in text

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertworks.files import MANIFEST_NAME, atomic_write
+from bertworks.files import atomic_write
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.train.log import StepLog, read_log
 from bertworks.train.run_folder import MODEL, ModelWriter, publish_model
@@ -75,7 +75,8 @@ def device_minutes(lines: Sequence[dict[str, Any]]) -> float:
 def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
     """Have the model of a run say what the run has cost; nothing where none has been published yet.
 
-    A model folder is whole at any instant, so this is a new one; its weights are links to those of the old.
+    A model folder is whole at any instant, so this is a new one; its files are links to those of the old, of which only
+    the manifest is replaced.
     """
     model = run / MODEL
     if not (model / OWN_FILE).is_file():
@@ -83,7 +84,7 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
 
     def write(folder: Path) -> None:
         for path in model.iterdir():
-            if path.name not in (OWN_FILE, MANIFEST_NAME):
+            if path.name != OWN_FILE:
                 _link_or_copy(path, folder / path.name)
         about = read_json(model / OWN_FILE)
         about["provenance"] = {**about.get("provenance", {}), **cost}

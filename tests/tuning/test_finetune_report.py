@@ -119,6 +119,21 @@ def test_every_text_is_text_and_nothing_is_loaded(model, tmp_path):
     assert f"sha256-{digest}" in page.source
 
 
+def test_endings_names_and_notes_are_text_too(tmp_path):
+    run = tmp_path / "run"
+    (run / "model").mkdir(parents=True)
+    (run / "recipe.toml").write_text(to_toml(FinetuneSettings()))
+    about = {"task": {"name": HOSTILE, "kind": HOSTILE}, "provenance": {"notes": [HOSTILE], "device": HOSTILE}}
+    (run / "model/bertworks.json").write_text(json.dumps(about))
+    (run / "starts.jsonl").write_text('{"step": 1, "start": 1, "seconds": 60, "devices": 1}\n')
+    mistake = {"id": HOSTILE, "texts": [HOSTILE, [HOSTILE, HOSTILE]], "gold": "0", "predicted": "1", "score": 0.5}
+    dev = {"kind": "choose", "step": 3, "metrics": {HOSTILE: 0.9}, "examples": 4, "num_wrong": 1, "wrong": [mistake]}
+    (run / "dev.json").write_text(json.dumps(dev))
+    page = Page(write_finetune_report(run))
+    assert page.text.count("alert(1)") == 9
+    assert not {"script"} & {tag for tag, _ in page.elements}
+
+
 def test_many_classes_are_told_by_their_commonest_mistakes(runs, tmp_path):
     run, labels = tmp_path / "run", [f"c{number}" for number in range(40)]
     run.mkdir()
