@@ -80,9 +80,9 @@ def _untimed(path, content):
     if path.parent.name == "model" and path.name == "bertworks.json":
         about = json.loads(content)
         cost = {name: about["provenance"].pop(name, None) for name in ("minutes", "device")}
-        return about if cost["device"] else content
+        return json.dumps(about).encode() if cost["device"] else content
     if path.parent.name == "model" and path.name == "manifest.json":
-        return json.loads(content)["files"] | {"bertworks.json": None}
+        return json.dumps(json.loads(content)["files"] | {"bertworks.json": None}).encode()
     return content
 
 

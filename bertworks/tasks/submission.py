@@ -13,7 +13,6 @@ from typing import Any
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.tasks.answers import Answered, null_odds_of, predictions_of
 from bertworks.tasks.examples import TagExample
 from bertworks.tasks.task import Task
 
@@ -59,9 +58,10 @@ def write_submission(
         predictions: what a kind's `decode` gives for each.
     """
     if task.kind == "answer":
-        answered: Sequence[Answered] = predictions
-        odds = null_odds_of(examples, answered) if task.has_impossible else None
-        return write_answers(folder, predictions_of(examples, answered), odds)
+        from bertworks.tasks.answers import null_odds_of, predictions_of  # with numpy, which a list of tasks does without
+
+        odds = null_odds_of(examples, predictions) if task.has_impossible else None
+        return write_answers(folder, predictions_of(examples, predictions), odds)
     if task.kind == "tag":
         path = folder / f"{task.name}-{split}.txt"
         write_conll(path, examples, predictions)
