@@ -5,6 +5,7 @@ tokens, so there the models must have one vocabulary and one length.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ class Ensemble:
         names: of the models, for a person.
 
     Attributes:
-        task: what they were fine-tuned for.
+        task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
+        is_told: whether the first model's folder says so; else its head does, as far as it can.
     """
 
     def __init__(self, models: Sequence[Model], names: Sequence[str]) -> None:
@@ -47,6 +49,11 @@ class Ensemble:
         self.task, self.is_told = self._predictors[0].task, self._predictors[0].is_told
         for predictor, name in zip(self._predictors[1:], names[1:], strict=True):
             _check_alike(self._predictors[0], predictor, names[0], name)
+        thresholds = [
+            predictor.task.threshold for predictor in self._predictors if predictor.task.threshold is not None
+        ]
+        if thresholds:
+            self.task = replace(self.task, threshold=sum(thresholds) / len(thresholds))
 
     def check_pairs(self, has_pairs: bool, where: str) -> None:
         """Refuse single texts for models of pairs, and pairs for models of single texts."""
@@ -67,9 +74,9 @@ class Ensemble:
         """Yield a result for each example."""
         return results_by(self._rows, self.task, examples)
 
-    def _rows(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        of_models = [predictor.score(examples, self.task)[1].rows for predictor in self._predictors]
-        return combine_rows(self.task.kind, of_models)
+    def _rows(self, examples: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
+        judged = [predictor.score(examples, self.task) for predictor in self._predictors]
+        return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
 
 
 def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str) -> None:
@@ -84,9 +91,9 @@ def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str)
         )
     if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
         raise UserError(f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts")
-    if ours.kind in _IN_WINDOWS and (
-        first.tokenizer.pieces != other.tokenizer.pieces or first.max_length != other.max_length
-    ):
+    if ours.has_impossible != theirs.has_impossible:
+        raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
+    if ours.kind in _IN_WINDOWS and (first.tokenizer.pieces != other.tokenizer.pieces or first.cut != other.cut):
         raise UserError(
             f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the same "
             "vocabulary and length"

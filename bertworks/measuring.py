@@ -29,7 +29,7 @@ class Measured(NamedTuple):
     """How well models did.
 
     Attributes:
-        task: what was asked, with the labels in the models' order.
+        task: what was asked, with the labels in the models' order, and the threshold that was taken.
         split: of the examples.
         examples: what they were asked.
         predictions: what they said of each.
@@ -83,12 +83,13 @@ def measure_models(
     if needs_labels and not has_labels:
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
     # Asked in the models' order of labels, measured as the benchmark does.
-    asked = replace(dataset.task, labels=ensemble.task.labels)
+    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=ensemble.task.threshold)
     kind, judged = kind_of(asked), ensemble.score(examples, asked)
     predictions = kind.decode(examples, judged.items, judged.rows, asked)
     notes = (*dataset.notes, *([str(skipped)] if skipped else []))
     metrics = kind.measure(asked, examples, predictions) | {"loss": judged.loss} if has_labels else {}
     breakdown = break_down(asked, gold, predictions) if has_labels else None
+    asked = replace(asked, threshold=metrics.get("threshold"))
     return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
 
 

@@ -16,6 +16,8 @@ from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import TEST
 
+_LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
+
 
 def write_predictions(
     ensemble: Ensemble, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
@@ -46,4 +48,5 @@ def _named(examples: Iterable[Any], results: Any) -> Iterator[Result]:
 
 
 def _brief(result: Result) -> Result:
-    return {name: value for name, value in result.items() if name != "scores"}
+    row = {name: value for name, value in result.items() if name != "scores"}
+    return row | {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}

@@ -14,7 +14,8 @@ import bertworks as bw
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.tuning.finetune import finetune
 
-SHORT = (*QUICK, "train.epochs=2")  # so that there are mistakes left
+SHORT = (*QUICK, "train.epochs=2", "task.doc_stride=4")  # so that there are mistakes left
+KINDS = ("classify", "regress", "multilabel", "choose", "tag", "answer")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def runs(model, tmp_path_factory):
     """Two runs of each kind, which differ in their seed, with their files."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
-    for kind in ("classify", "regress", "multilabel", "choose"):
+    for kind in KINDS:
         train, dev = write_task(folder / f"{kind}-files", kind)
         for seed in (0, 1):
             changes = (*SHORT, f"train.seed={seed}")
@@ -138,6 +139,66 @@ def test_each_model_of_an_ensemble_reads_with_its_own_tokenizer(bertworks, runs,
     alone = predicted(bertworks, tmp_path / "alone.jsonl", runs / "classify0", dev)
     together = predicted(bertworks, tmp_path / "both.jsonl", runs / "classify0", tmp_path / "other", dev)
     assert [one["score"] for one in together] == pytest.approx([one["score"] for one in alone], rel=1e-5)
+
+
+def test_entities_are_told_by_their_type_and_sentences_by_their_wrong_tags(bertworks, runs, tmp_path):
+    dev, out = dev_of(runs, "tag"), tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, runs / "tag0", "--task", "tag", "--data", dev, "--wrong", out)
+    assert set(found["per_class"]) == {"ANIMAL", "SIZE"}
+    said = predicted(bertworks, tmp_path / "said.jsonl", runs / "tag0", dev)
+    wrong = [
+        str(number)
+        for number, (one, row) in enumerate(zip(said, lines(dev), strict=True))
+        if one["tags"] != row["tags"]
+    ]
+    assert sorted(one["id"] for one in lines(out)) == sorted(wrong)
+    code, shown, _ = bertworks("evaluate", runs / "tag0", "--task", "tag", "--data", dev)
+    assert (code, "ANIMAL" in shown) == (0, True)
+
+
+def test_wrong_answers_are_those_that_do_not_match(bertworks, runs, tmp_path):
+    dev, out = dev_of(runs, "answer"), tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, runs / "answer0", "--task", "answer", "--data", dev, "--wrong", out)
+    wrong = lines(out)
+    assert wrong, "there must be mistakes to look at"
+    assert len(wrong) == round(40 * (1 - found["exact_match"] / 100))
+    assert set(wrong[0]) == {"id", "question", "context", "gold", "predicted", "score"}
+
+
+@pytest.mark.parametrize("kind", ["tag", "answer"])
+def test_models_that_read_windows_are_averaged_token_by_token(bertworks, runs, tmp_path, kind):
+    """One model twice is itself; two are something else; another vocabulary cuts other windows."""
+    dev, first, second = dev_of(runs, kind), runs / f"{kind}0", runs / f"{kind}1"
+    alone, twice, both = (evaluated(bertworks, *models, "--task", kind, "--data", dev)
+                          for models in ([first], [first, first], [first, second]))  # fmt: skip
+    assert {name: twice[name] for name in ("f1", "loss")} == pytest.approx(
+        {name: alone[name] for name in ("f1", "loss")}
+    )
+    assert both["loss"] != pytest.approx(alone["loss"], rel=1e-3)
+    assert len(predicted(bertworks, tmp_path / "said.jsonl", first, second, dev)) == 40
+    other = bw.load(second)
+    other.tokenizer = Tokenizer([*PIECES[:-1], "?"])
+    other.save(tmp_path / "other")
+    code, _, err = bertworks("evaluate", first, tmp_path / "other", "--task", kind, "--data", dev)
+    assert (code, err.count("\n"), "the same vocabulary" in err) == (2, 1, True)
+
+
+def test_answers_to_a_benchmark_are_written_as_its_script_reads_them(bertworks, runs, tmp_path):
+    questions = [
+        {"id": row["id"], "question": row["question"], "is_impossible": not row["answer"],
+         "answers": [{"text": row["answer"], "answer_start": row["answer_start"]}] if row["answer"] else []}
+        for row in lines(dev_of(runs, "answer"))
+    ]  # fmt: skip
+    contexts = [row["context"] for row in lines(dev_of(runs, "answer"))]
+    paragraphs = [{"context": context, "qas": [one]} for context, one in zip(contexts, questions, strict=True)]
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    out, command = tmp_path / "out", ("--task", "squad2", "--data", tmp_path, "--predictions", tmp_path / "out")
+    found = evaluated(bertworks, runs / "answer0", *command)
+    guesses, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
+    assert set(guesses) == set(odds) == {row["id"] for row in questions}
+    said = {row["id"]: "" if odds[row["id"]] > found["threshold"] else guesses[row["id"]] for row in questions}
+    right = sum(said[row["id"]] == (row["answers"][0]["text"] if row["answers"] else "") for row in questions)
+    assert found["exact_match"] == pytest.approx(100 * right / 40)
 
 
 def test_models_of_which_there_is_no_mean_are_refused(bertworks, runs, tmp_path):

@@ -58,7 +58,10 @@ def write_submission(
         predictions: what a kind's `decode` gives for each.
     """
     if task.kind == "answer":
-        from bertworks.tasks.answers import null_odds_of, predictions_of  # with numpy, which a list of tasks does without
+        from bertworks.tasks.answers import (
+            null_odds_of,
+            predictions_of,
+        )  # with numpy, which a list of tasks does without
 
         odds = null_odds_of(examples, predictions) if task.has_impossible else None
         return write_answers(folder, predictions_of(examples, predictions), odds)

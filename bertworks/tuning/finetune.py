@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -157,8 +158,10 @@ class Session:
 
         examples = examples_of(dataset, TRAIN, noted)
         self.items = self._encoded(examples, settings)
+        if self.items.left_out:
+            noted(f"{TRAIN}: {self.items.left_out}")
         self.dev: list[Example] = examples_of(dataset, DEV, noted)
-        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.max_length)
+        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
         freeze(start.net, settings.task.freeze)
         scales = rate_scales(start.net, settings.task.layer_decay)
@@ -187,7 +190,7 @@ class Session:
         return TrainedRows(self.start.net, self.items.ids)
 
     def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
-        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.max_length)
+        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.cut(), is_training=True)
         return self.kind.weigh(items, self.task) if settings.task.class_weights else items
 
     def run(self) -> Finetuned:
@@ -250,14 +253,16 @@ class Session:
         laying = Laying(self.device, self.engine.flash)
         with self.table.whole() if self.table else nullcontext():
             found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying)
-        defined = {name: value for name, value in found.metrics.items() if not math.isnan(value)}
+        told = [name for name in (*self.task.metrics, "threshold", "loss") if name in found.metrics]
+        defined = {name: found.metrics[name] for name in told if not math.isnan(found.metrics[name])}
         metrics = {f"dev_{name}": value for name, value in defined.items()}
         if self._is_better(defined):
             self.best = Best(place.step, defined)
             with self.engine.refusable():
                 self.engine.publish(self._writer(place, metrics, self.clock.cost()))
                 if self.engine.ranks.is_first:
-                    write_dev(self.engine.folder, self.task, place.step, defined, self.dev, found)
+                    task = replace(self.task, threshold=defined.get("threshold"))
+                    write_dev(self.engine.folder, task, place.step, defined, self.dev, found)
         elif self.best:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         self._note_time(place)
@@ -295,10 +300,11 @@ class Session:
                 "kind": self.task.kind,
                 "labels": list(self.task.labels),
                 "is_pair": self.task.is_pair,
-                "max_length": self.settings.task.max_length,
                 "score_range": self.task.score_range,
+                **self.settings.task.cut()._asdict(),
             },
             "metrics": dict(metrics),
+            **self._chosen(),
             "provenance": {
                 "start": self.start.about,
                 "steps": place.step,
@@ -313,6 +319,12 @@ class Session:
             self.start.tokenizer.save(folder)
 
         return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return what tagging and answering need to know besides: what is tagged, when there is no answer."""
+        if self.task.kind == "tag":
+            return {"units": self.task.units}
+        return {"threshold": self.best.metrics["threshold"]} if self.best and self.task.has_impossible else {}
 
     def _finish(self, stop: Stop) -> None:
         """Tell the best model, which has been published when it was measured, what the whole run has cost."""
