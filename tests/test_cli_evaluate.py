@@ -183,6 +183,15 @@ def test_models_that_read_windows_are_averaged_token_by_token(bertworks, runs, t
     assert (code, err.count("\n"), "the same vocabulary" in err) == (2, 1, True)
 
 
+def test_a_model_that_always_answers_has_no_mean_with_one_that_does_not(bertworks, runs, tmp_path):
+    other = bw.load(runs / "answer1")
+    del other.about["threshold"]
+    other.save(tmp_path / "other")
+    command = ("evaluate", runs / "answer0", tmp_path / "other", "--task", "answer", "--data", dev_of(runs, "answer"))
+    code, _, err = bertworks(*command)
+    assert (code, err.count("\n"), "there may be no answer" in err) == (2, 1, True)
+
+
 def test_answers_to_a_benchmark_are_written_as_its_script_reads_them(bertworks, runs, tmp_path):
     questions = [
         {"id": row["id"], "question": row["question"], "is_impossible": not row["answer"],

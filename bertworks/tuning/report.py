@@ -167,7 +167,8 @@ def _model_facts(run: FinetuneRun) -> dict[str, str]:
 def _data_facts(run: FinetuneRun) -> dict[str, str]:
     facts = {"task": ", ".join(dict.fromkeys((run.task["name"], run.task["kind"])))} if run.task else {}
     examples = run.about.get("provenance", {}).get("examples")
-    facts |= {"to learn from": f"{examples:,} examples"} if examples else {}
+    unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
+    facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
     facts |= {"to measure on": f"{run.dev.examples:,} examples"} if run.dev else {}
     facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
     return facts | {"longest text": f"{run.settings.task.max_length:,} tokens"}

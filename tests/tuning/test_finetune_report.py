@@ -19,6 +19,14 @@ from bertworks.tuning.report import is_finetuned, write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'> ${style} $title & &lt; 한국어 \u202e"
+METRICS = {
+    "classify": "Accuracy",
+    "regress": "Pearson",
+    "multilabel": "F1",
+    "choose": "Accuracy",
+    "tag": "F1",
+    "answer": "F1",
+}
 
 
 class Page(HTMLParser):
@@ -52,10 +60,10 @@ def model(tmp_path_factory):
 def runs(model, tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
-    for kind in ("classify", "regress", "multilabel", "choose"):
+    for kind in METRICS:
         train, dev = write_task(folder / f"{kind}-files", kind)
         finetune(kind, model=model, train=train, dev=dev, out=folder / kind, device="cpu",
-                 overrides=[*QUICK, "train.epochs=2"])  # fmt: skip
+                 overrides=[*QUICK, "train.epochs=2", "task.doc_stride=4"])  # fmt: skip
     return folder
 
 
@@ -63,21 +71,21 @@ def dev_of(run):
     return json.loads((run / "dev.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("kind", ["classify", "regress", "multilabel", "choose"])
+@pytest.mark.parametrize("kind", METRICS)
 def test_a_run_leaves_a_report_of_its_best_model(runs, model, kind):
     page, dev = Page(runs / kind / "report.html"), dev_of(runs / kind)
     about = json.loads((runs / kind / "model/bertworks.json").read_text())
     assert dev["step"] == about["provenance"]["steps"]
     assert {f"dev_{name}": value for name, value in dev["metrics"].items()} == about["metrics"]
-    assert f"Fine-tuned for {kind}, after 12 of 12 steps" in page.text
+    assert f"Fine-tuned for {kind}, after " in page.text
     assert str(model) in page.text
-    assert "96 examples" in page.text
+    assert f"{about['provenance']['examples']} {'windows' if kind in ('tag', 'answer') else 'examples'}" in page.text
     assert "40 examples" in page.text
     assert "(guessed)" in page.text
     assert about["provenance"]["device"] in page.text
     titles = [attributes["aria-label"].split(":")[0] for tag, attributes in page.elements if tag == "svg"]
     assert titles[0] == "Loss"
-    assert {"classify": "Accuracy", "regress": "Pearson", "multilabel": "F1", "choose": "Accuracy"}[kind] in titles
+    assert METRICS[kind] in titles
 
 
 def test_classes_and_mistakes_are_those_of_the_dev_set(runs):
