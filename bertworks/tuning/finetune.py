@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from bertworks.config import to_toml
@@ -169,9 +170,12 @@ class Session:
         self.subject = task_subject(start.net, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
-            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
-        )
+            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
+            may_replay=True,
+        )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
+        if self.engine.replays:
+            laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
         self.feed = TaskFeed(self.items, self.settings.train, laying, ranks)
         self.best: Best | None = None
         self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
