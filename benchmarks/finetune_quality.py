@@ -83,7 +83,7 @@ def ours(case: Case, seed: int, folder: Path) -> dict[str, Any]:
     def view(news: str, status: Status) -> None:
         nonlocal said_at
         if news == "evaluate":
-            said(f"    ours: step {status.step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in status.holdout.items()))
+            said("    ours: an epoch: " + ", ".join(f"{name} {value:.4f}" for name, value in status.holdout.items()))
         elif news == "train" and time.perf_counter() - said_at > 30:
             said_at = time.perf_counter()
             said(f"    ours: step {status.step:,} of {status.about.settings.max_steps:,}")
@@ -162,8 +162,7 @@ def read_results(path: Path | None) -> Results:
 
 def keep(results: Results, path: Path | None, machine: str) -> None:
     if path:
-        kept = {"machine": machine, "settings": {name: WORKS[name].overrides for name in results}, "results": results}
-        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n", encoding="utf-8")
 
 
 def options() -> argparse.Namespace:
@@ -187,11 +186,9 @@ def main() -> None:
     machine = f"{machine}, torch {torch.__version__}, transformers {transformers.__version__}"
     said(machine)
     results = read_results(given.json)
-    sides = {"ours": [OURS], "peer": [PEER], "both": [OURS, PEER]}[given.side]
     with tempfile.TemporaryDirectory() as name:
         for task in given.tasks:
-            measure(make_case(task, given, Path(name)), given, [s for s in sides if s == OURS or WORKS[task].has_peer],
-                    results, machine)  # fmt: skip
+            measure(make_case(task, given, Path(name)), given, results, machine)
     said(markdown(rows(results)))
 
 
@@ -204,13 +201,15 @@ def make_case(name: str, given: argparse.Namespace, folder: Path) -> Case:
     return Case(name, work, data, real_encoder(given.model), given.device, overrides)
 
 
-def measure(case: Case, given: argparse.Namespace, sides: list[str], results: Results, machine: str) -> None:
+def measure(case: Case, given: argparse.Namespace, results: Results, machine: str) -> None:
     """Do all runs of a task; each is told and kept at once."""
+    sides = [OURS] * (given.side != "peer") + [PEER] * (given.side != "ours" and case.work.has_peer)
     for seed in given.seeds:
         for side in sides:
             said(f"  {case.name}, {side}, seed {seed}: {' '.join(case.overrides)}")
             with tempfile.TemporaryDirectory() as folder:
                 found = (ours if side == OURS else peer)(case, seed, Path(folder))
+            found["settings"] = " ".join(case.overrides)
             results.setdefault(case.name, {}).setdefault(side, {})[str(seed)] = found
             keep(results, given.json, machine)
             said(
