@@ -16,6 +16,7 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import Model
 from bertworks.predictions import Result
+from bertworks.task_model import TaskModel
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Skipped
 from bertworks.tasks.kinds import kind_of
@@ -26,10 +27,14 @@ from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TEST, Dataset, open_dataset
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LISTS = {"labels": "|", "words": " ", "tags": " "}  # in a table, what divides the members of a list
 
 
 def write_predictions(
-    model: Model, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
+    model: Model | TaskModel,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    columns: Columns | None = None,
 ) -> int:
     """Predict for every row of a file; returns how many. The ending of `out` names the form: .csv, .tsv or .jsonl."""
     target, predictor = Path(out), model.predictor()
@@ -68,7 +73,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
     writer, count = csv.writer(stream, delimiter=separator, lineterminator="\n"), 0
     for count, result in enumerate(results, 1):
         row = {name: value for name, value in result.items() if name != "scores"}
-        row |= {"labels": "|".join(row["labels"])} if "labels" in row else {}
+        row |= {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}
         if count == 1:
             writer.writerow(row)
         writer.writerow(row.values())
@@ -76,7 +81,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
 
 
 def measure_model(
-    model: Model,
+    model: Model | TaskModel,
     task: str,
     data: str | os.PathLike[str],
     split: str = DEV,
@@ -97,7 +102,7 @@ def measure_model(
     if any(getattr(example, "label", "") is None for example in examples):
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
     # Asked in the model's order of labels, measured as the benchmark does.
-    asked = replace(dataset.task, labels=predictor.task.labels)
+    asked = replace(dataset.task, labels=predictor.task.labels, threshold=predictor.task.threshold)
     kind = kind_of(asked)
     items = kind.encode(examples, model.tokenizer, asked, predictor.cut)
     measured = evaluate(predictor.net, kind, asked, examples, items, predictor.laying)

@@ -52,7 +52,37 @@ def choose_rows(count, seed=0):
     return rows
 
 
-ROWS = {"classify": classify_rows, "regress": regress_rows, "multilabel": multilabel_rows, "choose": choose_rows}
+def tag_rows(count, seed=0):
+    """Animals and sizes are entities."""
+    rng = random.Random(seed)
+    kinds = {"cats": "B-ANIMAL", "dog": "B-ANIMAL", "big": "B-SIZE", "small": "B-SIZE"}
+    rows = []
+    for _ in range(count):
+        words = [rng.choice((*FILLERS, *kinds)) for _ in range(rng.randint(3, 20))]
+        rows.append({"words": words, "tags": [kinds.get(word, "O") for word in words]})
+    return rows
+
+
+def answer_rows(count, seed=0):
+    """The answer is the animal; where there is none, there is no answer."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        animal = rng.choice(("cats", "dog", ""))
+        context = text_with(animal or "far", rng, 20)
+        start = context.index(animal) if animal else -1
+        rows.append({"id": str(number), "question": "big", "context": context, "answer": animal, "answer_start": start})
+    return rows
+
+
+ROWS = {
+    "classify": classify_rows,
+    "regress": regress_rows,
+    "multilabel": multilabel_rows,
+    "choose": choose_rows,
+    "tag": tag_rows,
+    "answer": answer_rows,
+}
 
 
 def write_task(folder, kind, num_train=96, num_dev=40):

@@ -6,6 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from bertworks.cli.grids import (
+    Asked,
+    FromMnliOption,
+    GridOption,
+    RestartBestOption,
+    RestartsOption,
+    SearchExamplesOption,
+    run_many,
+)
 from bertworks.cli.inputs import check_utf8, lines_of
 from bertworks.cli.options import (
     DeviceOption,
@@ -26,7 +35,7 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="A task of `bertworks tasks`; classify, regress, multilabel or choose: your own files.",
+            help="A task of `bertworks tasks`; glue: all of it; classify, regress, multilabel, choose: your own files.",
         ),
     ],
     model: Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")],
@@ -36,12 +45,26 @@ def finetune(
     train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
     dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
     init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
+    beside: Annotated[
+        str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
+    ] = None,
+    grid: GridOption = False,
+    restarts: RestartsOption = None,
+    restart_best: RestartBestOption = False,
+    search_examples: SearchExamplesOption = None,
+    from_mnli: FromMnliOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
+        asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
+        files = {"data": data, "train": train, "dev": dev}
+        options = {"model": model, "overrides": overrides or [], "init": init, "beside": beside}
+        run_many(asked, files, **options, resume=resume, device=device)
+        return
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 
@@ -56,6 +79,7 @@ def finetune(
             dev=dev,
             overrides=overrides or [],
             init=init,  # type: ignore[arg-type]
+            beside=beside,
             resume=resume,
             device=device,
             view=view,
@@ -168,9 +192,10 @@ def choose(
 
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.errors import UserError
-    from bertworks.model import Model, load
+    from bertworks.language_models import LanguageModel
+    from bertworks.model import load
 
     opened = load(model, device=device, dtype=dtype)
-    if not isinstance(opened, Model):
-        raise UserError(f"{model} is not a BERT; only BERTs are fine-tuned")
+    if isinstance(opened, LanguageModel):
+        raise UserError(f"{model} was not fine-tuned for a task; see `bertworks finetune`")
     return opened

@@ -5,15 +5,14 @@ costs nothing. The last batch of an epoch is as short as it comes out: every ite
 """
 
 import math
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bertworks.tasks.items import Items, Laying, TaskBatch, lay
-from bertworks.train.batch import dropout_seed, moved
+from bertworks.train.batch import dropout_seed
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
 from bertworks.tuning.settings import FinetuneTrainSettings
@@ -48,10 +47,19 @@ class TaskFeed:
         settings: batch size, slices and seed.
         laying: how tokens are laid for the network.
         ranks: which parts are this rank's.
+        counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
     """
 
-    def __init__(self, items: Items, settings: FinetuneTrainSettings, laying: Laying, ranks: Ranks) -> None:
-        self._items, self._settings, self._laying, self._ranks = items, settings, laying, ranks
+    def __init__(
+        self,
+        items: Items,
+        settings: FinetuneTrainSettings,
+        laying: Laying,
+        ranks: Ranks,
+        counts: Callable[[TaskBatch], list[float]] = lambda batch: [float(batch.weights.sum())],
+    ) -> None:
+        self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
+        self._lengths = items.lengths()
         self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
         self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
@@ -78,13 +86,6 @@ class TaskFeed:
         batch = lay(self._items, chosen if len(chosen) else numbers[:1], self._laying)
         if not len(chosen):  # of a short batch there is nothing left for this part, and a rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
-        num_tokens = len(batch.tokens.token_ids) if len(chosen) else 0
-        return Part(self._seeded(batch, step, number), [float(batch.weights.sum())], num_tokens)
-
-    def _seeded(self, batch: TaskBatch, step: int, number: int) -> Any:
-        """Give a batch for flash attention its dropout's seed; elsewhere torch's generator draws."""
-        if not self._laying.flash:
-            return batch
-        seed = dropout_seed(self._settings.seed, step, number)
-        torch.cuda.manual_seed(int(seed))  # of a head's dropout, so that it does not depend on where a run went on
-        return batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self._laying.device)))
+        on_gpu = self._laying.flash or self._laying.device.type == "cuda"
+        seed = int(dropout_seed(self._settings.seed, step, number)) if on_gpu else None
+        return Part(batch, self._counts(batch), int(self._lengths[chosen].sum()), seed)

@@ -11,9 +11,11 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from bertworks.config import to_toml
@@ -34,9 +36,12 @@ from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
 from bertworks.tuning.feed import TaskFeed
+from bertworks.tuning.objective import counts_of
 from bertworks.tuning.settings import FinetuneSettings, settings_for
-from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.tuning.start import examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.subset import some_of
+from bertworks.tuning.task_start import AnyPath, TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
 Init = Literal["model", "random"]
@@ -79,6 +84,7 @@ def finetune(
     settings: FinetuneSettings | None = None,
     overrides: Sequence[str] = (),
     init: Init = "model",
+    beside: AnyPath | None = None,
     resume: bool = False,
     device: str = "auto",
     view: View = unseen,
@@ -97,6 +103,7 @@ def finetune(
         settings: all of them; without them they are the paper's.
         overrides: `section.key=value` over the paper's settings.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
+        beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
         device: where to train.
         view: shows a person how it goes.
@@ -107,13 +114,34 @@ def finetune(
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
-    place = local_device(find_device(device))
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     settings = settings or settings_for(dataset.task, overrides)
+    return tune(
+        dataset, settings, model, run,
+        is_random=init == "random", beside=beside, device=device, view=view, note=note,
+    )  # fmt: skip
+
+
+def tune(
+    dataset: Dataset,
+    settings: FinetuneSettings,
+    model: AnyPath,
+    run: Path,
+    *,
+    is_random: bool = False,
+    beside: AnyPath | None = None,
+    device: str = "auto",
+    view: View = unseen,
+    note: Callable[[str], None] = _log.info,
+) -> Finetuned:
+    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
+    place = local_device(find_device(device))
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
-        seed=settings.train.seed, is_random=init == "random",
+        seed=settings.train.seed, is_random=is_random, beside=beside,
     )  # fmt: skip
+    for line in start.notes:
+        note(line)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
@@ -146,23 +174,26 @@ class Session:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
         self.kind: Kind = kind_of(self.task)
         ranks = ranks or Ranks()
-        examples = examples_of(dataset, TRAIN, note)
+        freeze(start.net, settings.task.freeze)
+        examples = some_of(examples_of(dataset, TRAIN, note), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
             note(f"{TRAIN}: {self.items.left_out}")
         self.dev: list[Example] = examples_of(dataset, DEV, note)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
-        freeze(start.net, settings.task.freeze)
         scales = rate_scales(start.net, settings.task.layer_decay)
         self.table = self._cut_table(ranks)
-        self.subject = task_subject(start.net, self.kind, self.task, self.table)
+        self.subject = task_subject(start, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
-            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
-        )
+            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
+            may_replay=isinstance(start.net, Bert),
+        )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
-        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks)
+        if self.engine.replays:
+            laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
+        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks, partial(counts_of, start))
         self.best: Best | None = None
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
@@ -170,8 +201,11 @@ class Session:
     def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
         """Cut the token table to what is trained, where that gives the same numbers.
 
-        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts.
+        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts; a language
+        model scores all of it, and two encoders have two.
         """
+        if not isinstance(self.start.net, Bert):
+            return None
         is_spread = self.settings.train.shard and ranks.world_size > 1
         is_trained = self.start.net.embeddings.token.weight.requires_grad
         if is_spread or not is_trained or self.settings.optim.name == "lamb":
@@ -244,10 +278,9 @@ class Session:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         return metrics
 
-    def _measured(self) -> Bert:
+    def _measured(self) -> Any:
         """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
         net = self.subject.net
-        assert isinstance(net, Bert)
         return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:

@@ -28,6 +28,7 @@ class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
     context: Context = "document"  # of tagging: what a sentence is read with; or sentence: alone
     stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
@@ -36,6 +37,8 @@ class TaskSettings(Settings):
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
+    bilstm: bool = False  # on top of the encoder, drawn from the seed
+    lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
     early_stopping: int = Field(default=0, ge=0)  # evaluations without a better score that end a run; 0: none do
 
     def cut(self) -> Cut:
