@@ -12,7 +12,8 @@ call: ours reads and tokenizes files, trains, measures the dev set, writes model
 model to load, trains, measures and writes the model. Rounds alternate, for the machine's speed changes with its load,
 after one that is not counted; given are the median of the rounds' ratios, and the lowest and highest.
 
-group_by_length sorts runs of 50 batches by length, longest first, so it is measured over a multiple of 50 steps only.
+group_by_length sorts runs of 50 batches by length, longest first, so it is measured over a multiple of 50 steps only:
+60 of them with 10 of warm-up, or 360 with 60.
 """
 
 import argparse
@@ -41,8 +42,10 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.status import Status
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 
-MOST_WARM_STEPS, GROUPED_STEPS = 10, 50
-COMPILED_WARM_STEPS = 60  # until torch has seen that lengths vary and compiled for all of them
+# On a GPU ours records a step for every size of batch, and torch compiles anew until it has seen that lengths vary.
+MOST_WARM_STEPS = {"cpu": 10, "cuda": 60}
+STEPS = {"cpu": 60, "cuda": 360}
+GROUPED_STEPS = 50
 NUM_DEV = 200
 PREDICT_BATCHES = {"cpu": (32, 1, 8, 64), "cuda": (32, 128, 256, 512)}  # the first is the usual one
 BARS = {
@@ -105,24 +108,23 @@ def _speed(tokens: int, seconds: float, steps: int, whole: float) -> Speed:
 def peer(case: Case, data: Encoded, seed: int, **options: Any) -> Speed:
     """Fine-tune with the Trainer."""
     settings = case.settings.model_copy(update={"train": case.settings.train.model_copy(update={"seed": seed})})
-    steps = settings.train.max_steps - case.warm_steps
+    warm, last = case.warm_steps, settings.train.max_steps
     is_compiled = options.get("torch_compile", False)
-    warm = COMPILED_WARM_STEPS if is_compiled else case.warm_steps
     if is_compiled:  # else the graphs of later rounds are too many for one function, and are not compiled
         torch.compiler.reset()
-    clock = Clock([warm, warm + steps])
+    clock = Clock([warm, last])
     with tempfile.TemporaryDirectory(dir=case.folder) as out:
         started = time.perf_counter()
         trainer = make_trainer(
-            data, case.encoder, settings, Path(out), case.device, callbacks=[clock], max_steps=warm + steps, **options
+            data, case.encoder, settings, Path(out), case.device, callbacks=[clock], max_steps=last, **options
         )
         trainer.train()
-        tokens = sum(trainer.data_collator.tokens[warm : warm + steps])
+        tokens = sum(trainer.data_collator.tokens[warm:last])
         if not is_compiled:  # to compile once more for this would tell nothing
             trainer.evaluate()
             trainer.save_model()
         whole = time.perf_counter() - started
-    return _speed(tokens, clock.times[warm + steps] - clock.times[warm], steps, whole)
+    return _speed(tokens, clock.times[last] - clock.times[warm], last - warm, whole)
 
 
 def peers(case: Case) -> dict[str, dict[str, Any]]:
@@ -272,13 +274,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--task", choices=("sst2", "squad1"), default="sst2")
     parser.add_argument("--predict", type=int, metavar="LINES", help="prediction over so many lines instead")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=60, help="of each run; a sixth of them, 10 at most, is warm-up")
+    parser.add_argument("--steps", type=int, help="of each run, a sixth of them warm-up; without it 60, on a GPU 360")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--json", type=Path, help="also write the results to this file, beside what it has")
     given = parser.parse_args()
     if given.made == bool(given.data) or (given.made and given.task != "sst2"):
         parser.error("give --data DIR, or --made for texts like SST-2's")
+    given.steps = given.steps or STEPS[given.device]
     if given.steps < 6 or given.rounds < 1:
         parser.error("at least 6 steps and 1 round")
     return given
@@ -295,7 +298,7 @@ def make_case(given: argparse.Namespace, folder: Path) -> Case:
     else:
         encoder = real_encoder(given.model)
     sizes = [f"train.max_steps={given.steps}", f"train.batch_size={given.batch}", "optim.name=adamw"]
-    warm_steps = min(MOST_WARM_STEPS, given.steps // 6)
+    warm_steps = min(MOST_WARM_STEPS[given.device], given.steps // 6)
     return Case(task, data, encoder, settings_for(task, sizes), warm_steps, given.device, folder)
 
 
