@@ -34,6 +34,7 @@ from task_files import cut_files, made_sst2, made_words
 from trainer_peer import Clock, Encoded, be_quiet, encoded, make_trainer
 
 import bertworks as bw
+from bertworks.ensemble import Ensemble
 from bertworks.model import Model
 from bertworks.prediction_files import write_predictions
 from bertworks.tasks.registry import find_task
@@ -236,7 +237,7 @@ def lines(case: Case, count: int) -> Iterator[str]:
 def predict_ours(case: Case, run: Path, source: Path) -> Callable[[], int]:
     model = bw.load(run, device=case.device, dtype="bfloat16" if case.device == "cuda" else "float32")
     assert isinstance(model, Model)
-    return lambda: write_predictions(model, source, case.folder / "ours.jsonl")
+    return lambda: write_predictions(Ensemble([model], ["ours"]), source, case.folder / "ours.jsonl")[0]
 
 
 def predict_peer(case: Case, run: Path, source: Path, batch_size: int) -> Callable[[], int]:
