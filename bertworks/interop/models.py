@@ -1,10 +1,11 @@
-"""Any model folder: a BERT, a GPT-1 or an ELMo, told by the `model_type` of its config.json."""
+"""Any model folder, told by the `model_type` of its config.json: a BERT, its layers' tagger, a GPT-1 or an ELMo."""
 
 from pathlib import Path
 from typing import Any
 
 from bertworks.interop.elmo_folder import read_elmo
-from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, GPT_TYPE, read_json
+from bertworks.interop.feature_folder import read_features
+from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, FEATURES_TYPE, GPT_TYPE, read_json
 from bertworks.interop.gpt_folder import read_gpt
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.model_folder import ModelFolder
@@ -15,4 +16,6 @@ def read_model(folder: Path) -> ModelFolder[Any]:
     kind = read_json(folder / CONFIG_FILE).get("model_type")
     if kind == GPT_TYPE:
         return read_gpt(folder)
+    if kind == FEATURES_TYPE:
+        return read_features(folder)
     return read_elmo(folder) if kind == ELMO_TYPE else read_folder(folder)
