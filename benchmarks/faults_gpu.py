@@ -228,9 +228,10 @@ def measure(bench: Bench, options: argparse.Namespace) -> list[Row]:
     rows = [timed("", f"{bench.steps} steps, bf16, deterministic", 1, lambda: f"{bench.train('reference').name} made")]
     reference = bench.folder / "reference"
     again = timed("F16", "the same again", 1, lambda: difference(bench.train("again"), reference) or "the same bytes")
-    rows += [again, timed("F20", "kills", options.kills, lambda: kills(bench, reference, options.kills))]
+    rows.append(again)
     if options.golden:
         rows.append(timed("F17", "golden losses", 1, lambda: golden(reference, options.golden, bench.device)))
+    rows.append(timed("F20", "kills", options.kills, lambda: kills(bench, reference, options.kills)))
     plain = bench.train("plain", deterministic=False)
     speeds = tokens_per_second(reference), tokens_per_second(plain)
     cost = f"{speeds[0]:,.0f} tokens/s with, {speeds[1]:,.0f} without: {speeds[1] / speeds[0] - 1:+.1%}"

@@ -40,7 +40,7 @@ from bertworks.predictions import Predictor, classify_texts, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
-from bertworks.tasks.items import Laying
+from bertworks.tasks.items import Cut, Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
@@ -163,8 +163,8 @@ class Model:
         ]
         given: Sequence[Text] = [texts] if isinstance(texts, str) else texts
         found = tag_texts(
-            self.net, self.tokenizer, given, labels, max_length=self.max_length,
-            units=units or self.about.get("units", "word"), device=self._device, flash=self._flash,
+            self.net, self.tokenizer, given, labels, cut=self._cut_of(self.max_length), laying=self._laying(),
+            units=units or self.about.get("units", "word"),
         )  # fmt: skip
         entities = [tagged.entities(labels) for tagged in found]
         return entities[0] if isinstance(texts, str) else entities
@@ -185,10 +185,9 @@ class Model:
             a list of {"text", "start", "end", "score"}, the best first; the text is "" where there is no answer.
         """
         self._need("span", "answer questions")
-        settings = AnswerSettings(max_length=min(self.max_length, AnswerSettings().max_length))
         return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, settings=settings, device=self._device,
-            threshold=stated_threshold(self.about) if threshold is None else threshold, flash=self._flash,
+            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(AnswerSettings().max_length),
+            laying=self._laying(), threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
 
     def embed(
@@ -275,10 +274,18 @@ class Model:
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""
         task = task_of(self.net, self.labels, self.about)
-        told: Any = self.about.get("task", {})
-        length = min(told.get("max_length", self.max_length), self.max_length)
-        laying = Laying(self._device, self._flash)
-        return Predictor(self.net, self.tokenizer, task, length, laying, is_told=bool(told))
+        is_told = bool(self.about.get("task"))
+        return Predictor(self.net, self.tokenizer, task, self._cut_of(self.max_length), self._laying(), is_told=is_told)
+
+    def _cut_of(self, usual_length: int) -> Cut:
+        """Return how much is read at once: as in fine-tuning, as far as the folder says."""
+        told = self.about.get("task")
+        told = {name: told[name] for name in Cut._fields if name in told} if isinstance(told, dict) else {}
+        cut = Cut(**{"max_length": usual_length} | told)
+        return cut._replace(max_length=min(cut.max_length, self.max_length))
+
+    def _laying(self) -> Laying:
+        return Laying(self._device, self._flash)
 
     def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
         def compute(numbers: list[int]) -> Rows:

@@ -99,7 +99,7 @@ def measure_model(
     # Asked in the model's order of labels, measured as the benchmark does.
     asked = replace(dataset.task, labels=predictor.task.labels)
     kind = kind_of(asked)
-    items = kind.encode(examples, model.tokenizer, asked, predictor.max_length)
+    items = kind.encode(examples, model.tokenizer, asked, predictor.cut)
     measured = evaluate(predictor.net, kind, asked, examples, items, predictor.laying)
     notes = (*dataset.notes, *([str(skipped)] if skipped else []))
     return measured.metrics, notes

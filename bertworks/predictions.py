@@ -23,7 +23,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import Example, TextExample
-from bertworks.tasks.items import Laying
+from bertworks.tasks.items import Cut, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer
@@ -72,15 +72,15 @@ class Predictor:
         net: the network.
         tokenizer: what its ids mean.
         task: what it was fine-tuned for.
-        max_length: longer texts are cut to so many tokens.
+        cut: how much is read at once.
         laying: how tokens are laid for the network.
         is_told: whether the model's folder says what it was fine-tuned for; else its head does, as far as it can.
     """
 
     def __init__(
-        self, net: Bert, tokenizer: Tokenizer, task: Task, max_length: int, laying: Laying, *, is_told: bool = True
+        self, net: Bert, tokenizer: Tokenizer, task: Task, cut: Cut, laying: Laying, *, is_told: bool = True
     ) -> None:
-        self.net, self.tokenizer, self.task, self.max_length, self.laying = net, tokenizer, task, max_length, laying
+        self.net, self.tokenizer, self.task, self.cut, self.laying = net, tokenizer, task, cut, laying
         self.is_told = is_told
         if task.kind not in _RESULTS:
             raise UserError(f"the model was fine-tuned for {task.kind}, which has a command of its own")
@@ -90,7 +90,7 @@ class Predictor:
         kind, result = kind_of(self.task), _RESULTS[self.task.kind]
         source = iter(examples)
         while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
-            items = kind.encode(some, self.tokenizer, self.task, self.max_length)
+            items = kind.encode(some, self.tokenizer, self.task, self.cut)
             for row in score_items(self.net, kind, items, self.laying).rows:
                 yield result(row, self.task)
 

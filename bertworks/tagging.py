@@ -5,23 +5,23 @@ tokenizer's words (punctuation is one of its own), the words that a person gives
 characters, all characters but spaces.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from bertworks.errors import UserError
-from bertworks.hidden_states import batches
 from bertworks.nn.bert import Bert
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.entity_scores import entities
+from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import TagExample, words_example
+from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.kinds import KINDS
 from bertworks.tasks.tag_windows import NO_UNIT, TagWindows, UnitLabels, decode_tags, encode_tags, unit_labels
+from bertworks.tasks.window_kinds import tag_items
 from bertworks.text.by_words import check_text
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.train.span_objectives import collate_tags, tag_logits
 
 Units = Literal["word", "character"]
 UNITS = ("word", "character")
@@ -53,18 +53,11 @@ class Tagged(NamedTuple):
         return {"type": kind, "text": self.text[start:end], "start": start, "end": end, "score": score}
 
 
-def predict_tags(net: Bert, encoded: TagWindows, device: torch.device, *, flash: bool = False) -> UnitLabels:
+def predict_tags(net: Bert, encoded: TagWindows, laying: Laying) -> UnitLabels:
     """Return the best label of every unit, by a network in evaluation mode."""
-
-    def logits() -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for numbers in batches([len(window.ids) for window in encoded.windows], device):
-            some = [encoded.windows[number] for number in numbers]
-            with torch.inference_mode():
-                rows = tag_logits(net, collate_tags(some, device, flash=flash)).float().cpu().numpy()
-            ends = np.cumsum([len(window.places) for window in some])
-            yield from zip(numbers, np.split(rows, ends[:-1]), strict=True)
-
-    return unit_labels(encoded, logits())
+    rows = score_items(net, KINDS["tag"], tag_items(encoded), laying).rows
+    windows = zip(encoded.windows, rows, strict=True)
+    return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
 
 
 def tag_texts(
@@ -73,10 +66,9 @@ def tag_texts(
     texts: Sequence[Text],
     labels: Sequence[str],
     *,
-    max_length: int,
+    cut: Cut,
+    laying: Laying,
     units: Units = "word",
-    device: torch.device | None = None,
-    flash: bool = False,
 ) -> list[Tagged]:
     """Tag the units of texts.
 
@@ -85,16 +77,15 @@ def tag_texts(
         tokenizer: the network's.
         texts: each as it is, or as a list of words, which spaces then divide.
         labels: in the order of the head's outputs.
-        max_length: the most tokens to read at once.
+        cut: how much of a text is read at once.
+        laying: how tokens are laid for the network.
         units: what is tagged in a text that is not given as words.
-        device: where the network is; the CPU without it.
-        flash: whether its attention is flash attention.
     """
     if units not in UNITS:
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
     examples = [_example(tokenizer, number, text, units) for number, text in enumerate(texts)]
-    encoded = encode_tags(tokenizer, examples, max_length=max_length)
-    found = predict_tags(net, encoded, device or torch.device("cpu"), flash=flash)
+    encoded = encode_tags(tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
+    found = predict_tags(net, encoded, laying)
     # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
     scores = np.append(found.scores, 1.0)[encoded.labelled_by]
     assert NO_UNIT == -1

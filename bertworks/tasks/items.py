@@ -7,7 +7,7 @@ weight matrix.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.nn.packing import Tokens, pack_arrays
+from bertworks.tasks.examples import Skipped
+from bertworks.tasks.tag_windows import Context
 from bertworks.text.encoding import Encoding
+
+
+class Cut(NamedTuple):
+    """How much of an example is read at once, in tokens.
+
+    Attributes:
+        max_length: of a sequence, special tokens included.
+        context: of tagging: whether a sentence is read with its document, or alone.
+        stride: of tagging: how far apart windows start; half a window without it.
+        doc_stride: of answering: the same.
+        max_query: of answering: longer questions are cut.
+    """
+
+    max_length: int
+    context: Context = "document"
+    stride: int | None = None
+    doc_stride: int = 128
+    max_query: int = 64
 
 
 @dataclass(frozen=True)
@@ -29,6 +49,8 @@ class Items:
     firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and behind the last
     targets: NDArray[Any]  # [N, ...]: what is to be learnt; meaningless where it is not known
     weights: NDArray[np.float32]  # [N, ...]: how much each target counts
+    source: Any = None  # the windows that they are, where they are parts of something longer
+    left_out: Skipped = field(default_factory=Skipped)  # what nothing can be learnt from
 
     def __len__(self) -> int:
         return len(self.firsts) - 1

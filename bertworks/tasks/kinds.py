@@ -17,8 +17,9 @@ from torch import Tensor
 from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.lm import Sums, sums_of
+from bertworks.tasks import window_kinds
 from bertworks.tasks.examples import ChoiceExample, Example, TextExample
-from bertworks.tasks.items import Items, TaskBatch, make_items
+from bertworks.tasks.items import Cut, Items, TaskBatch, make_items
 from bertworks.tasks.measure import measure
 from bertworks.tasks.splits import class_weights, positive_weights
 from bertworks.tasks.task import Task
@@ -33,7 +34,8 @@ class Kind(NamedTuple):
     Attributes:
         head: its name, see `make_head`.
         num_outputs: of the head.
-        encode: makes items of examples, cut to a number of tokens; examples without a label get any target.
+        encode: makes items of (examples, tokenizer, task, cut), with `is_training=True` those to learn from; examples
+            without a label get any target.
         weigh: weighs items so that rare labels count as much as frequent ones.
         scores: what the network says of a batch.
         sums: the loss of those scores; "correct" is 0 where nothing is counted.
@@ -44,7 +46,7 @@ class Kind(NamedTuple):
 
     head: str
     num_outputs: Callable[[Task], int]
-    encode: Callable[[Sequence[Any], Tokenizer, Task, int], Items]
+    encode: Callable[..., Items]
     weigh: Callable[[Items, Task], Items]
     scores: Callable[[Bert, TaskBatch], Tensor]
     sums: Callable[[Tensor, TaskBatch], Sums]
@@ -55,15 +57,20 @@ class Kind(NamedTuple):
 
 def kind_of(task: Task) -> Kind:
     """Return what a task's kind is about."""
-    if task.kind not in KINDS:
-        raise UserError(f"{task.title}: models cannot be fine-tuned for the kind {task.kind!r} yet")
     return KINDS[task.kind]
 
 
-def _encode_texts(examples: Sequence[TextExample], tokenizer: Tokenizer, task: Task, max_length: int) -> Items:
+def _encode_texts(
+    examples: Sequence[TextExample],
+    tokenizer: Tokenizer,
+    task: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
+) -> Items:
     firsts = [example.first for example in examples]
     seconds = [example.second or "" for example in examples] if task.is_pair else None
-    encodings = tokenizer.encode_batch(firsts, seconds, max_length)
+    encodings = tokenizer.encode_batch(firsts, seconds, cut.max_length)
     return make_items(encodings, _TARGETS[task.kind](examples, task))
 
 
@@ -91,11 +98,18 @@ _TARGETS: dict[str, Callable[[Sequence[TextExample], Task], NDArray[Any]]] = {
 }
 
 
-def _encode_choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, _: Task, max_length: int) -> Items:
+def _encode_choices(
+    examples: Sequence[ChoiceExample],
+    tokenizer: Tokenizer,
+    _: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- as above
+) -> Items:
     counts = [len(example.endings) for example in examples]
     contexts = [example.context for example in examples for _ in example.endings]
     endings = [ending for example in examples for ending in example.endings]
-    encodings = tokenizer.encode_batch(contexts, endings, max_length)
+    encodings = tokenizer.encode_batch(contexts, endings, cut.max_length)
     targets = np.array([0 if example.label is None else example.label for example in examples], np.int64)
     return make_items(encodings, targets, counts=counts)
 
@@ -112,7 +126,7 @@ def _weigh_labels(items: Items, task: Task) -> Items:
 
 
 def _refuse_weights(_: Items, task: Task) -> Items:
-    raise UserError(f"task.class_weights: a task of kind {task.kind} has no classes; leave it out")
+    raise UserError(f"task.class_weights: a task of kind {task.kind} has no weights of classes; leave it out")
 
 
 def _pooled_scores(net: Bert, batch: TaskBatch, head: str = "classify") -> Tensor:
@@ -198,5 +212,27 @@ KINDS: dict[str, Kind] = {
         weigh=_refuse_weights,
         scores=_choice_scores,
         decode=_decode_choice,
+    ),
+    "tag": Kind(
+        head="tag",
+        num_outputs=lambda task: len(task.labels),
+        encode=window_kinds.encode_tag_items,
+        weigh=_refuse_weights,
+        scores=window_kinds.tag_scores,
+        sums=window_kinds.tag_sums,
+        rows=window_kinds.token_rows,
+        decode=window_kinds.decode_tag_rows,
+        measure=window_kinds.measure_tag_sequences,
+    ),
+    "answer": Kind(
+        head="span",
+        num_outputs=lambda _: 2,
+        encode=window_kinds.encode_answer_items,
+        weigh=_refuse_weights,
+        scores=window_kinds.answer_scores,
+        sums=window_kinds.answer_sums,
+        rows=window_kinds.token_rows,
+        decode=window_kinds.decode_answer_rows,
+        measure=window_kinds.measure_answered,
     ),
 }

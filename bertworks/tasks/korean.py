@@ -154,7 +154,8 @@ KLUE_NER = Task(
     splits={
         split: (Source((f"klue-ner-v1.1_{split}.tsv",), read_klue_ner),) for split in ("train", "dev")
     },
-    homes=_KLUE_HOMES, labels=tag_labels(_KLUE_TYPES), metrics=("f1", "f1_macro", "precision", "recall"),
+    homes=_KLUE_HOMES, units="character", labels=tag_labels(_KLUE_TYPES),
+    metrics=("f1", "f1_macro", "precision", "recall"),
 )  # fmt: skip
 
 NAVER_NER = Task(

@@ -61,6 +61,8 @@ class Task:
         words: what the benchmark's own files and its server write for each label.
         score_range: lowest and highest score of `regress`.
         has_impossible: whether questions may have no answer.
+        threshold: of questions that have no answer, see `answers.py`; None: the best for the questions measured on.
+        units: what is tagged.
         answers_are_korean: answers are compared by KorQuAD's rules instead of SQuAD's.
         trained_on: the task whose model is measured, where there is nothing to train on.
     """
@@ -78,6 +80,8 @@ class Task:
     is_pair: bool = False
     score_range: tuple[float, float] | None = None
     has_impossible: bool = False
+    threshold: float | None = None
+    units: Literal["word", "character"] = "word"
     answers_are_korean: bool = False
     published: Published | None = None
     defaults: Defaults = field(default_factory=Defaults)

@@ -148,8 +148,10 @@ class Session:
         ranks = ranks or Ranks()
         examples = examples_of(dataset, TRAIN, note)
         self.items = self._encoded(examples, settings)
+        if self.items.left_out:
+            note(f"{TRAIN}: {self.items.left_out}")
         self.dev: list[Example] = examples_of(dataset, DEV, note)
-        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.max_length)
+        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
         freeze(start.net, settings.task.freeze)
         scales = rate_scales(start.net, settings.task.layer_decay)
@@ -177,7 +179,7 @@ class Session:
         return TrainedRows(self.start.net, self.items.ids)
 
     def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
-        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.max_length)
+        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.cut(), is_training=True)
         return self.kind.weigh(items, self.task) if settings.task.class_weights else items
 
     def run(self) -> Finetuned:
@@ -231,7 +233,8 @@ class Session:
         laying = Laying(self.device, self.engine.flash)
         with self.table.whole() if self.table else nullcontext():
             found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying).metrics
-        defined = {name: value for name, value in found.items() if not math.isnan(value)}
+        told = (*self.task.metrics, "threshold", "loss")
+        defined = {name: found[name] for name in told if name in found and not math.isnan(found[name])}
         metrics = {f"dev_{name}": value for name, value in defined.items()}
         if self._is_better(defined):
             self.best = Best(place.step, defined)
@@ -273,10 +276,11 @@ class Session:
                 "kind": self.task.kind,
                 "labels": list(self.task.labels),
                 "is_pair": self.task.is_pair,
-                "max_length": self.settings.task.max_length,
                 "score_range": self.task.score_range,
+                **self.settings.task.cut()._asdict(),
             },
             "metrics": dict(metrics),
+            **self._chosen(),
             "provenance": {
                 "start": self.start.about,
                 "steps": place.step,
@@ -290,6 +294,12 @@ class Session:
             self.start.tokenizer.save(folder)
 
         return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return what tagging and answering need to know besides: what is tagged, when there is no answer."""
+        if self.task.kind == "tag":
+            return {"units": self.task.units}
+        return {"threshold": self.best.metrics["threshold"]} if self.best and self.task.has_impossible else {}
 
     def _finish(self, _: Stop) -> None:
         """Do nothing: the best model has been published when it was measured."""

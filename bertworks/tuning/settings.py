@@ -6,6 +6,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from bertworks.config import Settings, from_overrides
+from bertworks.tasks.items import Cut
+from bertworks.tasks.tag_windows import Context
 from bertworks.tasks.task import Task
 from bertworks.train.settings import OptimSettings, TrainSettings
 
@@ -26,11 +28,19 @@ class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    context: Context = "document"  # of tagging: what a sentence is read with; or sentence: alone
+    stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
+    doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
+    max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
     early_stopping: int = Field(default=0, ge=0)  # evaluations without a better score that end a run; 0: none do
+
+    def cut(self) -> Cut:
+        """Return how much of an example is read at once."""
+        return Cut(self.max_length, self.context, self.stride, self.doc_stride, self.max_query)
 
     @field_validator("freeze")
     @classmethod

@@ -17,6 +17,7 @@ from bertworks.answering import predict_answers
 from bertworks.tagging import predict_tags
 from bertworks.tasks.answer_windows import AnswerSettings, encode_answers
 from bertworks.tasks.examples import SpanExample, words_example
+from bertworks.tasks.items import Laying
 from bertworks.tasks.tag_windows import encode_tags
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
@@ -57,7 +58,7 @@ def test_tags_of_every_window_are_transformers(tmp_path):
     assert model.labels == LABELS
     encoded = encode_tags(model.tokenizer, [words_example("0", TEXT.split(), None, 0)], max_length=24)
     assert len(encoded.windows) > 3
-    found = predict_tags(model.net, encoded, torch.device("cpu"))
+    found = predict_tags(model.net, encoded, Laying(torch.device("cpu")))
     for window in encoded.windows:
         shares = outputs_of(theirs, window).logits[0].softmax(-1).numpy()[window.places]
         np.testing.assert_array_equal(found.numbers[window.units], shares.argmax(-1))
@@ -88,7 +89,7 @@ def test_answers_are_the_best_pairs_of_transformers_scores(tmp_path):
     settings = AnswerSettings(max_length=24, doc_stride=6)
     encoded = encode_answers(model.tokenizer, [example], settings)
     assert len(encoded.windows) > 3
-    (answered,) = predict_answers(model.net, [example], encoded, torch.device("cpu"))
+    (answered,) = predict_answers(model.net, [example], encoded, Laying(torch.device("cpu")))
     (pieces,), null_scores, best = encoded.contexts, [], (-np.inf, 0, 0)
     for window in encoded.windows:
         outputs = outputs_of(theirs, window)

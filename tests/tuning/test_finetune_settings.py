@@ -112,7 +112,7 @@ def test_weighted_classes_count_alike(tmp_path):
 def test_a_regression_has_no_classes_to_weigh(tmp_path, task):
     train, dev = write_task(tmp_path / "scores", "regress")
     options = task | {"train": train, "dev": dev}
-    with pytest.raises(UserError, match="has no classes"):
+    with pytest.raises(UserError, match="has no weights of classes"):
         finetune("regress", out=tmp_path / "run", overrides=(*QUICK, "task.class_weights=true"), **options)
 
 

@@ -11,13 +11,15 @@ from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
 from bertworks.tagging import predict_tags
-from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindow, encode_answers
+from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindow, AnswerWindows, encode_answers
 from bertworks.tasks.answers import choose_threshold
 from bertworks.tasks.examples import Answer, SpanExample, words_example
-from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, decode_tags, encode_tags
+from bertworks.tasks.items import Laying, lay
+from bertworks.tasks.kinds import KINDS
+from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags
+from bertworks.tasks.window_kinds import answer_items, answer_scores, by_sequence, tag_items
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.train.span_objectives import by_sequence, collate_spans, collate_tags, span, span_logits, tag
 
 LENGTHS = [7, 3, 12, 7]
 SIZES = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
@@ -56,6 +58,27 @@ def span_windows():
     ]
 
 
+CPU = Laying(torch.device("cpu"))
+
+
+def tag_batch(windows):
+    return lay(tag_items(TagWindows(windows, np.zeros(1, int), np.zeros(0, int))), range(len(windows)), CPU)
+
+
+def span_batch(windows):
+    return lay(answer_items(AnswerWindows(windows, [])), range(len(windows)), CPU)
+
+
+def tag(net, batch):
+    kind = KINDS["tag"]
+    return kind.sums(kind.scores(net, batch), batch)
+
+
+def span(net, batch):
+    kind = KINDS["answer"]
+    return kind.sums(kind.scores(net, batch), batch)
+
+
 def hidden_of(net, window):
     return net(pack([window.ids.tolist()], [window.segment_ids.tolist()]))
 
@@ -71,7 +94,7 @@ def test_tag_is_cross_entropy_at_the_labelled_tokens(net):
                 loss -= float(logits[place].log_softmax(-1)[target])
                 correct += int(logits[place].argmax() == target)
                 total += 1
-    sums = tag(net, collate_tags(windows))["tag"]
+    sums = tag(net, tag_batch(windows))
     assert float(sums.loss) == pytest.approx(loss, rel=1e-5)
     assert (float(sums.correct), float(sums.total)) == (correct, total)
 
@@ -86,7 +109,7 @@ def test_span_is_the_mean_of_two_cross_entropies_over_all_tokens(net):
         targets = (window.start, window.end)
         loss -= sum(float(row.log_softmax(-1)[place]) for row, place in zip(logits, targets, strict=True)) / 2
         correct += all(int(row.argmax()) == place for row, place in zip(logits, targets, strict=True))
-    sums = span(net, collate_spans(windows))["span"]
+    sums = span(net, span_batch(windows))
     assert float(sums.loss) == pytest.approx(loss, rel=1e-5)
     assert (float(sums.correct), float(sums.total)) == (correct, len(windows))
 
@@ -94,22 +117,22 @@ def test_span_is_the_mean_of_two_cross_entropies_over_all_tokens(net):
 def test_a_right_start_with_a_wrong_end_is_not_right(net):
     windows = span_windows()
     with torch.no_grad():
-        best = by_sequence(span_logits(net, batch := collate_spans(windows)), batch.tokens.packing).argmax(1).tolist()
+        best = by_sequence(answer_scores(net, batch := span_batch(windows)), batch.tokens.packing).argmax(1).tolist()
         both = [window._replace(start=start, end=end) for window, (start, end) in zip(windows, best, strict=True)]
         half = [both[0], *(window._replace(end=(window.end + 1) % len(window.ids)) for window in both[1:])]
-        assert float(span(net, collate_spans(both))["span"].correct) == 4
-        assert float(span(net, collate_spans(half))["span"].correct) == 1
+        assert float(span(net, span_batch(both)).correct) == 4
+        assert float(span(net, span_batch(half)).correct) == 1
 
 
 @pytest.mark.parametrize(
-    ("objective", "collate", "windows"), [(tag, collate_tags, tag_windows()), (span, collate_spans, span_windows())]
+    ("objective", "collate", "windows"), [(tag, tag_batch, tag_windows()), (span, span_batch, span_windows())]
 )
 def test_parts_of_a_batch_add_up_to_its_gradient(objective, collate, windows):
     """Sums, not means: accumulation and ranks agree by construction."""
 
     def gradients(parts):
         net = small_net()
-        found = [next(iter(objective(net, collate(part)).values())) for part in parts]
+        found = [objective(net, collate(part)) for part in parts]
         torch.stack([sums.loss for sums in found]).sum().backward()
         rows = [parameter.grad.flatten() for parameter in net.parameters() if parameter.grad is not None]
         return torch.cat(rows), sum(float(sums.total) for sums in found)
@@ -131,30 +154,29 @@ def test_rows_lie_beside_their_sequence():
 
 def test_an_empty_sequence_of_weight_0_makes_no_nan(net):
     windows = span_windows()[:2]
-    batch = collate_spans(windows)
+    batch = span_batch(windows)
     lengths = [*(len(window.ids) for window in windows), 0]
     more = batch._replace(
         tokens=batch.tokens._replace(packing=pack_lengths(lengths)),
-        starts=torch.cat([batch.starts, torch.zeros(1, dtype=torch.long)]),
-        ends=torch.cat([batch.ends, torch.zeros(1, dtype=torch.long)]),
+        targets=torch.cat([batch.targets, torch.zeros(1, 2, dtype=torch.long)]),
         weights=torch.tensor([1.0, 1.0, 0.0]),
     )
-    sums = span(net, more)["span"]
-    assert sums.loss.item() == pytest.approx(span(net, batch)["span"].loss.item())
+    sums = span(net, more)
+    assert sums.loss.item() == pytest.approx(span(net, batch).loss.item())
     sums.loss.backward()
     assert all(row.grad is None or row.grad.isfinite().all() for row in net.parameters())
 
 
 def test_a_batch_without_labels_is_no_error(net):
     window = tag_windows()[0]._replace(places=np.zeros(0, int), units=np.zeros(0, int), targets=np.zeros(0, int))
-    sums = tag(net, collate_tags([window]))["tag"]
+    sums = tag(net, tag_batch([window]))
     assert (sums.loss.item(), sums.total.item()) == (0, 0)
 
 
 def learnt(net, objective, batch, num_steps=60):
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(num_steps):
-        (sums,) = objective(net, batch).values()
+        sums = objective(net, batch)
         optimizer.zero_grad()
         (sums.loss / sums.total).backward()
         optimizer.step()
@@ -171,10 +193,10 @@ def test_a_small_net_learns_to_tag_and_to_answer():
     labels = ["O", "B", "I"]
     tagged = [words_example("0", text.split(), tuple(tags.split()), 0) for text, tags in sentences]
     encoded = encode_tags(tokenizer, tagged, labels, max_length=9, is_training=True)
-    learnt(net, tag, collate_tags(encoded.windows))
+    learnt(net, tag, tag_batch(encoded.windows))
     prediction = encode_tags(tokenizer, tagged, max_length=9)
     assert len(prediction.windows) > 2
-    found = predict_tags(net.eval(), prediction, torch.device("cpu"))
+    found = predict_tags(net.eval(), prediction, CPU)
     assert [tuple(tags) for tags in decode_tags(prediction, found, labels)] == [one.tags for one in tagged]
 
     context = "in in in adas ran ran in rome ran ran ran"
@@ -185,7 +207,7 @@ def test_a_small_net_learns_to_tag_and_to_answer():
     ]
     windows = encode_answers(tokenizer, asked, AnswerSettings(max_length=14, doc_stride=4))
     assert len(windows.windows) > 3
-    learnt(net.train(), span, collate_spans(windows.windows), 150)
-    said = predict_answers(net.eval(), asked, windows, torch.device("cpu"))
+    learnt(net.train(), span, span_batch(windows.windows), 150)
+    said = predict_answers(net.eval(), asked, windows, CPU)
     threshold = choose_threshold(asked, said)
     assert [None if one.null_odds > threshold else one.guesses[0].text for one in said] == list(answers.values())
