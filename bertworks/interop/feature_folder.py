@@ -44,7 +44,7 @@ def read_features(folder: Path) -> ModelFolder[Bert]:
     tensors, labels = read_tensors(folder, read_weights), labels_of(raw)
     num_outputs = len(labels) or int(raw.get("num_labels", 1))
     with torch.device("meta"):
-        net = feature_bert(config, FeatureReader(settings, config, num_outputs))
+        net = feature_bert(Bert(config, pooler=False), FeatureReader(settings, config, num_outputs))
     wanted = _named(dict(net.named_parameters()))
     if problems := wrong_labels(labels, num_outputs) + contradictions(wanted, tensors):
         raise ConfigError(str(folder), problems)

@@ -37,5 +37,7 @@ def layers_of(features: FeatureName, num_layers: int) -> tuple[int, ...]:
     }.get(features, range(num_layers - 3, num_layers + 1))
     least = {"embeddings": 0, "second-to-last": 2, "last": 1, "sum-all": 1}.get(features, 4)
     if num_layers < least:
-        raise UserError(f"task.features={features} needs a model of at least {least} layers, and this one has {num_layers}")
+        raise UserError(
+            f"task.features={features} needs a model of at least {least} layers, and this one has {num_layers}"
+        )
     return tuple(wanted)

@@ -9,7 +9,6 @@ piece stands for a word, and the taggers it compares itself with read words of a
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -56,14 +55,13 @@ class FeatureReader(nn.Module):
         return self.out(F.dropout(self.lstm(x_TD, packing), self.config.lstm_dropout, self.training))
 
 
-def feature_bert(config: BertConfig, reader: FeatureReader) -> Bert:
-    """Return an encoder whose tag head is a reader of its layers."""
-    net = Bert(config, pooler=False)
-    net.heads[HEAD] = reader
-    return net
+def feature_bert(encoder: Bert, reader: FeatureReader) -> Bert:
+    """Make a reader of its layers the tag head of an encoder that has none."""
+    encoder.heads[HEAD] = reader
+    return encoder
 
 
 def reader_of(net: Bert) -> FeatureReader | None:
     """Return the reader of a network that tags by frozen layers, or None."""
-    head = net.heads[HEAD] if HEAD in net.heads else None
-    return cast(FeatureReader, head) if isinstance(head, FeatureReader) else None
+    heads = [head for head in net.heads.values() if isinstance(head, FeatureReader)]
+    return heads[0] if heads else None

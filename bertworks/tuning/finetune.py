@@ -20,6 +20,7 @@ from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.model import find_device
 from bertworks.nn.bert import Bert
+from bertworks.nn.feature_reader import FeatureReader
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Laying
@@ -34,6 +35,7 @@ from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
 from bertworks.tuning.feed import TaskFeed
+from bertworks.tuning.frozen import FEATURES, open_features
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
@@ -80,6 +82,7 @@ def finetune(
     overrides: Sequence[str] = (),
     init: Init = "model",
     resume: bool = False,
+    cache: AnyPath | None = None,
     device: str = "auto",
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
@@ -98,6 +101,7 @@ def finetune(
         overrides: `section.key=value` over the paper's settings.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        cache: where frozen features are kept, for several runs to share; in the run folder without it.
         device: where to train.
         view: shows a person how it goes.
         note: is told what a person wants to know at the start.
@@ -115,6 +119,10 @@ def finetune(
         seed=settings.train.seed, is_random=init == "random",
     )  # fmt: skip
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
+        if settings.task.features:
+            start = start._replace(
+                features=open_features(start.net, Path(cache or run / FEATURES), settings, place, ranks, note)
+            )
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
@@ -144,7 +152,7 @@ class Session:
         note: Callable[[str], None] = _log.info,
     ) -> None:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
-        self.kind: Kind = kind_of(self.task)
+        self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
         ranks = ranks or Ranks()
         examples = examples_of(dataset, TRAIN, note)
         self.items = self._encoded(examples, settings)
@@ -222,6 +230,8 @@ class Session:
     def _digest(self) -> str:
         data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
+        if self.start.features:
+            start["features"] = self.start.features.cache.checksums
         return digest_with(self.settings, {"data": data, "start": start})
 
     def _evaluates_at(self, place: Place) -> bool:
@@ -244,10 +254,10 @@ class Session:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         return metrics
 
-    def _measured(self) -> Bert:
+    def _measured(self) -> Bert | FeatureReader:
         """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
         net = self.subject.net
-        assert isinstance(net, Bert)
+        assert isinstance(net, Bert | FeatureReader)
         return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
@@ -293,7 +303,10 @@ class Session:
             self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
-        return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
+        beside = (
+            self.table.at_rest.nbytes if self.table else self.start.features.num_bytes if self.start.features else 0
+        )
+        return ModelWriter(write, self.engine.model_bytes() + beside)
 
     def _chosen(self) -> dict[str, Any]:
         """Return what tagging and answering need to know besides: what is tagged, when there is no answer."""

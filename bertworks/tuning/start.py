@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bertworks.errors import UserError
+from bertworks.interop.feature_folder import read_features
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.sentence_folders import find_encoder
@@ -30,6 +31,7 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
+from bertworks.tuning.frozen import FrozenFeatures, add_reader
 from bertworks.tuning.settings import TaskSettings
 
 AnyPath = str | os.PathLike[str]
@@ -77,6 +79,7 @@ class TaskStart(NamedTuple):
     net: Bert
     tokenizer: Tokenizer
     about: dict[str, Any]
+    features: FrozenFeatures | None = None  # where only what reads them is trained
 
 
 def open_task_start(
@@ -86,12 +89,17 @@ def open_task_start(
     begun = latest_checkpoint(run) if run.exists() else None
     about = _begun(begun.path, source) if begun else None
     folder = begun.path if begun else find_encoder(find_model(source))
-    opened, tokenizer = read_folder(folder), Tokenizer.from_folder(folder)
+    opened = (read_features if begun and settings.features else read_folder)(folder)
+    tokenizer = Tokenizer.from_folder(folder)
     _check(opened.net, tokenizer, task, settings, folder)
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     config = opened.net.config.model_copy(update=dict.fromkeys(names, settings.dropout))
-    net = Bert(config, {kind.head: kind.num_outputs(task)}, pooler=False)
+    net = Bert(config, {} if settings.features else {kind.head: kind.num_outputs(task)}, pooler=False)
     initialise(net, config.initializer_range, seed)
+    if settings.features:
+        add_reader(net, task, settings, seed)
+        if about is not None:  # the run's checkpoint will give the reader's weights, and the encoder's are nobody's
+            _take_over(net, opened.net, has_its_labels=False)
     if about is None:
         about = {"model": os.fspath(source), "weights": checksums(folder), "init": "random" if is_random else "model"}
         taken = set() if is_random else _take_over(net, opened.net, has_its_labels=opened.labels == list(task.labels))

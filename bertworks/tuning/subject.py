@@ -10,11 +10,13 @@ from torch import Tensor
 
 from bertworks.interop.huggingface import to_ours, write_folder
 from bertworks.nn.bert import Bert
+from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.lm import Sums
 from bertworks.tasks.items import TaskBatch
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
 from bertworks.train.subject import Subject
+from bertworks.tuning.frozen import reader_subject
 from bertworks.tuning.trained_rows import TrainedRows
 
 
@@ -40,6 +42,8 @@ def rate_scales(net: Bert, decay: float) -> dict[str, float]:
 
 def task_subject(net: Bert, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
     """Return what is fine-tuned; a table that is cut is whole in files."""
+    if reader := reader_of(net):
+        return reader_subject(net, reader, kind, task)
 
     def objective(net: Bert, batch: TaskBatch) -> dict[str, Sums]:
         return {task.kind: kind.sums(kind.scores(net, batch), batch)}
