@@ -82,11 +82,11 @@ class Predictor:
     ) -> None:
         self.net, self.tokenizer, self.task, self.cut, self.laying = net, tokenizer, task, cut, laying
         self.is_told = is_told
-        if task.kind not in _RESULTS:
-            raise UserError(f"the model was fine-tuned for {task.kind}, which has a command of its own")
 
     def results(self, examples: Iterable[Example]) -> Iterator[Result]:
         """Yield a result for each example, some thousands of them computed together."""
+        if self.task.kind not in _RESULTS:
+            raise UserError(f"the model was fine-tuned for {self.task.kind}, which has a command of its own")
         kind, result = kind_of(self.task), _RESULTS[self.task.kind]
         source = iter(examples)
         while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):

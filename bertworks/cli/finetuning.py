@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertworks.cli.feature_table import print_table7
 from bertworks.cli.inputs import check_utf8, lines_of
 from bertworks.cli.options import (
     DeviceOption,
@@ -37,6 +38,11 @@ def finetune(
     dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
     init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
+    ] = None,
+    cache: Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")] = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -47,20 +53,24 @@ def finetune(
 
     started = time.monotonic()
     with training_view(quiet=quiet or as_json) as view:
-        outcome = finetune(
-            task,
-            model=model,
-            out=out,
-            data=data,
-            train=train,
-            dev=dev,
-            overrides=overrides or [],
-            init=init,  # type: ignore[arg-type]
-            resume=resume,
-            device=device,
-            view=view,
-            note=lambda text: None if quiet or as_json else typer.echo(text, err=True),
-        )
+        options: dict[str, Any] = {
+            "model": model,
+            "out": out,
+            "data": data,
+            "train": train,
+            "dev": dev,
+            "overrides": [*(overrides or []), *([f"task.features={features}"] if features else [])],
+            "init": init,
+            "resume": resume,
+            "cache": cache,
+            "device": device,
+            "view": view,
+            "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
+        }
+        if features == "table7":
+            print_table7(task, options | {"overrides": overrides or []}, quiet=quiet, as_json=as_json)
+            return
+        outcome = finetune(task, **options)
     result: dict[str, Any] = {
         "out": out,
         "reason": outcome.reason,

@@ -51,6 +51,7 @@ class FeatureCache:
         folder: where all caches are.
         net: the frozen encoder, in evaluation mode and in its place.
         layers: which are wanted, 0 being the embeddings.
+        kept: which are computed and kept, for others to want.
         laying: how tokens are laid for the network.
         ranks: share the work.
         note: is told what is computed or found.
@@ -64,11 +65,12 @@ class FeatureCache:
         folder: Path,
         net: Bert,
         layers: Sequence[int],
+        kept: Sequence[int],
         laying: Laying,
         ranks: Ranks,
         note: Callable[[str], None],
     ) -> None:
-        self._folder, self._net, self._layers, self._laying = folder, net, list(layers), laying
+        self._folder, self._net, self._layers, self._kept, self._laying = folder, net, layers, set(kept), laying
         self._ranks, self._note = ranks, note
         self._encoder = _encoder_checksum(net)
         self.checksums: list[str] = []
@@ -104,7 +106,7 @@ class FeatureCache:
         """Compute those of this rank's parts that are not there."""
         own = range(self._ranks.rank, len(parts), self._ranks.world_size)
         missing = [number for number in own if not self._is_whole(_place(folder, number))]
-        about = f"features of {_num_words(parts):,} words, {len(self._layers)} layers"
+        about = f"features of {_num_words(parts):,} words, {len(self._kept)} layers"
         if not missing:
             self._note(f"{about}: found in {folder}")
             return
@@ -116,20 +118,20 @@ class FeatureCache:
         self._note(f"{about}: computed in {time.monotonic() - started:,.1f} s")
 
     def _num_bytes(self, parts: Sequence[Sequence[TagWindow]]) -> int:
-        return _num_words(parts) * len(self._layers) * self._net.embeddings.norm.weight.nbytes
+        return _num_words(parts) * len(self._kept) * self._net.embeddings.norm.weight.nbytes
 
     def _is_whole(self, place: Path) -> bool:
         """Tell whether a part is as it was written and has all layers."""
         if not place.exists():
             return False
         try:
-            return verify_manifest(place).keys() >= {_file(layer) for layer in self._layers}
+            return verify_manifest(place).keys() >= {_file(layer) for layer in self._kept}
         except CorruptFile as error:
             self._note(f"{error}; it is computed again")
             return False
 
     def _write(self, place: Path, windows: Sequence[TagWindow]) -> None:
-        layers = set(self._layers)
+        layers = set(self._kept)
         if place.exists():
             # With the layers that it has, or those who came for them would take turns with those who come for others.
             layers |= {

@@ -35,7 +35,7 @@ from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
 from bertworks.tuning.feed import TaskFeed
-from bertworks.tuning.frozen import FEATURES, open_features
+from bertworks.tuning.frozen import open_features
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
@@ -120,9 +120,8 @@ def finetune(
     )  # fmt: skip
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         if settings.task.features:
-            start = start._replace(
-                features=open_features(start.net, Path(cache or run / FEATURES), settings, place, ranks, note)
-            )
+            kept = Path(cache) if cache else None
+            start = start._replace(features=open_features(start.net, kept, run, settings, place, ranks, note))
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
@@ -170,7 +169,7 @@ class Session:
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
         )
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
-        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks)
+        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks, alike=start.features is not None)
         self.best: Best | None = None
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)

@@ -57,13 +57,24 @@ def add_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> None
 
 def open_features(
     net: Bert,
-    folder: Path,
+    folder: Path | None,
+    run: Path,
     settings: FinetuneSettings,
     device: torch.device,
     ranks: Ranks,
     note: Callable[[str], None],
 ) -> FrozenFeatures:
-    """Open the cache of a network's features, which are in half precision where training would be."""
+    """Open the cache of a network's features, which are in half precision where training would be.
+
+    Args:
+        net: an encoder with its reader.
+        folder: of a cache that is shared, which keeps all layers; None: one in the run, with those that are read.
+        run: the run folder.
+        settings: of the run.
+        device: where to compute.
+        ranks: share the work.
+        note: is told what is computed or found.
+    """
     _check(settings)
     reader, train = reader_of(net), settings.train
     assert reader is not None
@@ -72,7 +83,8 @@ def open_features(
     encoder = copy.deepcopy(net).to(device, dtype).eval()
     freeze(encoder)
     laying = Laying(device, can_flash(net.config.head_width, dtype, device))
-    cache = FeatureCache(folder, encoder, reader.layers, laying, ranks, note)
+    kept = reader.layers if folder is None else range(net.config.num_hidden_layers + 1)
+    cache = FeatureCache(folder or run / FEATURES, encoder, reader.layers, kept, laying, ranks, note)
     num_bytes = sum(weight.nbytes for name, weight in net.named_parameters() if not name.startswith("heads."))
     return FrozenFeatures(cache, feature_kind(WordRows(), reader.layers, cache.find), num_bytes)
 
