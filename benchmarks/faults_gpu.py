@@ -163,11 +163,11 @@ def kill_and_resume(bench: Bench, name: str, after_s: float) -> bool:
     return True
 
 
-def kills(bench: Bench, reference: Path, count: int) -> str:
+def kills(bench: Bench, reference: Path, count: int, seed: int) -> str:
     """Kill runs at instants that are uniform over the reference's training."""
     timing = lines_of(reference, "timing.jsonl")
     seconds = timing[-1]["seconds"] - timing[0]["seconds"]
-    rng, done, same, told = random.Random(20), 0, 0, ""
+    rng, done, same, told = random.Random(seed), 0, 0, ""
     while done < count:
         name = f"killed-{done}"
         if kill_and_resume(bench, name, rng.uniform(0, seconds)):
@@ -231,7 +231,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> list[Row]:
     rows.append(again)
     if options.golden:
         rows.append(timed("F17", "golden losses", 1, lambda: golden(reference, options.golden, bench.device)))
-    rows.append(timed("F20", "kills", options.kills, lambda: kills(bench, reference, options.kills)))
+    rows.append(timed("F20", "kills", options.kills, lambda: kills(bench, reference, options.kills, options.seed)))
     plain = bench.train("plain", deterministic=False)
     speeds = tokens_per_second(reference), tokens_per_second(plain)
     cost = f"{speeds[0]:,.0f} tokens/s with, {speeds[1]:,.0f} without: {speeds[1] / speeds[0] - 1:+.1%}"
@@ -245,6 +245,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda")
     options.add_argument("--kills", type=int, default=10)
+    options.add_argument("--seed", type=int, default=20, help="of the instants of the kills")
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--no-compile", action="store_true", help="without torch.compile; on a CPU always")
     options.add_argument("--golden", type=Path, help="compare losses with this file, or write it")

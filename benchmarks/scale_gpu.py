@@ -13,9 +13,10 @@ import os
 import statistics
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from pretrain_gpu import CASES, DEVICE, lengths_of, milliseconds, ours_batch
+from pretrain_gpu import CASES_ALL, DEVICE, milliseconds, ours_batch
 
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
@@ -61,7 +62,7 @@ class Steps:
         self.gradients = GradientSums(ranks, self.optimizer.weights())
         self.compute = torch.compile(trainee) if compiled else trainee
         self.seed = torch.zeros((), dtype=torch.int32, device=DEVICE)
-        batch = ours_batch(lengths_of(case["lengths"], case["batch"], case["length"]), half)
+        batch = ours_batch(np.full(case["batch"], case["length"]), half)
         self.batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=self.seed))
         self.counts = torch.full((2,), 1_000.0, device=DEVICE)
 
@@ -94,7 +95,7 @@ def measure(name: str, ranks: Ranks, given: argparse.Namespace) -> None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         torch.compiler.reset()
-        steps = Steps(CASES[name], way, ranks, given.compile)
+        steps = Steps(CASES_ALL[name], way, ranks, given.compile)
         gradient = steps.first_gradient()
         milliseconds(steps.step, 3)
         ms = statistics.median(milliseconds(steps.step, given.steps) for _ in range(given.rounds))
@@ -104,7 +105,7 @@ def measure(name: str, ranks: Ranks, given: argparse.Namespace) -> None:
         result = {
             "case": name, "way": title, "ranks": ranks.world_size, "ms": round(ms, 2), "times plain": ms / plain["ms"],
             "peak GB": peak, "peak times plain": peak / plain["peak"],
-            "cosine with plain": float(torch.cosine_similarity(gradient, plain["gradient"], dim=0)),
+            "cosine with plain": float(torch.cosine_similarity(gradient.double(), plain["gradient"].double(), dim=0)),
         }  # fmt: skip
         if ranks.is_first:
             print(json.dumps(result), flush=True)

@@ -1,9 +1,8 @@
 """Answers to questions about texts of any length, by a model with a span head."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bertworks.errors import UserError
 from bertworks.guesses import check_top_k
 from bertworks.nn.bert import Bert
 from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindows, encode_answers
@@ -22,14 +21,6 @@ def predict_answers(
     """Return what a network in evaluation mode answers to each question."""
     rows = score_items(net, KINDS["answer"], answer_items(encoded), laying).rows
     return decode_answers(examples, encoded, enumerate(rows), n_best=n_best)
-
-
-def stated_threshold(about: Mapping[str, Any]) -> float | None:
-    """Return the threshold that a model folder names; None where the model did not learn to see that there is none."""
-    threshold = about.get("threshold")
-    if threshold is not None and type(threshold) not in (int, float):
-        raise UserError(f"the model folder's threshold {str(threshold)[:40]!r} is not a number; give one yourself")
-    return threshold
 
 
 def answer_question(

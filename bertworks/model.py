@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.answering import answer_question, stated_threshold
+from bertworks.answering import answer_question
 from bertworks.errors import UserError
 from bertworks.guesses import best_guesses, check_top_k, perplexity_of
 from bertworks.hidden_states import (
@@ -36,7 +36,7 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
-from bertworks.predictions import Predictor, classify_texts, task_of
+from bertworks.predictions import Predictor, classify_texts, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample

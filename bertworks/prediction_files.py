@@ -26,6 +26,7 @@ from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TEST, Dataset, open_dataset
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LISTS = {"labels": "|", "words": " ", "tags": " "}  # in a table, what divides the members of a list
 
 
 def write_predictions(
@@ -68,7 +69,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
     writer, count = csv.writer(stream, delimiter=separator, lineterminator="\n"), 0
     for count, result in enumerate(results, 1):
         row = {name: value for name, value in result.items() if name != "scores"}
-        row |= {"labels": "|".join(row["labels"])} if "labels" in row else {}
+        row |= {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}
         if count == 1:
             writer.writerow(row)
         writer.writerow(row.values())
@@ -97,7 +98,7 @@ def measure_model(
     if any(getattr(example, "label", "") is None for example in examples):
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
     # Asked in the model's order of labels, measured as the benchmark does.
-    asked = replace(dataset.task, labels=predictor.task.labels)
+    asked = replace(dataset.task, labels=predictor.task.labels, threshold=predictor.task.threshold)
     kind = kind_of(asked)
     items = kind.encode(examples, model.tokenizer, asked, predictor.cut)
     measured = evaluate(predictor.net, kind, asked, examples, items, predictor.laying)

@@ -21,14 +21,16 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
+from bertworks.tasks.answers import Answered
 from bertworks.tasks.evaluation import score_items
-from bertworks.tasks.examples import Example, TextExample
+from bertworks.tasks.examples import Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.items import Cut, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer
 
 Result = dict[str, Any]
+_KINDS: dict[str, Kind] = {"choose": "choose", "tag": "tag", "span": "answer"}
 _EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
 
 
@@ -48,16 +50,27 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
         labels=tuple(labels) or tuple(f"LABEL_{number}" for number in range(_num_outputs(net))),
         is_pair=bool(said.get("is_pair", False)),
         score_range=tuple(score_range) if score_range else None,
+        has_impossible=about.get("threshold") is not None,
+        threshold=stated_threshold(about),
     )
+
+
+def stated_threshold(about: Mapping[str, Any]) -> float | None:
+    """Return the threshold that a model folder names; None where the model did not learn to see that there is none."""
+    threshold = about.get("threshold")
+    if threshold is not None and type(threshold) not in (int, float):
+        raise UserError(f"the model folder's threshold {str(threshold)[:40]!r} is not a number; give one yourself")
+    return threshold
 
 
 def _kind_by_head(net: Bert) -> Kind:
     if "classify" in net.heads:
         return "regress" if _num_outputs(net) == 1 else "classify"
-    if "choose" in net.heads:
-        return "choose"
+    for head, kind in _KINDS.items():
+        if head in net.heads:
+            return kind
     found = ", ".join(net.heads) or "none"
-    raise UserError(f"the model was not fine-tuned to classify or to choose (heads: {found}); see `bertworks finetune`")
+    raise UserError(f"the model was not fine-tuned for a task (heads: {found}); see `bertworks finetune`")
 
 
 def _num_outputs(net: Bert) -> int:
@@ -85,21 +98,23 @@ class Predictor:
 
     def results(self, examples: Iterable[Example]) -> Iterator[Result]:
         """Yield a result for each example, some thousands of them computed together."""
-        if self.task.kind not in _RESULTS:
-            raise UserError(f"the model was fine-tuned for {self.task.kind}, which has a command of its own")
-        kind, result = kind_of(self.task), _RESULTS[self.task.kind]
+        kind = kind_of(self.task)
         source = iter(examples)
         while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
             items = kind.encode(some, self.tokenizer, self.task, self.cut)
-            for row in score_items(self.net, kind, items, self.laying).rows:
-                yield result(row, self.task)
+            rows = score_items(self.net, kind, items, self.laying).rows
+            if self.task.kind in _OF_ITEM:
+                yield from (_OF_ITEM[self.task.kind](row, self.task) for row in rows)
+            else:
+                found = zip(some, kind.decode(some, items, rows, self.task), strict=True)
+                yield from (_OF_EXAMPLE[self.task.kind](example, said, self.task) for example, said in found)
 
 
 def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:
     """Return a result for each text, or pair of texts."""
     task = predictor.task
-    if task.kind == "choose":
-        raise UserError("the model was fine-tuned to choose; ask choose(context, endings)")
+    if task.kind in _ASKED:
+        raise UserError(f"the model was fine-tuned to {task.kind}; ask {_ASKED[task.kind]}")
     if isinstance(texts, str) or isinstance(pairs, str):
         raise UserError("classify takes a list of texts")
     if pairs is not None and len(pairs) != len(texts):
@@ -138,9 +153,29 @@ def _choice_result(row: NDArray[np.float32], _: Task) -> Result:
     return {"choice": best, "score": scores[best], "scores": scores}
 
 
-_RESULTS: dict[str, Callable[[NDArray[np.float32], Task], Result]] = {
+def _tags_result(example: TagExample, tags: list[str], _: Task) -> Result:
+    return {"words": example.words, "tags": tags}
+
+
+def _answer_result(_: SpanExample, answered: Answered, task: Task) -> Result:
+    """The best answer, "" where there is none, and what the threshold was about."""
+    is_none = not answered.guesses or (task.threshold is not None and answered.null_odds > task.threshold)
+    result: Result = {"answer": "", "start": None, "end": None} if is_none else _guess(answered)
+    shares = answered.probabilities(with_null=task.has_impossible)
+    result["score"] = (shares[-1] if is_none else shares[0]) if shares else 1.0
+    return result | ({"null_odds": answered.null_odds} if task.has_impossible else {})
+
+
+def _guess(answered: Answered) -> Result:
+    best = answered.guesses[0]
+    return {"answer": best.text, "start": best.start, "end": best.end}
+
+
+_OF_ITEM: dict[str, Callable[[NDArray[np.float32], Task], Result]] = {
     "classify": _class_result,
     "regress": _score_result,
     "multilabel": _labels_result,
     "choose": _choice_result,
 }
+_OF_EXAMPLE: dict[str, Callable[[Any, Any, Task], Result]] = {"tag": _tags_result, "answer": _answer_result}
+_ASKED = {"choose": "choose(context, endings)", "tag": "tag(texts)", "answer": "answer(question, context)"}

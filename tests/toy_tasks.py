@@ -52,32 +52,37 @@ def choose_rows(count, seed=0):
     return rows
 
 
-def conll_documents(count, seed=0):
-    """Documents of sentences in which cats are people, dogs organisations, and a big one is a place of two words."""
-    rng, documents = random.Random(seed), []
+def tag_rows(count, seed=0):
+    """Animals and sizes are entities."""
+    rng = random.Random(seed)
+    kinds = {"cats": "B-ANIMAL", "dog": "B-ANIMAL", "big": "B-SIZE", "small": "B-SIZE"}
+    rows = []
     for _ in range(count):
-        sentences = []
-        for _ in range(rng.randint(1, 4)):
-            words = [(word, "O") for word in rng.choices(FILLERS, k=rng.randint(2, 6))]
-            named = rng.choice(([("cat", "B-PER")], [("dog", "B-ORG")], [("big", "B-LOC"), ("mat", "I-LOC")]))
-            place = rng.randrange(len(words) + 1)
-            sentences.append([*words[:place], *named, *words[place:]])
-        documents.append(sentences)
-    return documents
+        words = [rng.choice((*FILLERS, *kinds)) for _ in range(rng.randint(3, 20))]
+        rows.append({"words": words, "tags": [kinds.get(word, "O") for word in words]})
+    return rows
 
 
-def write_conll(folder, num_train=60, num_dev=20):
-    """Write train.txt and valid.txt in CoNLL-2003's form."""
-    for name, count, seed in (("train.txt", num_train, 1), ("valid.txt", num_dev, 2)):
-        text = ""
-        for sentences in conll_documents(count, seed):
-            text += "-DOCSTART- -X- -X- O\n\n"
-            text += "".join("".join(f"{word} X X {tag}\n" for word, tag in words) + "\n" for words in sentences)
-        (folder / name).write_text(text)
-    return folder
+def answer_rows(count, seed=0):
+    """The answer is the animal; where there is none, there is no answer."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        animal = rng.choice(("cats", "dog", ""))
+        context = text_with(animal or "far", rng, 20)
+        start = context.index(animal) if animal else -1
+        rows.append({"id": str(number), "question": "big", "context": context, "answer": animal, "answer_start": start})
+    return rows
 
 
-ROWS = {"classify": classify_rows, "regress": regress_rows, "multilabel": multilabel_rows, "choose": choose_rows}
+ROWS = {
+    "classify": classify_rows,
+    "regress": regress_rows,
+    "multilabel": multilabel_rows,
+    "choose": choose_rows,
+    "tag": tag_rows,
+    "answer": answer_rows,
+}
 
 
 def write_task(folder, kind, num_train=96, num_dev=40):

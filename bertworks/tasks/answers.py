@@ -133,9 +133,13 @@ def null_odds_of(examples: Sequence[SpanExample], answered: Sequence[Answered]) 
 def choose_threshold(examples: Sequence[SpanExample], answered: Sequence[Answered]) -> float:
     """Return the `null_odds` above which "no answer" gives the best F1 on these questions, to keep with the model.
 
-    The official script finds it, but says 0 where it is best to answer nothing at all.
+    The official script finds it, but says 0 where it is best to answer nothing at all. It names the odds of the last
+    question that is answered, where a rounding would decide; in the middle between those and the next nothing does.
     """
     odds = null_odds_of(examples, answered)
     best = score_squad2(examples, predictions_of(examples, answered), odds)
     of_silence = 100 * sum(not example.answers for example in examples) / len(examples)
-    return best["best_f1_thresh"] if best["best_f1"] > of_silence else min(odds.values()) - 1.0
+    if best["best_f1"] <= of_silence:
+        return min(odds.values()) - 1.0
+    last = best["best_f1_thresh"]
+    return (last + min((value for value in odds.values() if value > last), default=last + 2.0)) / 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from calm_models import write_calm_model
-from toy_tasks import conll_documents
+from conll_files import conll_documents
 
 import bertworks as bw
 from bertworks.errors import UserError

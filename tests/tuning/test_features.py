@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from calm_models import write_calm_model
+from conll_files import write_conll
 from tiny_runs import files_of, lines_of
-from toy_tasks import write_conll, write_task
+from toy_tasks import write_task
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError

@@ -32,7 +32,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     return {
         kind: dict(zip(("train", "dev"), write_task(folder / kind, kind), strict=True))
-        for kind in ("classify", "regress", "multilabel", "choose")
+        for kind in ("classify", "regress", "multilabel", "choose", "tag", "answer")
     }
 
 
@@ -50,6 +50,8 @@ def finished(model, files, tmp_path_factory):
         ("regress", "pearson", 0.98),
         ("multilabel", "f1", 0.9),
         ("choose", "accuracy", 0.95),
+        ("tag", "f1", 0.95),
+        ("answer", "f1", 95.0),
     ],
 )
 def test_a_separable_task_is_learnt(model, files, tmp_path, kind, metric, least):
@@ -171,7 +173,7 @@ def test_the_encoder_is_taken_over_and_only_the_head_is_drawn(model, files, tmp_
     torch.testing.assert_close(session.subject.net.blocks[0].qkv.weight, old.blocks[0].qkv.weight, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["classify", "regress", "multilabel", "choose"])
+@pytest.mark.parametrize("kind", ["classify", "regress", "multilabel", "choose", "tag", "answer"])
 def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path, kind):
     gradients = []
     for slices in (1, 3):
