@@ -42,21 +42,28 @@ def read_features(folder: Path) -> ModelFolder[Bert]:
     config = read_config({**raw, "model_type": raw.get(_ENCODER_TYPE, "bert")}, about, where)
     settings = validate(FeatureConfig, values_for(FeatureConfig, raw), str(where))
     tensors, labels = read_tensors(folder, read_weights), labels_of(raw)
-    num_outputs = len(labels) or int(raw.get("num_labels", 1))
+    num_outputs = _num_outputs(tensors)
     with torch.device("meta"):
         net = feature_bert(Bert(config, pooler=False), FeatureReader(settings, config, num_outputs))
     wanted = _named(dict(net.named_parameters()))
-    if problems := wrong_labels(labels, num_outputs) + contradictions(wanted, tensors):
+    unused = sorted(set(tensors) - set(wanted))
+    problems = wrong_labels(labels, num_outputs) + contradictions(wanted, tensors)
+    problems += [
+        f"{name} is there, and {CONFIG_FILE} has features {settings.features}, which do without"
+        for name in unused
+        if name.startswith(_READER)
+    ]
+    if problems:
         raise ConfigError(str(folder), problems)
-    net.load_state_dict(weights_of(net, tensors), assign=True)
-    return ModelFolder(net, labels, about, sorted(set(tensors) - set(wanted)))
+    encoder = to_ours([name for name in net.state_dict() if not name.startswith(_OUR_READER)], tensors)
+    reader = {f"{_OUR_READER}{name}": tensor for name, tensor in reader_weights(tensors).items()}
+    net.load_state_dict(encoder | reader, assign=True)
+    return ModelFolder(net, labels, about, unused)
 
 
-def weights_of(net: Bert, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's parameters by our names, made of a folder's tensors."""
-    names = list(net.state_dict())
-    encoder = to_ours([name for name in names if not name.startswith(_OUR_READER)], tensors)
-    return encoder | {f"{_OUR_READER}{name}": tensor for name, tensor in reader_weights(tensors).items()}
+def _num_outputs(tensors: Mapping[str, Tensor]) -> int:
+    weight = tensors.get(f"{_READER}out.weight")
+    return weight.shape[0] if weight is not None and weight.ndim and weight.numel() else 1
 
 
 def reader_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

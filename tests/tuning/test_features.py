@@ -211,3 +211,34 @@ def test_a_run_evaluates_every_epoch_and_its_model_says_what_it_is(finished):
     assert about["task"]["kind"] == "tag"
     assert about["metrics"]["dev_f1"] == outcome.score
     assert about["provenance"]["start"]["drawn"][0].startswith("heads.tag.")
+
+
+def test_your_own_files_are_tagged_on_frozen_layers_too(model, tmp_path):
+    train, dev = write_task(tmp_path, "tag")
+    overrides = [*LAST, "train.epochs=8"]
+    outcome = finetune(
+        "tag", model=model, train=train, dev=dev, out=tmp_path / "run", overrides=overrides, device="cpu"
+    )
+    assert outcome.score > 0.9
+    found = bw.load(tmp_path / "run", device="cpu").tag(["a big dog sat"])
+    assert [entity["type"] for entity in found[0]] == ["SIZE", "ANIMAL"]
+
+
+def test_the_command_trains_a_row_tags_with_it_and_prints_the_table(bertworks, model, data, tmp_path):
+    few = [*QUICK, "train.epochs=1"]
+    command = ("finetune", "conll2003", "--model", model, "--data", data, "--device", "cpu", "--cache", tmp_path / "c")
+    code, out, _ = bertworks(*command, "--out", tmp_path / "one", "--features", "sum-all", *few, "--json")
+    assert (code, json.loads(out)["reason"]) == (0, "steps")
+    assert not (tmp_path / "one/features").exists()
+    code, out, _ = bertworks("tag", tmp_path / "one", "the cat sat")
+    assert code == 0
+    code, out, _ = bertworks("evaluate", tmp_path / "one", "--task", "conll2003", "--data", data, "--json")
+    assert code == 0
+    assert "f1" in json.loads(out)
+    code, out, _ = bertworks(*command, "--out", tmp_path / "six", "--features", "table7", *few, "--json")
+    assert [row["paper"] for row in json.loads(out)["rows"]] == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5]
+    code, out, _ = bertworks(*command, "--out", tmp_path / "six", "--features", "table7", *few, "--resume")
+    assert code == 0
+    assert (tmp_path / "six/table7.md").read_text() in out
+    code, _, err = bertworks(*command, "--out", tmp_path / "no", "--features", "first", *few)
+    assert (code, "sum-all" in err) == (2, True)
