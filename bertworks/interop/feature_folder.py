@@ -45,7 +45,7 @@ def read_features(folder: Path) -> ModelFolder[Bert]:
     num_outputs = _num_outputs(tensors)
     with torch.device("meta"):
         net = feature_bert(Bert(config, pooler=False), FeatureReader(settings, config, num_outputs))
-    wanted = _named(dict(net.named_parameters()))
+    wanted = tensors_of(dict(net.named_parameters()))
     unused = sorted(set(tensors) - set(wanted))
     problems = wrong_labels(labels, num_outputs) + contradictions(wanted, tensors)
     problems += [
@@ -71,8 +71,8 @@ def reader_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(_READER): tensor for name, tensor in tensors.items() if name.startswith(_READER)}
 
 
-def _named(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors as they are called in a folder."""
+def tensors_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a network's tensors as they are called in a folder, with a reader or without."""
     encoder = {name: tensor for name, tensor in parameters.items() if not name.startswith(_OUR_READER)}
     reader = {name: tensor for name, tensor in parameters.items() if name.startswith(_OUR_READER)}
     return to_theirs(encoder) | {_READER + name.removeprefix(_OUR_READER): reader[name] for name in reader}
@@ -82,7 +82,7 @@ def write_features(folder: Path, net: Bert, *, labels: list[str], about: Mapping
     """Write config, weights and bertworks.json into a folder that is there."""
     reader = reader_of(net)
     assert reader is not None, "without a reader it is a plain BERT"
-    write_weights(folder / WEIGHTS_FILE, _named({name: tensor.detach() for name, tensor in net.named_parameters()}))
+    write_weights(folder / WEIGHTS_FILE, tensors_of({name: tensor.detach() for name, tensor in net.named_parameters()}))
     config = config_json(net.config, "FeatureTagger")
     config |= {_ENCODER_TYPE: config["model_type"], "model_type": FEATURES_TYPE, **dict(reader.config)}
     config |= stated_labels(labels, len(reader.out.weight))

@@ -11,6 +11,7 @@ from bertworks.errors import ConfigError, UserError
 from bertworks.interop.feature_folder import read_features, write_features
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.weights import read_weights, write_weights
+from bertworks.model_report import model_report, report_text
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import initialise_readers
 from bertworks.nn.config import BertConfig
@@ -65,6 +66,12 @@ def test_a_loaded_model_saves_what_it_was(folder, tmp_path):
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
     assert bw.load(tmp_path / "again", device="cpu").about["units"] == "word"
+
+
+def test_a_report_shows_the_reader_and_all_tensors(folder):
+    report = model_report(str(folder))
+    assert report["tensors"].keys() == read_weights(folder / "model.safetensors").keys()
+    assert "tags by frozen layers: sum-all, 2 BiLSTMs of 5 cells" in report_text(report)
 
 
 def test_it_is_not_taken_for_a_plain_bert(folder):
