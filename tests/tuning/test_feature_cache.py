@@ -126,6 +126,14 @@ def test_another_model_or_other_texts_have_another_cache(model, tmp_path, change
     assert computed(model, windows(model), tmp_path / "c")[0] == 0
 
 
+def test_the_same_ids_divided_into_other_words_have_another_cache(model, tmp_path):
+    """Only first pieces are kept, so which they are belongs to the name."""
+    for number, words in enumerate((["cat.", "dog"], ["cat", ".dog"])):
+        encoded = encode_tags(model.tokenizer, [words_example("0", words, None, 0)], max_length=18)
+        assert len(rows_of(cache_of(tmp_path, model).find(encoded))[0]) == len(words)
+        assert len(list(tmp_path.iterdir())) == number + 1
+
+
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "no manifest", "half written"])
 def test_a_part_that_is_not_whole_is_computed_again_and_no_other(model, tmp_path, small_parts, damage):
     """T-like faults of a file: cut, changed, gone; and what a kill leaves."""
@@ -246,7 +254,7 @@ def test_sentences_are_the_rows_of_their_words_in_order(model):
 def test_what_is_predicted_at_a_time_ends_between_sentences(model, monkeypatch):
     from bertworks.tasks import word_features
 
-    monkeypatch.setattr(word_features, "_WORDS_AT_ONCE", 20)
+    monkeypatch.setattr(word_features, "_WORDS_AT_ONCE", 1)
     encoded = windows(model)
     some = list(some_at_a_time(encoded))
     assert len(some) > 2
