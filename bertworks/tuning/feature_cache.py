@@ -83,39 +83,44 @@ class FeatureCache:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make {folder} for features: {error.strerror}") from error
-        with exclusive(folder) if self._ranks.is_first else nullcontext():
-            if self._ranks.is_first:
-                remove_leftovers(folder)
-            self._meet()
-            self._fill(folder, parts)
-            self._meet()
+        about = f"features of {_num_words(parts):,} words, {len(self._kept)} layers"
+        self._ranks.be_patient()
+        # Only who computes holds the folder: runs that find all they want may share it at the same time.
+        if self._ranks.greatest(len(self._missing(folder, parts))):
+            self._fill(folder, parts, about)
+        else:
+            self._note(f"{about}: found in {folder}")
         return [self._opened(_place(folder, number)) for number in range(len(parts))]
 
-    def _meet(self) -> None:
-        self._ranks.be_patient()
-        self._ranks.wait()
-
     def _name(self, windows: Sequence[TagWindow]) -> str:
-        digest = hashlib.sha256(f"{_FORM} {self._encoder}".encode())
+        digest = hashlib.sha256(f"{_FORM} {_PART_TOKENS} {self._encoder}".encode())
         for window in windows:
             digest.update(f"{len(window.ids)} {len(window.places)} ".encode())
             digest.update(window.ids.astype("<i4").tobytes() + window.places.astype("<i8").tobytes())
         return digest.hexdigest()[:32]
 
-    def _fill(self, folder: Path, parts: Sequence[Sequence[TagWindow]]) -> None:
-        """Compute those of this rank's parts that are not there."""
+    def _missing(self, folder: Path, parts: Sequence[Sequence[TagWindow]]) -> list[int]:
+        """Return which of this rank's parts have to be computed."""
         own = range(self._ranks.rank, len(parts), self._ranks.world_size)
-        missing = [number for number in own if not self._is_whole(_place(folder, number))]
-        about = f"features of {_num_words(parts):,} words, {len(self._kept)} layers"
-        if not missing:
-            self._note(f"{about}: found in {folder}")
-            return
-        check_room(folder, folder, self._num_bytes([parts[number] for number in missing]))
-        self._note(f"{about}: computing {len(missing)} of {len(parts)} parts in {folder}")
+        return [number for number in own if not self._is_whole(_place(folder, number))]
+
+    def _fill(self, folder: Path, parts: Sequence[Sequence[TagWindow]], about: str) -> None:
         started = time.monotonic()
-        for number in missing:
-            self._write(_place(folder, number), parts[number])
+        with exclusive(folder) if self._ranks.is_first else nullcontext():
+            if self._ranks.is_first:
+                remove_leftovers(folder)
+            self._meet()
+            missing = self._missing(folder, parts)  # again, for another run may have been at it
+            check_room(folder, folder, self._num_bytes([parts[number] for number in missing]))
+            self._note(f"{about}: computing {len(missing)} of {len(parts)} parts in {folder}")
+            for number in missing:
+                self._write(_place(folder, number), parts[number])
+            self._meet()
         self._note(f"{about}: computed in {time.monotonic() - started:,.1f} s")
+
+    def _meet(self) -> None:
+        self._ranks.be_patient()
+        self._ranks.wait()
 
     def _num_bytes(self, parts: Sequence[Sequence[TagWindow]]) -> int:
         return _num_words(parts) * len(self._kept) * self._net.embeddings.norm.weight.nbytes

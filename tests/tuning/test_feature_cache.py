@@ -223,12 +223,13 @@ def test_only_as_many_layers_are_computed_as_are_wanted(model, tmp_path, monkeyp
     assert len(rows_of(cache_of(tmp_path, model, (0,)).find(windows(model)), (0,))[0])
 
 
-def test_two_at_once_are_told_of_each_other(model, tmp_path):
+def test_two_at_once_are_told_of_each_other_where_something_is_to_be_computed(model, tmp_path):
     encoded = windows(model)
-    cache = cache_of(tmp_path, model)
-    cache.find(encoded)
-    with exclusive(next(tmp_path.iterdir())), pytest.raises(UserError, match="in use by process"):
-        cache.find(encoded)
+    cache_of(tmp_path, model).find(encoded)
+    with exclusive(next(tmp_path.iterdir())):
+        assert computed(model, encoded, tmp_path)[0] == 0
+        with pytest.raises(UserError, match="in use by process"):
+            cache_of(tmp_path, model, (1,)).find(encoded)
 
 
 def test_a_full_disk_is_told_before_the_work(model, tmp_path, monkeypatch):
