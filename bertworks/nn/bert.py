@@ -172,10 +172,10 @@ class Bert(nn.Module):
             x_TD = x_TD.to(cast(Block, self.blocks[0]).norm.weight.dtype)
         return packing.enter(x_TD), packing
 
-    def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
-        """Return the pooled output of every sequence, [S, D]: its [CLS] through a dense layer and tanh."""
+    def pooled(self, hidden_TD: Tensor, packing: Packing, num_sequences: int = -1) -> Tensor:
+        """Return the pooled output of all sequences, or of so many, [S, D]: [CLS] through a dense layer and tanh."""
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
-        firsts = packing.cumulative_lengths[:-1].clamp(max=len(hidden_TD) - 1)
+        firsts = packing.cumulative_lengths[:num_sequences].clamp(max=len(hidden_TD) - 1)
         return self._pool(hidden_TD.index_select(0, firsts))
 
     def pooled_of(self, tokens: Tokens) -> Tensor:

@@ -39,6 +39,9 @@ class Cut(NamedTuple):
     max_query: int = 64
 
 
+_LEAST_STEP = 32
+
+
 @dataclass(frozen=True)
 class Items:
     """N items with S sequences of tokens together."""
@@ -73,6 +76,7 @@ class TaskBatch(NamedTuple):
 
     tokens: Tokens
     counts: Tensor  # [B]: how many sequences each item has
+    most: int  # the largest of them
     targets: Tensor  # [B, ...]
     weights: Tensor  # [B, ...]
 
@@ -84,11 +88,13 @@ class Laying(NamedTuple):
         device: where.
         flash: whether attention takes cumulative lengths.
         rows: the row of the embedding table for each id, where it holds those of the train set alone.
+        filled: batches are filled up to few numbers of tokens by an item of weight 0; the longest sequence there is.
     """
 
     device: torch.device
     flash: bool = False
     rows: NDArray[np.int32] | None = None
+    filled: int = 0
 
 
 def make_items(
@@ -127,11 +133,39 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
     sequences = _ranges(items.firsts[chosen], counts)
     lengths = items.bounds[sequences + 1] - items.bounds[sequences]
     places = _ranges(items.bounds[sequences], lengths)
-    ids = items.ids[places]
+    columns: list[NDArray[Any]] = [
+        items.ids[places],
+        items.segment_ids[places],
+        items.targets[chosen],
+        items.weights[chosen],
+    ]
+    if laying.filled:
+        fill = _missing(int(lengths.sum()), laying.filled)
+        columns = [_longer(column, by) for column, by in zip(columns, (fill, fill, 1, 1), strict=True)]
+        lengths, counts = np.append(lengths, fill), np.append(counts, 1)
+    ids, segment_ids, targets, weights = columns
     ids = ids if laying.rows is None else laying.rows[ids]
-    tokens = pack_arrays(ids, items.segment_ids[places], lengths, laying.device, flash=laying.flash)
-    others = [torch.from_numpy(column[chosen]).to(laying.device) for column in (items.targets, items.weights)]
-    return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), *others)
+    tokens = pack_arrays(ids, segment_ids, lengths, laying.device, flash=laying.flash)
+    if laying.filled:
+        tokens = tokens._replace(packing=tokens.packing._replace(max_length=laying.filled))
+    others = [torch.from_numpy(column).to(laying.device) for column in (targets, weights)]
+    return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), int(counts.max()), *others)
+
+
+def _missing(num_tokens: int, longest: int) -> int:
+    """Return how many tokens to fill up with, at least one, so that batches have few sizes and little is wasted.
+
+    Sizes are multiples of a power of two that is about a sixteenth of them; what fills up is one sequence.
+    """
+    step = min(max(num_tokens // 16, _LEAST_STEP), longest)
+    step = 1 << (step.bit_length() - 1)
+    return step - num_tokens % step
+
+
+def _longer(column: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return a column with some more rows: of tokens the first again, of weights 0."""
+    row = np.zeros_like(column[:1]) if column.dtype.kind == "f" else column[:1]
+    return np.concatenate([column, np.repeat(row, count, axis=0)])
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

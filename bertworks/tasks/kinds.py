@@ -136,7 +136,7 @@ def _pooled_scores(net: Bert, batch: TaskBatch, head: str = "classify") -> Tenso
 def _choice_scores(net: Bert, batch: TaskBatch) -> Tensor:
     """Score every ending, [B, most endings]; -inf where there is none."""
     scores_S = _pooled_scores(net, batch, "choose").squeeze(1)
-    places_BC = torch.arange(int(batch.counts.max()), device=scores_S.device)[None, :]
+    places_BC = torch.arange(batch.most, device=scores_S.device)[None, :]
     ends_B1 = batch.counts.cumsum(0)[:, None]
     is_there_BC = places_BC < batch.counts[:, None]
     numbers_BC = torch.where(is_there_BC, ends_B1 - batch.counts[:, None] + places_BC, 0)

@@ -75,7 +75,8 @@ def tag_scores(net: Bert, batch: TaskBatch) -> Tensor:
 def tag_sums(scores_TK: Tensor, batch: TaskBatch) -> Sums:
     """Return the sums over the tokens that have a target."""
     positions_T, lengths_B = batch.tokens.position_ids, batch.tokens.packing.cumulative_lengths.diff().long()
-    rows_T = torch.arange(len(lengths_B), device=lengths_B.device).repeat_interleave(lengths_B)
+    numbers_B = torch.arange(len(lengths_B), device=lengths_B.device)
+    rows_T = numbers_B.repeat_interleave(lengths_B, output_size=len(positions_T))
     targets_T, weights_T = (column[rows_T, positions_T] for column in (batch.targets, batch.weights))
     return sums_of(scores_TK, targets_T.clamp(min=0), weights_T)
 

@@ -129,9 +129,8 @@ def _guesses(net: Any, rows_MD: Tensor, dataset: Dataset) -> list[list[Guess]]:
 
 
 def _follows(net: Any, hidden_TD: Tensor, batch: TrainBatch) -> list[float]:
-    packing = batch.tokens.packing
-    firsts = packing._replace(cumulative_lengths=packing.cumulative_lengths[: len(batch.next_labels) + 1])
-    return net.heads["nsp"](net.pooled(hidden_TD, firsts)).float().softmax(-1)[:, 0].tolist()
+    pooled_SD = net.pooled(hidden_TD, batch.tokens.packing, len(batch.next_labels))
+    return net.heads["nsp"](pooled_SD).float().softmax(-1)[:, 0].tolist()
 
 
 def _sample(

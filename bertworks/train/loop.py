@@ -47,12 +47,13 @@ class Part(NamedTuple):
     batch: Any
     counts: list[float]  # of each kind of prediction
     num_tokens: int
+    seed: int | None = None  # of a GPU's generator, where dropout draws from it
 
 
 class Job(NamedTuple):
     """What the loop works with."""
 
-    trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+    compute: Callable[[Any, Tensor], Tensor]  # adds the gradients of a part to the weights', and returns its sums
     optimizer: Optimizer
     ranks: Ranks
     batches: Iterator[tuple[list[Part], Any]]  # the rank's parts of each batch and the state of the data behind it
@@ -82,7 +83,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             started, random = time.monotonic(), torch.get_rng_state()
             parts, data = next(job.batches)
             num_tokens, *counts = job.ranks.total(_counts(parts))
-            sums = accumulate(job.trainee, parts, counts, before_last=gradients.begin)
+            sums = accumulate(job.compute, parts, counts, before_last=gradients.begin)
             own = gradients.finish(sums)
             # Not finite either where only a loss is not, as when a sum overflows.
             norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum() + _nothing_or_nan(norm, settings)
@@ -119,7 +120,7 @@ def _counts(parts: list[Part]) -> list[float]:
 
 
 def accumulate(
-    trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]],
+    compute: Callable[[Any, Tensor], Tensor],
     parts: list[Part],
     counts: list[float],
     before_last: Callable[[], None] = lambda: None,
@@ -130,10 +131,11 @@ def accumulate(
     """
     sums, on_device = None, moved(torch.tensor(counts), parts[0].batch.tokens.token_ids.device)
     for number, part in enumerate(parts, 1):
-        loss, of_part = trainee(part.batch, on_device)
         if number == len(parts):
             before_last()
-        loss.backward()  # type: ignore[no-untyped-call]
+        if part.seed is not None:
+            torch.cuda.manual_seed(part.seed)
+        of_part = compute(part.batch, on_device)
         sums = of_part if sums is None else sums + of_part
     assert sums is not None, "a batch has at least one part"
     return sums

@@ -45,9 +45,8 @@ def _mlm(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
 
 def _nsp(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
     # The sequences that make up the padding at the end of a batch have no pair.
-    packing = batch.tokens.packing
-    firsts = packing._replace(cumulative_lengths=packing.cumulative_lengths[: len(batch.next_labels) + 1])
-    logits_S2 = net.heads["nsp"](net.pooled(hidden_TD, firsts))
+    pooled_SD = net.pooled(hidden_TD, batch.tokens.packing, len(batch.next_labels))
+    logits_S2 = net.heads["nsp"](pooled_SD)
     return sums_of(logits_S2, batch.next_labels, batch.next_weights)
 
 

@@ -23,12 +23,14 @@ from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
 from bertworks.train.placed import Placed
 from bertworks.train.record import Record
+from bertworks.train.replay import Replayed
 from bertworks.train.rng import be_deterministic, restore_rng, to_hex
 from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import ModelWriter, publish_model
 from bertworks.train.settings import OptimSettings, TrainSettings
 from bertworks.train.status import About
 from bertworks.train.subject import Subject
+from bertworks.train.trainee import with_backward
 from bertworks.train.view import View
 
 _log = logging.getLogger(__name__)
@@ -107,10 +109,12 @@ class Engine:
         view: shows a person how it goes.
         ranks: this one and the others.
         scales, idle_scale: of the learning rate, see `Optimizer`.
+        may_replay: whether batches have few shapes, so that a GPU can replay what it did for the last of a shape.
 
     Attributes:
         half: whether it is computed in half precision.
         flash: whether attention is that of a GPU in half precision.
+        replays: whether batches are replayed; they are then given on the CPU.
         metrics: the figures of the last evaluation.
         record: of the first rank, while it runs.
     """
@@ -126,12 +130,15 @@ class Engine:
         ranks: Ranks,
         scales: Mapping[str, float] | None = None,
         idle_scale: float = 1.0,
+        *,
+        may_replay: bool = False,
     ) -> None:
         self.subject, self.settings, self.folder, self.device, self.view = subject, train, folder, device, view
         self.ranks, self.kinds = ranks, subject.kinds
         half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
         self.half = half and not subject.is_plain
         self.flash = self.half and device.type == "cuda"
+        self.replays = may_replay and self.flash and not train.compile and not train.shard
         self.placed = Placed(subject, train, device, ranks, half=self.half)
         self.net, self.trainee = self.placed.net, self.placed.trainee
         self.optimizer = Optimizer(self.net, optim, scales, idle_scale)
@@ -184,10 +191,8 @@ class Engine:
         return peak_flops(name, half=self.half) * self.ranks.world_size if name else None
 
     def _job(self, parts: Iterator[tuple[list[Part], Any]], duties: Duties) -> Job:
-        usual = self.device.type == "cuda" and not self.subject.is_plain
-        compiled = usual if self.settings.compile is None else self.settings.compile
         return Job(
-            trainee=torch.compile(self.trainee) if compiled else self.trainee,
+            compute=self._compute(),
             optimizer=self.optimizer,
             ranks=self.ranks,
             batches=parts,
@@ -199,6 +204,13 @@ class Engine:
             save=lambda place, window: self._save(place, window, duties),
             is_enough=duties.is_enough,
         )
+
+    def _compute(self) -> Callable[[Any, Tensor], Tensor]:
+        if self.replays:
+            return Replayed(self.trainee, self.optimizer.weights())
+        usual = self.device.type == "cuda" and not self.subject.is_plain
+        compiled = usual if self.settings.compile is None else self.settings.compile
+        return with_backward(torch.compile(self.trainee) if compiled else self.trainee)
 
     def report(self, place: Place, gathered: Mapping[str, Any]) -> None:
         """Record what the loop gathered."""

@@ -5,6 +5,7 @@ copies of them, made inside the compiled step, and its whole residual stream is 
 looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round away.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,6 +45,17 @@ class Trainee(nn.Module):
 
     def _copy(self, name: str, weight: Tensor) -> Tensor:
         return weight if name.startswith(_KEPT_IN_FULL) else weight.to(self.dtype)
+
+
+def with_backward(trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Any, Tensor], Tensor]:
+    """Return a function that adds the gradients of a batch to the weights', and returns its sums."""
+
+    def compute(batch: Any, counts: Tensor) -> Tensor:
+        loss, sums = trainee(batch, counts)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return sums
+
+    return compute
 
 
 class _WithObjective(nn.Module):

@@ -6,14 +6,13 @@ costs nothing. The last batch of an epoch is as short as it comes out: every ite
 
 import math
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.tasks.items import Items, Laying, TaskBatch, lay
-from bertworks.train.batch import dropout_seed, moved
+from bertworks.tasks.items import Items, Laying, lay
+from bertworks.train.batch import dropout_seed
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
 from bertworks.tuning.settings import FinetuneTrainSettings
@@ -71,7 +70,7 @@ class TaskFeed:
         self, items: Items, settings: FinetuneTrainSettings, laying: Laying, ranks: Ranks, *, alike: bool = False
     ) -> None:
         self._items, self._settings, self._laying, self._ranks = items, settings, laying, ranks
-        self._lengths = items.lengths() if alike else None
+        self._lengths, self._alike = items.lengths(), alike
         self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
         self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
@@ -90,7 +89,7 @@ class TaskFeed:
             epoch, offset = epoch + 1, 0
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        if self._lengths is None:
+        if not self._alike:
             return order_of(len(self._items), self._settings.seed, epoch)
         return alike_order_of(self._lengths, self._settings.batch_size, self._settings.seed, epoch)
 
@@ -103,13 +102,6 @@ class TaskFeed:
         batch = lay(self._items, chosen if len(chosen) else numbers[:1], self._laying)
         if not len(chosen):  # of a short batch there is nothing left for this part, and a rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
-        num_tokens = len(batch.tokens.token_ids) if len(chosen) else 0
-        return Part(self._seeded(batch, step, number), [float(batch.weights.sum())], num_tokens)
-
-    def _seeded(self, batch: TaskBatch, step: int, number: int) -> Any:
-        """Give a batch for flash attention its dropout's seed; elsewhere torch's generator draws."""
-        if not self._laying.flash:
-            return batch
-        seed = dropout_seed(self._settings.seed, step, number)
-        torch.cuda.manual_seed(int(seed))  # of a head's dropout, so that it does not depend on where a run went on
-        return batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self._laying.device)))
+        on_gpu = self._laying.flash or self._laying.device.type == "cuda"
+        seed = int(dropout_seed(self._settings.seed, step, number)) if on_gpu else None
+        return Part(batch, [float(batch.weights.sum())], int(self._lengths[chosen].sum()), seed)

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from bertworks.config import to_toml
@@ -166,9 +167,12 @@ class Session:
         self.subject = task_subject(start.net, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
-            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale
-        )
+            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
+            may_replay=True,
+        )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
+        if self.engine.replays:
+            laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
         self.feed = TaskFeed(self.items, self.settings.train, laying, ranks, alike=start.features is not None)
         self.best: Best | None = None
         if self.table:
@@ -302,9 +306,9 @@ class Session:
             self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
-        beside = (
-            self.table.at_rest.nbytes if self.table else self.start.features.num_bytes if self.start.features else 0
-        )
+        beside = self.table.at_rest.nbytes if self.table else 0
+        if self.start.features:
+            beside += self.start.features.num_bytes
         return ModelWriter(write, self.engine.model_bytes() + beside)
 
     def _chosen(self) -> dict[str, Any]:

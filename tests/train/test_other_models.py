@@ -19,6 +19,7 @@ from bertworks.nn.packing import pack
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Place, accumulate
 from bertworks.train.pretrain import Session, pretrain, pretrain_dry
+from bertworks.train.trainee import with_backward
 
 KINDS = ("gpt", "elmo")
 ELMO = {
@@ -126,7 +127,7 @@ def test_a_batch_in_two_slices_has_the_gradient_of_one(other_data, monkeypatch, 
     session = session_of(kind, other_data, train__slices=2, model__dropout=0.0, train__batch_size=16)
     parts = first_parts(session)
     counts = [sum(column) for column in zip(*(part.counts for part in parts), strict=True)]
-    sums = accumulate(session.trainee, parts, counts)
+    sums = accumulate(with_backward(session.trainee), parts, counts)
     found = {name: weight.grad.clone() for name, weight in session.net.named_parameters()}
     session.net.zero_grad()
     loss, of_whole = session.trainee(merged(parts), torch.tensor(counts))

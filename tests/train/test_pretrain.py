@@ -18,6 +18,7 @@ from bertworks.train import pretrain as module
 from bertworks.train.loop import Update, Window, accumulate
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import Session, pretrain
+from bertworks.train.trainee import with_backward
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,11 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(data):
     )
     weight = session.net.blocks[0].qkv.weight
     (expected,) = torch.autograd.grad(total, weight)
-    accumulate(session.trainee, parts, [sum(column) for column in zip(*(part.counts for part in parts), strict=True)])
+    accumulate(
+        with_backward(session.trainee),
+        parts,
+        [sum(column) for column in zip(*(part.counts for part in parts), strict=True)],
+    )
     torch.testing.assert_close(weight.grad, expected, atol=1e-6, rtol=1e-5)
 
 

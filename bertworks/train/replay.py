@@ -1,0 +1,76 @@
+"""The forward and backward pass of a batch as one recording for each shape of batch: what small batches need on a GPU.
+
+A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, and Python takes
+twenty to ask for the thousand kernels that do it. So they are asked for once, recorded (a CUDA graph) and replayed with
+a single call. Batches are filled up so that they have few shapes (`tasks/items.py`). A batch is recorded when its shape
+is met first, and replayed then too, so that a run that was resumed computes as one that was not.
+
+A recording reads its batch from the same memory every time and adds to the same gradients. Dropout draws from torch's
+generator, whose seed and place a recording takes from outside.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+
+class _Recording(NamedTuple):
+    """A graph, where it reads a batch, and where it leaves its sums."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Any]
+    sums: Tensor
+
+
+class Replayed:
+    """Adds the gradients of batches to those of weights.
+
+    Args:
+        trainee: gives the loss of a batch and its sums, on the device.
+        weights: those that are trained, on the device.
+    """
+
+    def __init__(self, trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]], weights: Sequence[Tensor]) -> None:
+        self._trainee, self._weights, self._device = trainee, list(weights), weights[0].device
+        self._grads = [torch.zeros_like(weight) for weight in weights]
+        self._recordings: dict[Any, _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()  # recordings never run side by side, so they may share memory
+
+    def __call__(self, batch: Any, counts: Tensor) -> Tensor:
+        """Add the gradients of a batch, which is on the CPU; returns its sums."""
+        leaves, form = tree_flatten((batch, counts))
+        key = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if key not in self._recordings:
+            self._recordings[key] = self._record(leaves, form)
+        graph, inputs, sums = self._recordings[key]
+        for there, here in zip(inputs, leaves, strict=True):
+            if isinstance(here, Tensor):
+                there.copy_(here.pin_memory(), non_blocking=True)
+        if self._weights[0].grad is None:  # the first part of a batch
+            torch._foreach_zero_(self._grads)
+            for weight, grad in zip(self._weights, self._grads, strict=True):
+                weight.grad = grad
+        graph.replay()
+        return sums.clone()
+
+    def _record(self, leaves: Sequence[Any], form: Any) -> _Recording:
+        inputs = [leaf.to(self._device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        batch, counts = tree_unflatten(inputs, form)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # The generator is left as it was: what is drawn must not depend on when something was recorded.
+        with torch.random.fork_rng([self._device]):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._gradients(batch, counts)  # so that all kernels are there: nothing may be compiled or loaded below
+            torch.cuda.current_stream().wait_stream(stream)
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                grads, sums = self._gradients(batch, counts)
+                torch._foreach_add_(self._grads, list(grads))
+        return _Recording(graph, inputs, sums)
+
+    def _gradients(self, batch: Any, counts: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+        loss, sums = self._trainee(batch, counts)
+        return torch.autograd.grad(loss, self._weights), sums
