@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bertworks.errors import UserError
     from bertworks.language_models import LanguageModel
     from bertworks.model import Model, load
+    from bertworks.task_model import TaskModel
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "LanguageModel",
     "Model",
+    "TaskModel",
     "Tokenizer",
     "UserError",
     "__version__",
@@ -31,6 +33,7 @@ __all__ = [
 _HOMES = {
     "LanguageModel": "bertworks.language_models",
     "Model": "bertworks.model",
+    "TaskModel": "bertworks.task_model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
     "finetune": "bertworks.tuning.finetune",

@@ -32,14 +32,16 @@ from bertworks.language_models import LanguageModel
 from bertworks.locate import find_model
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
+from bertworks.nn.compound import Compound
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
-from bertworks.predictions import Predictor, classify_texts, stated_threshold, task_of
+from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
+from bertworks.task_model import TaskModel
 from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Cut, Laying
@@ -282,10 +284,7 @@ class Model:
 
     def _cut_of(self, usual_length: int) -> Cut:
         """Return how much is read at once: as in fine-tuning, as far as the folder says."""
-        told = self.about.get("task")
-        told = {name: told[name] for name in Cut._fields if name in told} if isinstance(told, dict) else {}
-        cut = Cut(**{"max_length": usual_length} | told)
-        return cut._replace(max_length=min(cut.max_length, self.max_length))
+        return stated_cut(self.about, usual_length, self.max_length)
 
     def _laying(self) -> Laying:
         return Laying(self._device, self._flash)
@@ -339,18 +338,19 @@ class Model:
             raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
 
 
-AnyModel = Model | LanguageModel
+AnyModel = Model | LanguageModel | TaskModel
 _TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer]] = {
     Bert: Tokenizer,
     Gpt: GptTokenizer,
     Elmo: WordTokenizer,
+    Compound: Tokenizer,
 }
 
 
 def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
     """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache.
 
-    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`.
+    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`, unless it was fine-tuned: then it is a `TaskModel`.
     """
     place = find_device(device)
     if dtype not in DTYPES:
@@ -366,6 +366,8 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
     opened.net.to(place, DTYPES[dtype])
+    if isinstance(opened.net, Compound) or (isinstance(opened.net, Gpt) and "task" in opened.about):
+        return TaskModel(opened, tokenizer, place)
     if isinstance(tokenizer, Tokenizer):
         return Model(opened, tokenizer, read_pooling(root), place)
     return LanguageModel(opened, tokenizer, place)

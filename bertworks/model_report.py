@@ -37,7 +37,9 @@ def model_report(source: str) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "kind": type(opened.net).__name__.lower(),
-        "sizes": {name: value for name, value in opened.net.config if name not in _UNSHOWN},
+        "sizes": {
+            name: value for name, value in opened.net.config.model_dump(mode="json").items() if name not in _UNSHOWN
+        },
         "heads": list(getattr(opened.net, "heads", [])),
         "reader": _reader(opened.net),
         "labels": opened.labels,
@@ -78,7 +80,7 @@ def _parameters_by_part(net: nn.Module) -> dict[str, int]:
 def report_text(report: Mapping[str, Any]) -> str:
     """Write a report for a terminal."""
     lines = [
-        *{"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines}[report["kind"]](report["sizes"]),
+        *_LINES[report["kind"]](report["sizes"]),
         *_facts(report),
         "",
         "Parameters",
@@ -103,6 +105,12 @@ def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _compound_lines(sizes: Mapping[str, Any]) -> list[str]:
+    on_top = f"a BiLSTM of {sizes['num_lstm_layers']} layers, {sizes['num_cells']:,} cells each way, on top"
+    lines = [line for encoder in sizes["encoders"] for line in _bert_lines(encoder)]
+    return [*lines, on_top] if sizes["num_lstm_layers"] else lines
+
+
 def _gpt_lines(sizes: Mapping[str, Any]) -> list[str]:
     return [
         "GPT-1: {n_layer} layers of width {n_embd}, {n_head} heads, {afn}".format(**sizes),
@@ -116,6 +124,9 @@ def _elmo_lines(sizes: Mapping[str, Any]) -> list[str]:
         f"words by their characters: {sum(sizes['num_filters']):,} filters of width 1 to {len(sizes['num_filters'])}, "
         "{num_highway_layers} highway layers; guesses one of {vocab_size:,} words".format(**sizes),
     ]
+
+
+_LINES = {"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines, "compound": _compound_lines}
 
 
 def _facts(report: Mapping[str, Any]) -> list[str]:

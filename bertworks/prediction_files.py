@@ -16,6 +16,7 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.model import Model
 from bertworks.predictions import Result
+from bertworks.task_model import TaskModel
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Skipped
 from bertworks.tasks.kinds import kind_of
@@ -30,7 +31,10 @@ _LISTS = {"labels": "|", "words": " ", "tags": " "}  # in a table, what divides 
 
 
 def write_predictions(
-    model: Model, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
+    model: Model | TaskModel,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    columns: Columns | None = None,
 ) -> int:
     """Predict for every row of a file; returns how many. The ending of `out` names the form: .csv, .tsv or .jsonl."""
     target, predictor = Path(out), model.predictor()
@@ -77,7 +81,7 @@ def _write_table(stream: IO[str], results: Iterable[Result], separator: str) -> 
 
 
 def measure_model(
-    model: Model,
+    model: Model | TaskModel,
     task: str,
     data: str | os.PathLike[str],
     split: str = DEV,

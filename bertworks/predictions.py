@@ -63,6 +63,14 @@ def stated_threshold(about: Mapping[str, Any]) -> float | None:
     return threshold
 
 
+def stated_cut(about: Mapping[str, Any], usual_length: int, max_length: int) -> Cut:
+    """Return how much is read at once: as in fine-tuning, as far as a model folder says, and no more than it can."""
+    told = about.get("task")
+    told = {name: told[name] for name in Cut._fields if name in told} if isinstance(told, dict) else {}
+    cut = Cut(**{"max_length": usual_length} | told)
+    return cut._replace(max_length=min(cut.max_length, max_length))
+
+
 def _kind_by_head(net: Bert) -> Kind:
     if "classify" in net.heads:
         return "regress" if _num_outputs(net) == 1 else "classify"
@@ -75,7 +83,7 @@ def _kind_by_head(net: Bert) -> Kind:
 
 def _num_outputs(net: Bert) -> int:
     heads = [cast(OutputHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
-    return heads[0].out.weight.shape[0] if heads else 0
+    return heads[0].num_outputs if heads else 0
 
 
 class Predictor:

@@ -37,6 +37,9 @@ def finetune(
     train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
     dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
     init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
+    beside: Annotated[
+        str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     features: Annotated[
         str | None,
@@ -61,6 +64,7 @@ def finetune(
             "dev": dev,
             "overrides": [*(overrides or []), *([f"task.features={features}"] if features else [])],
             "init": init,
+            "beside": beside,
             "resume": resume,
             "cache": cache,
             "device": device,
@@ -178,9 +182,10 @@ def choose(
 
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.errors import UserError
-    from bertworks.model import Model, load
+    from bertworks.language_models import LanguageModel
+    from bertworks.model import load
 
     opened = load(model, device=device, dtype=dtype)
-    if not isinstance(opened, Model):
-        raise UserError(f"{model} is not a BERT; only BERTs are fine-tuned")
+    if isinstance(opened, LanguageModel):
+        raise UserError(f"{model} was not fine-tuned for a task; see `bertworks finetune`")
     return opened

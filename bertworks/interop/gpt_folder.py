@@ -13,7 +13,7 @@ from torch import Tensor
 from bertworks.config import validate
 from bertworks.errors import ConfigError
 from bertworks.interop.folder import CONFIG_FILE, GPT_TYPE, WEIGHTS_FILE, read_json, read_tensors
-from bertworks.interop.gpt_names import EMBEDDING, OUTPUT, by_published_names, from_openai, is_weight, to_openai
+from bertworks.interop.gpt_names import EMBEDDING, HEADS, OUTPUT, by_published_names, from_openai, is_weight, to_openai
 from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
@@ -28,7 +28,7 @@ from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.gpt import Gpt, GptHead
 
-_HEADS = {"classify": "score.weight", "choose": "multiple_choice_head.summary.weight"}
+_BOTH_ORDERS = "both_orders"  # our own word in config.json: pairs are read in both
 _ARCHITECTURES = {
     (): "OpenAIGPTLMHeadModel",
     ("classify",): "OpenAIGPTForSequenceClassification",
@@ -42,9 +42,9 @@ def read_gpt(folder: Path) -> ModelFolder[Gpt]:
     raw = read_json(where)
     config = validate(GptConfig, values_for(GptConfig, raw), str(where))
     tensors = by_published_names(read_tensors(folder, read_weights), folder)
-    labels = labels_of(raw) if _HEADS["classify"] in tensors else []
+    labels = labels_of(raw) if {HEADS["classify"], HEADS["tag"]} & tensors.keys() else []
     with torch.device("meta"):
-        net = Gpt(config, _heads(tensors))
+        net = Gpt(config, _heads(tensors), both_orders=raw.get(_BOTH_ORDERS) is True)
     wanted = {name: tensor for name, tensor in to_openai(net.state_dict()).items() if is_weight(name)}
     unused = sorted(name for name in tensors if name not in wanted and is_weight(name))
     problems = _untied(tensors) + wrong_labels(labels, _num_labels(net)) + contradictions(wanted, tensors)
@@ -60,12 +60,13 @@ def read_gpt(folder: Path) -> ModelFolder[Gpt]:
 
 
 def _heads(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    found = {head: tensors[name] for head, name in _HEADS.items() if name in tensors}
+    found = {head: tensors[name] for head, name in HEADS.items() if name in tensors}
     return {head: tensor.shape[0] if tensor.ndim and tensor.numel() else 1 for head, tensor in found.items()}
 
 
 def _num_labels(net: Gpt) -> int | None:
-    return len(cast(GptHead, net.heads["classify"]).weight) if "classify" in net.heads else None
+    heads = [cast(GptHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
+    return heads[0].num_outputs if heads else None
 
 
 def _untied(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -82,6 +83,8 @@ def write_gpt(
     architecture = _ARCHITECTURES.get(tuple(sorted(net.heads)), _ARCHITECTURES[()])
     config: dict[str, Any] = {"architectures": [architecture], "model_type": GPT_TYPE, **dict(net.config)}
     config |= {"tie_word_embeddings": True, **stated_labels(labels or [], _num_labels(net))}
+    if net.both_orders:
+        config[_BOTH_ORDERS] = True
     if "choose" in net.heads:
         config |= {"num_labels": 1, "summary_first_dropout": net.config.resid_pdrop}
     write_description(folder, config, about or {})

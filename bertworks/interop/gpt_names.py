@@ -26,7 +26,14 @@ _BLOCK = {
     "norm": "ln_2",
 }
 _BLOCK_BACK = {theirs: ours for ours, theirs in _BLOCK.items()}
-_HEADS = {"heads.classify.weight": "score.weight", "heads.choose.weight": "multiple_choice_head.summary.weight"}
+# transformers has no GPT-1 that tags or answers; those names are ours.
+HEADS = {
+    "classify": "score.weight",
+    "choose": "multiple_choice_head.summary.weight",
+    "tag": "tag_head.weight",
+    "span": "span_head.weight",
+}
+_HEADS = {f"heads.{head}.weight": theirs for head, theirs in HEADS.items()}
 # A bias that all choices share changes no choice, so ours has none.
 _CHOICE_BIAS = "multiple_choice_head.summary.bias"
 _IGNORED = re.compile(r"lm_head\.weight|position_ids|h\.\d+\.attn\.(bias|masked_bias)|" + re.escape(_CHOICE_BIAS))

@@ -32,6 +32,7 @@ from bertworks.nn.config import BertConfig
 from bertworks.nn.heads import OutputHead
 
 RIGHT_TO_LEFT_TYPE = "bertworks-right-to-left"
+_OWN = {"positions": "learned", "summary": "first"}  # settings that their form has no place for, and what it means
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # same functions
 _CLASSIFIERS = {
     "BertForSequenceClassification": "classify",
@@ -68,7 +69,8 @@ def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -
     problems = _not_bert(raw)
     values = values_for(BertConfig, raw)
     values["hidden_act"] = _ACTIVATIONS.get(str(raw.get("hidden_act")), raw.get("hidden_act", "gelu"))
-    values["positions"] = about.get("positions", "learned")
+    for name, usual in _OWN.items():
+        values[name] = about.get(name, usual)
     values["direction"] = "left_to_right" if raw.get("is_decoder") else "both"
     if raw.get("model_type") == RIGHT_TO_LEFT_TYPE:
         values["direction"] = "right_to_left"
@@ -186,8 +188,7 @@ def write_folder(
 
 def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(about)
-    if net.config.positions != "learned":
-        own["positions"] = net.config.positions
+    own |= {name: value for name, usual in _OWN.items() if (value := getattr(net.config, name)) != usual}
     for name in _CLASSIFIERS.values():
         if name in net.heads:
             own["head"] = name
@@ -197,7 +198,7 @@ def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
 def config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
     """Return a config.json for transformers' AutoModel classes."""
     raw: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
-    raw |= {name: value for name, value in config if name not in ("direction", "positions")}
+    raw |= {name: value for name, value in config if name not in ("direction", *_OWN)}
     raw |= {"pad_token_id": 0, "tie_word_embeddings": True}
     if config.direction == "left_to_right":
         raw |= {"is_decoder": True, "use_cache": False}

@@ -1,21 +1,32 @@
-"""Any model folder, told by the `model_type` of its config.json: a BERT, its layers' tagger, a GPT-1 or an ELMo."""
+"""Any model folder: a BERT, a GPT-1, an ELMo or BERTs with something on top, told by `model_type` in config.json."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bertworks.interop.compound_folder import read_compound
 from bertworks.interop.elmo_folder import read_elmo
 from bertworks.interop.feature_folder import read_features
-from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, FEATURES_TYPE, GPT_TYPE, read_json
+from bertworks.interop.folder import COMPOUND_TYPE, CONFIG_FILE, ELMO_TYPE, FEATURES_TYPE, GPT_TYPE, read_json
 from bertworks.interop.gpt_folder import read_gpt
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.model_folder import ModelFolder
 
+_KINDS = {GPT_TYPE: "gpt", ELMO_TYPE: "elmo", COMPOUND_TYPE: "compound", FEATURES_TYPE: "features"}
+_READERS: dict[str, Callable[[Path], ModelFolder[Any]]] = {
+    "bert": read_folder,
+    "gpt": read_gpt,
+    "elmo": read_elmo,
+    "compound": read_compound,
+    "features": read_features,
+}
+
+
+def kind_of_model(folder: Path) -> str:
+    """Return which kind of model a folder holds; where nothing is said it is taken for a BERT."""
+    return _KINDS.get(str(read_json(folder / CONFIG_FILE).get("model_type")), "bert")
+
 
 def read_model(folder: Path) -> ModelFolder[Any]:
-    """Open a model folder, whose network is a Bert, a Gpt or an Elmo; where nothing is said it is taken for a BERT."""
-    kind = read_json(folder / CONFIG_FILE).get("model_type")
-    if kind == GPT_TYPE:
-        return read_gpt(folder)
-    if kind == FEATURES_TYPE:
-        return read_features(folder)
-    return read_elmo(folder) if kind == ELMO_TYPE else read_folder(folder)
+    """Open a model folder of any kind."""
+    return _READERS[kind_of_model(folder)](folder)

@@ -49,8 +49,8 @@ def _of_run(qkv_T3NH: Tensor, run: Run, causal: bool, dropout: float) -> Tensor:
     return out_GNLH.transpose(1, 2).reshape(run.num_sequences * run.length, num_heads * width)
 
 
-def attend_from_firsts(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: float = 0.0) -> Tensor:
-    """Return what the first token of every sequence attends to, [S, N * H]; all tokens are keys and values."""
+def attend_from_one(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: float = 0.0) -> Tensor:
+    """Return what one token of every sequence attends to, [S, N * H]; all of its tokens are keys and values."""
     if packing.runs is None:
         k_TNH, v_TNH = kv_T2NH.unbind(1)
         starts, longest = packing.cumulative_lengths, packing.max_length

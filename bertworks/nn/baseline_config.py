@@ -1,7 +1,7 @@
-"""The sizes of the two systems that the paper compares BERT with, and the published ones by name.
+"""The sizes of the systems that the paper compares BERT with, and the published ones by name.
 
-GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's have no such names to keep. Nothing
-here needs torch, so that a recipe is checked before it is loaded.
+GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's and those of BERTs with something on
+top have no such names to keep. Nothing here needs torch, so that a recipe is checked before it is loaded.
 """
 
 from typing import Annotated, Any, Literal
@@ -90,6 +90,29 @@ class ElmoConfig(Settings):
         if projection is not None and cells <= projection:
             raise ValueError(f"{cells} is too small; more than projection_size, which is {projection}")
         return cells
+
+
+class CompoundConfig(Settings):
+    """What it takes to build BERTs of one direction side by side, or with a BiLSTM on top."""
+
+    encoders: Annotated[tuple[BertConfig, ...], Field(strict=False, min_length=1, max_length=2)]
+    num_lstm_layers: int = Field(default=0, ge=0, le=16)  # 0: no BiLSTM
+    num_cells: int = Field(default=768, ge=1, le=_MAX_WIDTH)  # of an LSTM, in each direction
+
+    @property
+    def vocab_size(self) -> int:
+        """How many pieces all encoders know."""
+        return min(encoder.vocab_size for encoder in self.encoders)
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """How many tokens all encoders read."""
+        return min(encoder.max_position_embeddings for encoder in self.encoders)
+
+    @property
+    def type_vocab_size(self) -> int:
+        """How many segments all encoders know."""
+        return min(encoder.type_vocab_size for encoder in self.encoders)
 
 
 # The first three were published with ELMo; "mini" trains on a CPU.

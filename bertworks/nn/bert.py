@@ -4,7 +4,8 @@ T tokens, S sequences, D width, N heads, H width of a head, M masked positions, 
 
 Section 3 in code: a token's embedding is the sum of its piece's, its segment's and its position's, normalised. Each
 block attends, adds and normalises, then does the same with a feed-forward layer four times as wide (post-LN, as in the
-Transformer). Dropout follows every sub-layer. The pooler reads [CLS], the first token of a sequence.
+Transformer). Dropout follows every sub-layer. The pooler reads [CLS], the first token of a sequence, or the last where
+the configuration says so: of a network that looks to the left alone no other has seen the whole text.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bertworks.nn.attention import attend, attend_from_firsts, attention_weights
+from bertworks.nn.attention import attend, attend_from_one, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.dropout import Dropout, place_key
 from bertworks.nn.heads import Head, OutputHead, make_head
@@ -78,26 +79,29 @@ class Block(nn.Module):
         self.drop_fed = Dropout(config.hidden_dropout_prob, place=3)
 
     def forward(
-        self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None, firsts_S: Tensor | None = None
+        self, x_TD: Tensor, packing: Packing, seed: Tensor | None = None, rows_S: Tensor | None = None
     ) -> Tensor:
-        """Return [T, D], or only the rows `firsts_S` of first tokens, [S, D]; `seed` is that of the block's dropout."""
+        """Return [T, D], or only the rows `rows_S`, [S, D], of tokens that see all of their sequences.
+
+        `seed` is that of the block's dropout.
+        """
         dropout = self.attention_dropout if self.training else 0.0
-        if firsts_S is None:
+        if rows_S is None:
             attended_TD = attend(self.project(x_TD), packing, causal=self.causal, dropout=dropout, seed=seed, place=1)
         else:
-            attended_TD = self._attended_from(x_TD, packing, dropout, firsts_S)
-            x_TD = x_TD.index_select(0, firsts_S)
+            attended_TD = self._attended_from(x_TD, packing, dropout, rows_S)
+            x_TD = x_TD.index_select(0, rows_S)
         x_TD = self.attention_norm(x_TD + self.drop_attended(self.attention_out(attended_TD), seed))
         return self.norm(x_TD + self.drop_fed(self.down(activated(self.up, x_TD, self.act)), seed))
 
-    def _attended_from(self, x_TD: Tensor, packing: Packing, dropout: float, firsts_S: Tensor) -> Tensor:
-        """Let the first tokens attend to all: their queries alone are made, and everybody's keys and values."""
+    def _attended_from(self, x_TD: Tensor, packing: Packing, dropout: float, rows_S: Tensor) -> Tensor:
+        """Let one token a sequence attend to all: its query alone is made, and everybody's keys and values."""
         weight, bias, width = self.qkv.weight, self.qkv.bias, x_TD.shape[1]
-        q_SD = F.linear(x_TD.index_select(0, firsts_S), weight[:width], bias[:width])
+        q_SD = F.linear(x_TD.index_select(0, rows_S), weight[:width], bias[:width])
         kv_T2D = F.linear(x_TD, weight[width:], bias[width:])
         q_SNH = q_SD.view(-1, self.num_heads, self.head_width)
         kv_T2NH = kv_T2D.view(-1, 2, self.num_heads, self.head_width)
-        return attend_from_firsts(q_SNH, kv_T2NH, packing, dropout)
+        return attend_from_one(q_SNH, kv_T2NH, packing, dropout)
 
     def own_seed(self, seed: Tensor | None) -> Tensor | None:
         """Return the block's seed, given the network's; its places then have the same numbers in every block.
@@ -109,6 +113,30 @@ class Block(nn.Module):
     def project(self, x_TD: Tensor) -> Tensor:
         """Return queries, keys and values of all heads, [T, 3, N, H]."""
         return self.qkv(x_TD).view(-1, 3, self.num_heads, self.head_width)
+
+
+def rows_of_blocks(
+    blocks: nn.ModuleList, x_TD: Tensor, packing: Packing, seed: Tensor | None, places_S: Tensor
+) -> Tensor:
+    """Return what blocks make of one token of each sequence, [S, D]; it must see the others, of which none is empty.
+
+    Nothing else is read of the last block, so nothing else of it is computed but keys and values.
+
+    Args:
+        blocks: from the lowest to the last.
+        x_TD: their input, laid as `packing` wants it.
+        packing: of the whole batch.
+        seed: of the network's dropout.
+        places_S: where the batch has those tokens, in the order of its sequences.
+    """
+    if not blocks:
+        return packing.leave(x_TD).index_select(0, places_S)
+    *below, last = cast(Iterable[Block], blocks)
+    for block in below:
+        x_TD = called(block, x_TD, packing, block.own_seed(seed))
+    rows_S, back_S = packing.rows_of(places_S)
+    x_SD = called(last, x_TD, packing, last.own_seed(seed), rows_S)
+    return x_SD if back_S is None else x_SD.index_select(0, back_S)
 
 
 class Bert(nn.Module):
@@ -172,30 +200,40 @@ class Bert(nn.Module):
             x_TD = x_TD.to(cast(Block, self.blocks[0]).norm.weight.dtype)
         return packing.enter(x_TD), packing
 
-    def pooled(self, hidden_TD: Tensor, packing: Packing, num_sequences: int = -1) -> Tensor:
-        """Return the pooled output of all sequences, or of so many, [S, D]: [CLS] through a dense layer and tanh."""
+    def pooled(self, hidden_TD: Tensor, packing: Packing, num_sequences: int | None = None) -> Tensor:
+        """Return the pooled output of all sequences, or of so many, [S, D]: a token through a dense layer and tanh."""
         # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
-        firsts = packing.cumulative_lengths[:num_sequences].clamp(max=len(hidden_TD) - 1)
-        return self._pool(hidden_TD.index_select(0, firsts))
+        places_S = self._summary_places(packing)[:num_sequences].clamp(min=0, max=len(hidden_TD) - 1)
+        return self._pool(hidden_TD.index_select(0, places_S))
 
     def pooled_of(self, tokens: Tokens) -> Tensor:
-        """Return the pooled output of every sequence, [S, D], of the tokens themselves; none may be empty.
+        """Return the pooled output of every sequence, [S, D], of the tokens themselves; none may be empty."""
+        return self._pool(self.summary_of(tokens))
 
-        Nothing but [CLS] is read of the last block, so nothing else of it is computed but keys and values.
-        """
-        if not self.blocks or self.config.direction != "both":
-            return self.pooled(self(tokens), tokens.packing)
+    def summary_of(self, tokens: Tokens) -> Tensor:
+        """Return the last layer's output at the token that the pooler reads of each sequence, [S, D]; none is empty."""
+        if not self._summary_sees_all():
+            return self(tokens).index_select(0, self._summary_places(tokens.packing))
         x_TD, packing = self._begin(tokens)
-        *below, last = cast(Iterable[Block], self.blocks)
-        for block in below:
-            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
-        firsts_S, back_S = packing.firsts()
-        x_SD = called(last, x_TD, packing, last.own_seed(tokens.dropout_seed), firsts_S)
-        return self._pool(x_SD if back_S is None else x_SD.index_select(0, back_S))
+        return rows_of_blocks(self.blocks, x_TD, packing, tokens.dropout_seed, self._summary_places(tokens.packing))
 
-    def _pool(self, firsts_SD: Tensor) -> Tensor:
+    def _summary_places(self, packing: Packing) -> Tensor:
+        """Return where each sequence has the token that the pooler reads."""
+        if self.config.summary == "last":
+            return packing.cumulative_lengths[1:] - 1
+        return packing.cumulative_lengths[:-1]
+
+    def _summary_sees_all(self) -> bool:
+        config = self.config
+        return config.direction == "both" or (config.direction == "left_to_right") == (config.summary == "last")
+
+    def _pool(self, summary_SD: Tensor) -> Tensor:
         assert self.pooler is not None, "this model has no pooler"
-        return torch.tanh(self.pooler(firsts_SD))
+        return torch.tanh(self.pooler(summary_SD))
+
+    def stacks(self) -> list[list[tuple[str, ...]]]:
+        """Return what the weights of its layers are called, from the embeddings up, for each encoder there is: one."""
+        return [[("embeddings.",), *((f"blocks.{number}.",) for number in range(len(self.blocks)))]]
 
     def scores(self, head: str, rows: Tensor) -> Tensor:
         """Return what a head with a few outputs makes of rows of width D."""

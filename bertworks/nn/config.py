@@ -29,6 +29,7 @@ _SIZE = re.compile(r"(?P<layers>\d{1,3})x(?P<width>\d{2,5})(x(?P<heads>\d{1,4}))
 Activation = Literal["gelu", "gelu_new", "relu"]
 Direction = Literal["both", "left_to_right", "right_to_left"]
 Positions = Literal["learned", "sinusoidal"]
+Summary = Literal["first", "last"]
 
 
 class BertConfig(Settings):
@@ -48,6 +49,7 @@ class BertConfig(Settings):
     layer_norm_eps: float = Field(default=1e-12, gt=0, le=1)
     direction: Direction = "both"  # what a token attends to: all, itself and what is before it, or after it
     positions: Positions = "learned"
+    summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last, for those that look left
 
     # On a field and not on the whole section: so it is told together with whatever else is wrong there.
     @field_validator("num_attention_heads")

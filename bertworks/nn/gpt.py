@@ -6,7 +6,8 @@ Its blocks are BERT's, post-LN and all, in which a token sees itself and what is
 the sum of piece and position and nothing else (no segments, no LayerNorm), the tanh form of gelu, and an output that is
 the piece embedding alone. A text is summed up by its last token (`_classify_`), the only one that has seen all of it.
 
-Fine-tuning adds the language model's loss over the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda).
+Fine-tuning adds the language model's loss over the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda). Of two
+texts that stand in no order, as those of a paraphrase do, it reads both orders and adds up what sums them up.
 """
 
 from collections.abc import Iterable
@@ -17,30 +18,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertworks.nn.baseline_config import GptConfig
-from bertworks.nn.bert import Block
+from bertworks.nn.bert import Block, rows_of_blocks
 from bertworks.nn.dropout import Dropout
 from bertworks.nn.heads import tied_logits
 from bertworks.nn.layers import Embedding
 from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
+from bertworks.nn.orders import add_up, orders_of
 from bertworks.nn.packing import Packing, Tokens
 from bertworks.nn.recompute import called
 
 LM_WEIGHT = 0.5
 
 
-class GptHead(nn.Module):
-    """K scores of a text from its last token, without bias: the GPT paper's W_y. One score: one choice of several."""
+HEADS = ("classify", "choose", "tag", "span")
 
-    reads_pooled = True
+
+class GptHead(nn.Module):
+    """K scores of a row, without bias: the GPT paper's W_y. The row is a text's last token, or any one to tag."""
 
     def __init__(self, config: GptConfig, num_outputs: int) -> None:
         super().__init__()
+        self.num_outputs = num_outputs
         self.weight = nn.Parameter(torch.empty(num_outputs, config.n_embd))
         self.dropout = config.resid_pdrop
 
-    def forward(self, rows_SD: Tensor) -> Tensor:
-        """Return [S, K]."""
-        return F.linear(F.dropout(rows_SD, self.dropout, self.training), self.weight)
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows of width D to K outputs."""
+        return F.linear(F.dropout(rows, self.dropout, self.training), self.weight)
 
 
 class Gpt(nn.Module):
@@ -48,22 +52,19 @@ class Gpt(nn.Module):
 
     Args:
         config: the sizes.
-        heads: `classify` and its number of classes, or `choose` and 1.
+        heads: which to have and how many outputs each has, see `HEADS`.
+        both_orders: whether a pair of texts is read in both orders to be summed up.
     """
 
-    def __init__(self, config: GptConfig, heads: dict[str, int] | None = None) -> None:
+    def __init__(self, config: GptConfig, heads: dict[str, int] | None = None, *, both_orders: bool = False) -> None:
         super().__init__()
-        assert set(heads or {}) <= {"classify", "choose"}, f"GPT has no head like one of {heads}"
-        self.config = config
+        assert set(heads or {}) <= set(HEADS), f"GPT has no head like one of {heads}"
+        self.config, self.both_orders = config, both_orders
         self.token = Embedding(config.vocab_size, config.n_embd)
         self.position = Embedding(config.n_positions, config.n_embd)
         self.dropout = Dropout(config.embd_pdrop, place=0)
         self.blocks = nn.ModuleList(Block(config.as_bert(), number) for number in range(config.n_layer))
         self.heads = nn.ModuleDict({name: GptHead(config, num_outputs) for name, num_outputs in (heads or {}).items()})
-
-    def all_heads(self) -> Iterable[GptHead]:
-        """Return the heads."""
-        return self.heads.values()  # type: ignore[return-value]
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the last layer's output, [T, D]; segments are not looked at."""
@@ -91,6 +92,22 @@ class Gpt(nn.Module):
         """Return the last token's output of every sequence, [S, D]."""
         # An empty sequence before the first token has no last one; whatever row it gets, its weight is 0.
         return hidden_TD.index_select(0, (packing.cumulative_lengths[1:] - 1).clamp(min=0))
+
+    def pooled_of(self, tokens: Tokens) -> Tensor:
+        """Return what sums up every sequence, [S, D], of the tokens themselves; none may be empty."""
+        return add_up([self._last_of(order) for order in orders_of(tokens, both=self.both_orders)])
+
+    def _last_of(self, tokens: Tokens) -> Tensor:
+        x_TD, lasts_S = self._begin(tokens), tokens.packing.cumulative_lengths[1:] - 1
+        return rows_of_blocks(self.blocks, x_TD, tokens.packing, tokens.dropout_seed, lasts_S)
+
+    def scores(self, head: str, rows: Tensor) -> Tensor:
+        """Return what a head makes of rows of width D."""
+        return cast(GptHead, self.heads[head])(rows)
+
+    def stacks(self) -> list[list[tuple[str, ...]]]:
+        """Return what the weights of its layers are called, from the embeddings up, for each encoder there is: one."""
+        return [[("token.", "position."), *((f"blocks.{number}.",) for number in range(len(self.blocks)))]]
 
     def lm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the scores of the next piece, [M, V], with the extra columns of `tied_logits`."""

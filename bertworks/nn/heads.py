@@ -56,7 +56,7 @@ class OutputHead(nn.Module):
         super().__init__()
         self.out = Linear(config.hidden_size, num_outputs)
         self.dropout = config.hidden_dropout_prob if dropout else 0.0
-        self.reads_pooled = reads_pooled
+        self.reads_pooled, self.num_outputs = reads_pooled, num_outputs
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map rows of width D to K outputs."""

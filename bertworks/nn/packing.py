@@ -40,16 +40,16 @@ class Packing(NamedTuple):
         """Put rows back to where the batch has them."""
         return rows if self.inverse is None else rows.index_select(0, self.inverse)
 
-    def firsts(self) -> tuple[Tensor, Tensor | None]:
-        """Return where each sequence's first token lies, as attention wants them, and how to put them back.
+    def rows_of(self, places_S: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return where one token of each sequence lies, in the order that attention wants, and how to put them back.
 
-        No sequence may be empty.
+        Args:
+            places_S: where the batch has them; no sequence may be empty.
         """
-        starts = self.cumulative_lengths[:-1].long()
         if self.inverse is None:
-            return starts, None
-        rows, places = self.inverse.index_select(0, starts).sort()
-        return rows, places.argsort()
+            return places_S.long(), None
+        rows, order = self.inverse.index_select(0, places_S).sort()
+        return rows, order.argsort()
 
     def backwards(self, num_tokens: int) -> "Packing":
         """Lay everything the other way round, so that what comes after a token lies before it."""

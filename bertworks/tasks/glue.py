@@ -94,6 +94,7 @@ def _msr(*, is_dev: bool) -> Source:
 _MRPC_COLUMNS = TextColumns("#1 String", "#2 String", label="Quality", words={"0": "not_equivalent", "1": "equivalent"})
 MRPC = Task(
     name="mrpc", title="MRPC", kind="classify", summary="do two sentences say the same", is_pair=True,
+    is_symmetric=True,
     splits=_splits(
         _MRPC_COLUMNS,
         train=(_msr(is_dev=False), text_source("msr_paraphrase_train.txt", columns=_MRPC_COLUMNS)),
@@ -109,7 +110,7 @@ _QQP_COLUMNS = TextColumns(
     allows_broken_rows=True,  # GLUE's own train.tsv has a few
 )  # fmt: skip
 QQP = Task(
-    name="qqp", title="QQP", kind="classify", summary="do two questions ask the same", is_pair=True,
+    name="qqp", title="QQP", kind="classify", summary="do two questions ask the same", is_pair=True, is_symmetric=True,
     splits=_splits(
         _QQP_COLUMNS,
         train=(text_source("qqp_subset/train.tsv", columns=_QQP_COLUMNS, note=_QQP_NOTE),),
@@ -126,6 +127,7 @@ _STS_ORIGINAL = _STS_COLUMNS._replace(
 )
 STSB = Task(
     name="stsb", title="STS-B", kind="regress", summary="how alike are two sentences, 0 to 5", is_pair=True,
+    is_symmetric=True,
     splits=_splits(
         _STS_COLUMNS,
         train=(text_source("original/sts-train.tsv", columns=_STS_ORIGINAL),),

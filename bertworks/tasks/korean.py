@@ -115,6 +115,7 @@ KORNLI = Task(
 _KORSTS = TextColumns("sentence1", "sentence2", label="score", score_range=(0, 5))
 KORSTS = Task(
     name="korsts", title="KorSTS", kind="regress", summary="how alike are two Korean sentences, 0 to 5", is_pair=True,
+    is_symmetric=True,
     splits={split: (text_source(f"sts-{split}.tsv", columns=_KORSTS),) for split in ("train", "dev", "test")},
     homes=("KorSTS", "korsts", "korean/korsts", ""), metrics=("spearman", "pearson"), score_range=(0, 5),
 )  # fmt: skip
@@ -142,7 +143,7 @@ KLUE_NLI = Task(
 _KLUE_STS = TextColumns("sentence1", "sentence2", label="labels.label", score_range=(0, 5), id="guid")
 KLUE_STS = Task(
     name="klue-sts", title="KLUE STS", kind="regress", summary="how alike are two Korean sentences, 0 to 5",
-    is_pair=True,
+    is_pair=True, is_symmetric=True,
     splits={
         split: (text_source(f"klue-sts-v1.1_{split}.json", columns=_KLUE_STS),) for split in ("train", "dev")
     },
@@ -168,7 +169,7 @@ NAVER_NER = Task(
 # Here 0 is "the same question", against the column's name.
 _QUESTIONS = TextColumns("question1", "question2", label="is_duplicate", words={"0": "duplicate", "1": "not_duplicate"})
 QUESTION_PAIR = Task(
-    name="korean-question-pair", title="Korean question pair", kind="classify", is_pair=True,
+    name="korean-question-pair", title="Korean question pair", kind="classify", is_pair=True, is_symmetric=True,
     summary="do two Korean questions ask the same",
     splits={split: (text_source(f"{split}.tsv", columns=_QUESTIONS),) for split in ("train", "dev", "test")},
     homes=("question-pair", "korean/question-pair", ""), labels=("duplicate", "not_duplicate"),

@@ -48,7 +48,7 @@ SICK = Task(
 
 _RELATEDNESS = _SICK._replace(label="relatedness_score", words=None, score_range=(1, 5))
 SICK_RELATEDNESS = Task(
-    name="sick-relatedness", title="SICK relatedness", kind="regress", is_pair=True,
+    name="sick-relatedness", title="SICK relatedness", kind="regress", is_pair=True, is_symmetric=True,
     summary="how alike are two sentences, 1 to 5",
     splits={split: (text_source(name, columns=_RELATEDNESS),) for split, name in _SICK_FILES.items()},
     homes=_SICK_HOMES, metrics=("pearson", "spearman"), score_range=(1, 5),

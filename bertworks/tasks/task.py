@@ -59,6 +59,7 @@ class Task:
         metrics: the first decides which model is best.
         positive: the label that a binary F1 is about.
         words: what the benchmark's own files and its server write for each label.
+        is_symmetric: whether the two texts of a pair stand in no order, so that what is said of them must not either.
         score_range: lowest and highest score of `regress`.
         has_impossible: whether questions may have no answer.
         threshold: of questions that have no answer, see `answers.py`; None: the best for the questions measured on.
@@ -78,6 +79,7 @@ class Task:
     positive: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
     is_pair: bool = False
+    is_symmetric: bool = False
     score_range: tuple[float, float] | None = None
     has_impossible: bool = False
     threshold: float | None = None

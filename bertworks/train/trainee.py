@@ -5,6 +5,7 @@ copies of them, made inside the compiled step, and its whole residual stream is 
 looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round away.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch.func import functional_call
 
 from bertworks.train.objectives import Objective
 
-_KEPT_IN_FULL = ("net.embeddings.", "net.token.", "net.position.")  # BERT's, and GPT-1's
+# BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
+_KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
 
 
 class Trainee(nn.Module):
@@ -44,7 +46,7 @@ class Trainee(nn.Module):
         return functional_call(self.inner, copies, (batch, counts))
 
     def _copy(self, name: str, weight: Tensor) -> Tensor:
-        return weight if name.startswith(_KEPT_IN_FULL) else weight.to(self.dtype)
+        return weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
 
 
 def with_backward(trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Any, Tensor], Tensor]:

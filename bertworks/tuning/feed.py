@@ -5,13 +5,13 @@ costs nothing. The last batch of an epoch is as short as it comes out: every ite
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.tasks.items import Items, Laying, lay
+from bertworks.tasks.items import Items, Laying, TaskBatch, lay
 from bertworks.train.batch import dropout_seed
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
@@ -63,13 +63,21 @@ class TaskFeed:
         settings: batch size, slices and seed.
         laying: how tokens are laid for the network.
         ranks: which parts are this rank's.
+        counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
         alike: whether batches are of items of similar length.
     """
 
     def __init__(
-        self, items: Items, settings: FinetuneTrainSettings, laying: Laying, ranks: Ranks, *, alike: bool = False
+        self,
+        items: Items,
+        settings: FinetuneTrainSettings,
+        laying: Laying,
+        ranks: Ranks,
+        counts: Callable[[TaskBatch], list[float]] = lambda batch: [float(batch.weights.sum())],
+        *,
+        alike: bool = False,
     ) -> None:
-        self._items, self._settings, self._laying, self._ranks = items, settings, laying, ranks
+        self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
         self._lengths, self._alike = items.lengths(), alike
         self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
@@ -104,4 +112,4 @@ class TaskFeed:
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
         on_gpu = self._laying.flash or self._laying.device.type == "cuda"
         seed = int(dropout_seed(self._settings.seed, step, number)) if on_gpu else None
-        return Part(batch, [float(batch.weights.sum())], int(self._lengths[chosen].sum()), seed)
+        return Part(batch, self._counts(batch), int(self._lengths[chosen].sum()), seed)

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +22,6 @@ from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.model import find_device
 from bertworks.nn.bert import Bert
-from bertworks.nn.feature_reader import FeatureReader
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Laying
@@ -37,9 +37,11 @@ from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
 from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.frozen import open_features
+from bertworks.tuning.objective import counts_of
 from bertworks.tuning.settings import FinetuneSettings, settings_for
-from bertworks.tuning.start import AnyPath, TaskStart, examples_of, find_data, open_task_start
+from bertworks.tuning.start import examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.task_start import AnyPath, TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
 Init = Literal["model", "random"]
@@ -82,6 +84,7 @@ def finetune(
     settings: FinetuneSettings | None = None,
     overrides: Sequence[str] = (),
     init: Init = "model",
+    beside: AnyPath | None = None,
     resume: bool = False,
     cache: AnyPath | None = None,
     device: str = "auto",
@@ -101,6 +104,7 @@ def finetune(
         settings: all of them; without them they are the paper's.
         overrides: `section.key=value` over the paper's settings.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
+        beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
         cache: where frozen features are kept, for several runs to share; in the run folder without it.
         device: where to train.
@@ -117,7 +121,7 @@ def finetune(
     settings = settings or settings_for(dataset.task, overrides)
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
-        seed=settings.train.seed, is_random=init == "random",
+        seed=settings.train.seed, is_random=init == "random", beside=beside,
     )  # fmt: skip
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         if settings.task.features:
@@ -154,6 +158,7 @@ class Session:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
         self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
         ranks = ranks or Ranks()
+        freeze(start.net, settings.task.freeze)
         examples = examples_of(dataset, TRAIN, note)
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
@@ -161,19 +166,20 @@ class Session:
         self.dev: list[Example] = examples_of(dataset, DEV, note)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
-        freeze(start.net, settings.task.freeze)
         scales = rate_scales(start.net, settings.task.layer_decay)
         self.table = self._cut_table(ranks)
-        self.subject = task_subject(start.net, self.kind, self.task, self.table)
+        self.subject = task_subject(start, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
-            may_replay=True,
+            may_replay=isinstance(start.net, Bert),
         )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
         if self.engine.replays:
             laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
-        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks, alike=start.features is not None)
+        self.feed = TaskFeed(
+            self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
+        )
         self.best: Best | None = None
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
@@ -181,8 +187,11 @@ class Session:
     def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
         """Cut the token table to what is trained, where that gives the same numbers.
 
-        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts.
+        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts; a language
+        model scores all of it, and two encoders have two.
         """
+        if not isinstance(self.start.net, Bert):
+            return None
         is_spread = self.settings.train.shard and ranks.world_size > 1
         is_trained = self.start.net.embeddings.token.weight.requires_grad
         if is_spread or not is_trained or self.settings.optim.name == "lamb":
@@ -257,10 +266,9 @@ class Session:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         return metrics
 
-    def _measured(self) -> Bert | FeatureReader:
+    def _measured(self) -> Any:
         """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
         net = self.subject.net
-        assert isinstance(net, Bert | FeatureReader)
         return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:

@@ -5,54 +5,74 @@ sees the reader alone; the encoder computes features once (`feature_cache.py`) a
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from bertworks.errors import ConfigError, UserError
-from bertworks.interop.feature_folder import reader_weights, write_features
+from bertworks.interop.feature_folder import read_features, reader_weights, write_features
+from bertworks.interop.huggingface import read_folder
+from bertworks.interop.models import kind_of_model
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import initialise_readers
 from bertworks.nn.feature_config import FeatureConfig
-from bertworks.nn.feature_reader import FeatureReader, feature_bert, reader_of
-from bertworks.nn.layers import freeze
-from bertworks.nn.lm import Sums
-from bertworks.tasks.items import Laying, TaskBatch
-from bertworks.tasks.kinds import Kind
+from bertworks.nn.feature_reader import HEAD, FeatureReader, feature_bert, reader_of
+from bertworks.nn.layers import freeze, initialise
+from bertworks.tasks.items import Laying
 from bertworks.tasks.task import Task
 from bertworks.tasks.word_features import WordRows, feature_kind
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.distributed import Ranks
-from bertworks.train.subject import Subject
 from bertworks.tuning.feature_cache import FeatureCache
 from bertworks.tuning.settings import FinetuneSettings, TaskSettings
+from bertworks.tuning.task_start import FrozenFeatures, TaskStart, Wanted, check_sizes, refuse_lm_weight, take_over
 
 FEATURES = "features"  # the cache's folder in a run
 
 
-class FrozenFeatures(NamedTuple):
-    """Where features come from, the kind of task on them, and how many bytes the encoder takes in a folder."""
+def open_frozen(wanted: Wanted) -> TaskStart:
+    """Make the network of a BERT's folder, or of a tagger's on frozen layers, with a reader whose weights are new."""
+    _check_start(wanted)
+    has_reader = kind_of_model(wanted.folder) == "features"
+    opened = (read_features if has_reader else read_folder)(wanted.folder)
+    tokenizer, settings = Tokenizer.from_folder(wanted.folder), wanted.settings
+    config = opened.net.config
+    check_sizes(wanted, config.max_position_embeddings, config.vocab_size, len(tokenizer))
+    net = Bert(config, pooler=False)
+    initialise(net, config.initializer_range, wanted.seed)
+    about = take_over(net, dict(opened.net.named_parameters()), wanted, [])
+    reader = _new_reader(net, wanted.task, settings, wanted.seed)
+    feature_bert(net.requires_grad_(False), reader)
+    return TaskStart(
+        net=net,
+        tokenizer=tokenizer,
+        about={"drawn": [*about["drawn"], *(f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters())]},
+        write=lambda folder, about: write_features(folder, net, labels=list(wanted.task.labels), about=about),
+        from_file=reader_weights,
+        reader=reader,
+    )
 
-    cache: FeatureCache
-    kind: Kind
-    num_bytes: int
 
-
-def add_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> None:
-    """Give an encoder a reader with new weights, and let nothing else of it learn."""
-    if task.kind != "tag":
+def _check_start(wanted: Wanted) -> None:
+    if wanted.task.kind != "tag":
         raise UserError(
-            f"task.features is for tagging, and {task.title} is to {task.kind}; task.freeze=all trains a head on a "
-            "frozen encoder"
+            f"task.features is for tagging, and {wanted.task.title} is to {wanted.task.kind}; task.freeze=all trains a "
+            "head on a frozen encoder"
         )
+    if wanted.beside:
+        raise UserError("task.features reads the layers of one BERT; leave out --with")
+    refuse_lm_weight(wanted)
+
+
+def _new_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> FeatureReader:
     assert settings.features is not None
     config = FeatureConfig(features=settings.features, lstm_cells=settings.lstm_cells, lstm_dropout=settings.dropout)
     reader = FeatureReader(config, net.config, len(task.labels))
     initialise_readers(reader, seed)
-    feature_bert(net.requires_grad_(False), reader)
+    return reader
 
 
 def open_features(
@@ -92,7 +112,7 @@ def open_features(
 def _check(settings: FinetuneSettings) -> None:
     """Name all settings that mean nothing where the encoder is frozen."""
     usual = FinetuneSettings()
-    names = ("task.freeze", "task.layer_decay", "train.compile", "train.recompute", "train.shard")
+    names = ("task.freeze", "task.layer_decay", "task.bilstm", "train.compile", "train.recompute", "train.shard")
     problems = [
         f"{name}: task.features trains a BiLSTM on frozen layers, for which it means nothing; leave it out"
         for name in names
@@ -105,19 +125,3 @@ def _check(settings: FinetuneSettings) -> None:
 def _value(settings: FinetuneSettings, name: str) -> Any:
     section, _, key = name.partition(".")
     return getattr(getattr(settings, section), key)
-
-
-def reader_subject(net: Bert, reader: FeatureReader, kind: Kind, task: Task) -> Subject:
-    """Return the reader as what is trained; its folders hold the encoder too."""
-
-    def objective(reader: FeatureReader, batch: TaskBatch) -> dict[str, Sums]:
-        return {task.kind: kind.sums(kind.scores(reader, batch), batch)}
-
-    def write(folder: Path, about: dict[str, Any]) -> None:
-        write_features(folder, net, labels=list(task.labels), about=about)
-
-    def from_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return reader_weights(tensors)
-
-    # Plain: an LSTM is cuDNN's or oneDNN's, in fp32, and not compiled.
-    return Subject(net=reader, objective=objective, kinds=(task.kind,), write=write, from_file=from_file, is_plain=True)

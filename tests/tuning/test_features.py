@@ -242,3 +242,23 @@ def test_the_command_trains_a_row_tags_with_it_and_prints_the_table(bertworks, m
     assert (tmp_path / "six/table7.md").read_text() in out
     code, _, err = bertworks(*command, "--out", tmp_path / "no", "--features", "first", *few)
     assert (code, "sum-all" in err) == (2, True)
+
+
+def test_a_run_on_frozen_layers_starts_another_but_is_not_fine_tuned(finished, data, tmp_path):
+    """Its encoder is as good as the model's own; a run without `task.features` is told what it is."""
+    options = {"data": data, "device": "cpu", "overrides": [*QUICK, "train.epochs=1"]}
+    finetune("conll2003", model=finished[0], out=tmp_path / "again", **options | {"overrides": LAST})
+    again = (tmp_path / "again/model/model.safetensors").read_bytes()
+    assert again == (finished[0] / "model/model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="of the kind features, which cannot be fine-tuned"):
+        finetune("conll2003", model=finished[0], out=tmp_path / "no", **options)
+
+
+def test_a_random_encoder_is_drawn_once_and_goes_on(model, data, tmp_path):
+    options = {"model": model, "data": data, "out": tmp_path / "run", "device": "cpu", "init": "random"}
+    finetune("conll2003", overrides=[*LAST, "train.max_steps=5"], **options)
+    drawn = bw.load(tmp_path / "run", device="cpu").net.state_dict()["embeddings.token.weight"].clone()
+    outcome = finetune("conll2003", overrides=[*LAST, "train.max_steps=20"], resume=True, **options)
+    assert outcome.place.step == 20
+    assert torch.equal(bw.load(tmp_path / "run", device="cpu").net.state_dict()["embeddings.token.weight"], drawn)
+    assert not torch.equal(drawn, bw.load(model, device="cpu").net.state_dict()["embeddings.token.weight"])
