@@ -96,7 +96,7 @@ def measure(model: Path, data: Path, out: Path, cells: int, features: str) -> di
         reads.append(reading.seconds)
         return found
 
-    overrides = [f"task.features={features}", f"task.lstm_cells={cells}", "train.epochs=2"]
+    overrides = [f"task.features={features}", f"task.cells={cells}", "train.epochs=2"]
     tuning.evaluate, FeatureCache.find, WordRows.layers = noted, computing.around(find), reading.around(layers)  # type: ignore
     try:
         started = now()

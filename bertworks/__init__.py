@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
     from bertworks.tuning.finetune import finetune
+    from bertworks.tuning.glue import finetune_glue
+    from bertworks.tuning.grid import GridPlan, finetune_grid
 
 __version__ = "0.1.0"
 __all__ = [
+    "GridPlan",
     "LanguageModel",
     "Model",
     "TaskModel",
@@ -25,18 +28,23 @@ __all__ = [
     "UserError",
     "__version__",
     "finetune",
+    "finetune_glue",
+    "finetune_grid",
     "load",
     "pretrain",
     "split_sentences",
 ]
 
 _HOMES = {
+    "GridPlan": "bertworks.tuning.grid",
     "LanguageModel": "bertworks.language_models",
     "Model": "bertworks.model",
     "TaskModel": "bertworks.task_model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
     "finetune": "bertworks.tuning.finetune",
+    "finetune_glue": "bertworks.tuning.glue",
+    "finetune_grid": "bertworks.tuning.grid",
     "load": "bertworks.model",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",

@@ -34,6 +34,7 @@ from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.compound import Compound
 from bertworks.nn.elmo import Elmo
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
@@ -47,6 +48,7 @@ from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Cut, Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import MASK, UNK
 from bertworks.text.words import WordTokenizer
@@ -339,10 +341,11 @@ class Model:
 
 
 AnyModel = Model | LanguageModel | TaskModel
-_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer]] = {
+_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]] = {
     Bert: Tokenizer,
     Gpt: GptTokenizer,
     Elmo: WordTokenizer,
+    ElmoTasks: SpeltTokenizer,
     Compound: Tokenizer,
 }
 
@@ -358,7 +361,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
-    if isinstance(opened.net, Elmo) and dtype != "float32":
+    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
         raise UserError(f"an ELMo is computed in float32, not in {dtype}")
     tokenizer = _TOKENIZERS[type(opened.net)].from_folder(folder)
     if len(tokenizer) > opened.net.config.vocab_size:
@@ -366,10 +369,11 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
     opened.net.to(place, DTYPES[dtype])
-    if isinstance(opened.net, Compound) or (isinstance(opened.net, Gpt) and "task" in opened.about):
+    if isinstance(opened.net, Compound | ElmoTasks) or (isinstance(opened.net, Gpt) and "task" in opened.about):
         return TaskModel(opened, tokenizer, place)
     if isinstance(tokenizer, Tokenizer):
         return Model(opened, tokenizer, read_pooling(root), place)
+    assert not isinstance(tokenizer, SpeltTokenizer), "its model is of a task"
     return LanguageModel(opened, tokenizer, place)
 
 

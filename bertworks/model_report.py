@@ -15,6 +15,7 @@ from bertworks.interop.models import read_model
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.gpt import Gpt
 
@@ -37,9 +38,7 @@ def model_report(source: str) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "kind": type(opened.net).__name__.lower(),
-        "sizes": {
-            name: value for name, value in opened.net.config.model_dump(mode="json").items() if name not in _UNSHOWN
-        },
+        "sizes": {name: value for name, value in _sizes_of(opened.net).items() if name not in _UNSHOWN},
         "heads": list(getattr(opened.net, "heads", [])),
         "reader": _reader(opened.net),
         "labels": opened.labels,
@@ -52,6 +51,11 @@ def model_report(source: str) -> dict[str, Any]:
         "unused": opened.unused,
         "about": opened.about,
     }
+
+
+def _sizes_of(net: Any) -> dict[str, Any]:
+    own = net.reader.model_dump(mode="json") if isinstance(net, ElmoTasks) else {}
+    return {**net.config.model_dump(mode="json"), **own}
 
 
 def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
@@ -126,7 +130,19 @@ def _elmo_lines(sizes: Mapping[str, Any]) -> list[str]:
     ]
 
 
-_LINES = {"bert": _bert_lines, "gpt": _gpt_lines, "elmo": _elmo_lines, "compound": _compound_lines}
+def _elmo_task_lines(sizes: Mapping[str, Any]) -> list[str]:
+    what = "pairs of texts" if sizes["pairs"] else "texts"
+    learnt = "learnt with them" if sizes["trains_elmo"] else "frozen"
+    return [*_elmo_lines(sizes)[:1], f"{learnt}, under BiLSTMs of {sizes['num_cells']:,} cells each way for {what}"]
+
+
+_LINES = {
+    "bert": _bert_lines,
+    "gpt": _gpt_lines,
+    "elmo": _elmo_lines,
+    "elmotasks": _elmo_task_lines,
+    "compound": _compound_lines,
+}
 
 
 def _facts(report: Mapping[str, Any]) -> list[str]:

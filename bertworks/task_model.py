@@ -6,6 +6,7 @@ in words that say so.
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ import torch
 from bertworks.answering import answer_question
 from bertworks.errors import UserError
 from bertworks.interop.compound_folder import write_compound
+from bertworks.interop.elmo_task_folder import write_elmo_task
 from bertworks.interop.gpt_folder import write_gpt
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.nn.attention import can_flash
 from bertworks.nn.compound import Compound
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
@@ -26,9 +29,11 @@ from bertworks.tasks.answer_windows import AnswerSettings
 from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Laying
 from bertworks.text.gpt_inputs import GptInputs
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
 
 _METHODS = ("classify", "choose", "tag", "answer", "predictor", "save")
+_NO_LIMIT = 65_536  # words that an ELMo reads at once: as many as may be learnt with
 
 
 class Traits(NamedTuple):
@@ -37,7 +42,7 @@ class Traits(NamedTuple):
     Attributes:
         name: as an error calls it.
         max_length: the most tokens that it reads.
-        head_widths: of its attention's heads.
+        head_widths: of its attention's heads; none where it has no such attention.
         write: writes config, weights and bertworks.json into a folder.
         tokenizer: makes a task's inputs, given the tokenizer of the folder.
     """
@@ -53,10 +58,18 @@ def _traits_of(net: Any) -> Traits:
     if isinstance(net, Gpt):
         width = net.config.n_embd // net.config.n_head
         return Traits("a fine-tuned GPT-1", net.config.n_positions, [width], write_gpt, GptInputs)
+    if isinstance(net, ElmoTasks):
+        return Traits("a fine-tuned ELMo", _NO_LIMIT, [], write_elmo_task, partial(_spelling_for, net))
     assert isinstance(net, Compound), net
     widths = [encoder.head_width for encoder in net.config.encoders]
     length = net.config.max_position_embeddings
     return Traits("a model of several parts", length, widths, write_compound, lambda tokenizer: tokenizer)
+
+
+def _spelling_for(net: ElmoTasks, tokenizer: SpeltTokenizer) -> SpeltTokenizer:
+    """Have a network read the words that its tokenizer numbers."""
+    net.read_words(tokenizer.met)
+    return tokenizer
 
 
 class TaskModel:
@@ -77,7 +90,8 @@ class TaskModel:
         self.tokenizer: Tokenizer = self._traits.tokenizer(tokenizer)
         self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
         self.max_length, dtype = self._traits.max_length, next(self.net.parameters()).dtype
-        self._laying = Laying(device, all(can_flash(width, dtype, device) for width in self._traits.head_widths))
+        widths = self._traits.head_widths
+        self._laying = Laying(device, bool(widths) and all(can_flash(width, dtype, device) for width in widths))
 
     def __getattr__(self, name: str) -> Any:
         from bertworks.model import Model

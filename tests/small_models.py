@@ -74,10 +74,10 @@ def write_small_gpt(folder, heads=None, *, labels=None, about=None, **changes):
     return folder
 
 
-def write_small_elmo(folder, *, softmax=True, about=None, **changes):
+def write_small_elmo(folder, *, softmax=True, about=None, std=0.3, **changes):
     sizes = {"vocab_size": len(ELMO_WORDS), "num_filters": (3, 4, 5), "char_embedding_size": 6, "projection_size": 8,
              "cell_size": 12, "num_negatives": 5}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    write_elmo(folder, scattered(Elmo(ElmoConfig(**(sizes | changes)), softmax=softmax)), about=about)
+    write_elmo(folder, scattered(Elmo(ElmoConfig(**(sizes | changes)), softmax=softmax), std), about=about)
     WordTokenizer(ELMO_WORDS).save(folder)
     return folder

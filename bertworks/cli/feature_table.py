@@ -5,8 +5,16 @@ from typing import Any
 import typer
 
 from bertworks.cli.options import print_json
+from bertworks.errors import UserError
 
+TABLE7 = "table7"
 _INTERRUPT = 2
+
+
+def refuse_together(features: str | None, cache: str | None) -> None:
+    """Refuse what many runs cannot have: each of them keeps the features of its own run folder."""
+    if features == TABLE7 or cache is not None:
+        raise UserError("--grid, --restarts and glue go with --features LAYERS, not with --features table7 or --cache")
 
 
 def print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bertworks.cli.feature_table import print_table7
+from bertworks.cli.feature_table import TABLE7, print_table7, refuse_together
+from bertworks.cli.grids import (
+    Asked,
+    FromMnliOption,
+    GridOption,
+    RestartBestOption,
+    RestartsOption,
+    SearchExamplesOption,
+    run_many,
+)
 from bertworks.cli.inputs import check_utf8, lines_of
 from bertworks.cli.options import (
     DeviceOption,
@@ -27,7 +36,7 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="A task of `bertworks tasks`; classify, regress, multilabel or choose: your own files.",
+            help="A task of `bertworks tasks`; glue: all of it; classify, regress, multilabel, choose: your own files.",
         ),
     ],
     model: Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")],
@@ -40,6 +49,11 @@ def finetune(
     beside: Annotated[
         str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
     ] = None,
+    grid: GridOption = False,
+    restarts: RestartsOption = None,
+    restart_best: RestartBestOption = False,
+    search_examples: SearchExamplesOption = None,
+    from_mnli: FromMnliOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     features: Annotated[
         str | None,
@@ -51,6 +65,14 @@ def finetune(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
+    if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
+        asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
+        files = {"data": data, "train": train, "dev": dev}
+        refuse_together(features, cache)
+        many = {"model": model, "overrides": given, "init": init, "beside": beside}
+        run_many(asked, files, **many, resume=resume, device=device)
+        return
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 
@@ -62,7 +84,7 @@ def finetune(
             "data": data,
             "train": train,
             "dev": dev,
-            "overrides": [*(overrides or []), *([f"task.features={features}"] if features else [])],
+            "overrides": given,
             "init": init,
             "beside": beside,
             "resume": resume,
@@ -71,8 +93,8 @@ def finetune(
             "view": view,
             "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
         }
-        if features == "table7":
-            print_table7(task, options | {"overrides": overrides or []}, quiet=quiet, as_json=as_json)
+        if features == TABLE7:
+            print_table7(task, options, quiet=quiet, as_json=as_json)
             return
         outcome = finetune(task, **options)
     result: dict[str, Any] = {

@@ -19,7 +19,7 @@ from bertworks.nn.baseline_config import ElmoConfig
 from bertworks.nn.elmo import Elmo
 from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS
 
-_SPELLING = {"characters": "utf-8 bytes", "max_characters": MAX_CHARACTERS, "num_characters": NUM_CHARACTERS}
+SPELLING = {"characters": "utf-8 bytes", "max_characters": MAX_CHARACTERS, "num_characters": NUM_CHARACTERS}
 
 
 def read_elmo(folder: Path) -> ModelFolder[Elmo]:
@@ -31,18 +31,22 @@ def read_elmo(folder: Path) -> ModelFolder[Elmo]:
     with torch.device("meta"):
         net = Elmo(config, softmax=any(name.startswith("softmax.") for name in tensors))
     wanted = net.state_dict()
-    problems = [
-        f"{name}: {str(raw[name])[:40]!r}; words are spelt with {value!r} here"
-        for name, value in _SPELLING.items()
-        if name in raw and raw[name] != value
-    ]
-    if problems := problems + contradictions(wanted, tensors):
+    if problems := spelling_problems(raw) + contradictions(wanted, tensors):
         raise ConfigError(str(folder), problems)
     net.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
     return ModelFolder(net, [], read_about(folder), sorted(set(tensors) - set(wanted)))
 
 
+def spelling_problems(raw: Mapping[str, Any]) -> list[str]:
+    """Name what a configuration says of the spelling of words that is not so here."""
+    return [
+        f"{name}: {str(raw[name])[:40]!r}; words are spelt with {value!r} here"
+        for name, value in SPELLING.items()
+        if name in raw and raw[name] != value
+    ]
+
+
 def write_elmo(folder: Path, net: Elmo, *, about: Mapping[str, Any] | None = None) -> None:
     """Write config, weights and bertworks.json into a folder that is there."""
     write_weights(folder / WEIGHTS_FILE, net.state_dict())
-    write_description(folder, {"model_type": ELMO_TYPE, **_SPELLING, **dict(net.config)}, about or {})
+    write_description(folder, {"model_type": ELMO_TYPE, **SPELLING, **dict(net.config)}, about or {})

@@ -19,6 +19,7 @@ WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
 # In config.json; a BERT's is bert, or one of its directions.
 GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
+ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")

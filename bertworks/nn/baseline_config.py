@@ -92,6 +92,16 @@ class ElmoConfig(Settings):
         return cells
 
 
+class ElmoReaderConfig(Settings):
+    """What stands on an ELMo for a task; the widths are those of GLUE's baselines unless said otherwise."""
+
+    pairs: bool = False  # whether a sequence has two texts
+    num_cells: int = Field(default=1_500, ge=1, le=_MAX_WIDTH)  # of the BiLSTMs, in each direction
+    hidden_size: int = Field(default=512, ge=1, le=_MAX_WIDTH)  # of the layer before the scores of texts
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    trains_elmo: bool = False  # whether the ELMo below learns too
+
+
 class CompoundConfig(Settings):
     """What it takes to build BERTs of one direction side by side, or with a BiLSTM on top."""
 

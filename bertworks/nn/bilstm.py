@@ -1,11 +1,9 @@
-"""What reads features that another model made: a BiLSTM over them, and the paper's ELMo baseline for GLUE.
+"""What reads features that another model made: a mix of layers, a BiLSTM over them, attention between two texts.
 
-T tokens, S sequences, D width of a feature, H width of a BiLSTM's output (twice its cells), L longest sequence,
-K outputs.
+T tokens, S sequences, D width of a feature, H width of a BiLSTM's output (twice its cells), L longest sequence.
 
-`BiLstm` stands on frozen BERT layers (Table 7) and on the left-to-right model (the last row of Table 5). `ElmoReader`
-is BiLSTM+ELMo+Attn of Table 1: of two texts, each token gathers what it resembles in the other text, a second BiLSTM
-reads both together, and each text becomes its largest values; the classifier sees [u; v; |u - v|; u * v].
+`BiLstm` stands on frozen BERT layers (Table 7), on the left-to-right model (the last row of Table 5) and, with the
+rest, on ELMo (`elmo_tasks.py`).
 """
 
 from collections.abc import Sequence
@@ -47,44 +45,6 @@ class BiLstm(nn.Module):
     def forward(self, x_TD: Tensor, packing: Packing) -> Tensor:
         """Return [T, H]."""
         return run_lstm(self.lstm, F.dropout(x_TD, self.dropout, self.training), steps_of(packing))
-
-
-class ElmoReader(nn.Module):
-    """Classifies texts, or pairs of them, by the layers that ELMo gives.
-
-    Args:
-        num_layers: how many layers there are to weigh.
-        num_in: their width.
-        num_outputs: the number of classes; 1 for regression.
-        pairs: whether every two sequences belong together.
-        num_cells: of the BiLSTMs, in each direction.
-        num_hidden: width of the layer before the scores.
-        dropout: before every layer.
-    """
-
-    def __init__(
-        self, num_layers: int, num_in: int, num_outputs: int, *, pairs: bool, num_cells: int = 1_500,
-        num_hidden: int = 512, dropout: float = 0.2,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.mix = ScalarMix(num_layers)
-        self.reader = BiLstm(num_in, num_cells, 2, dropout)
-        self.pair_reader = BiLstm(2 * self.reader.width, num_cells, 1, dropout) if pairs else None
-        self.hidden = Linear(self.reader.width * (4 if pairs else 1), num_hidden)
-        self.out = Linear(num_hidden, num_outputs)
-        self.dropout = dropout
-
-    def forward(self, layers: Sequence[Tensor], packing: Packing) -> Tensor:
-        """Return scores [S, K], or [S / 2, K] for pairs."""
-        x_TH = self.reader(self.mix(layers), packing)
-        if self.pair_reader is None:
-            features = largest(x_TH, packing)
-        else:
-            x_TH = self.pair_reader(torch.cat([x_TH, attend_to_partner(x_TH, packing)], 1), packing)
-            u, v = largest(x_TH, packing).view(-1, 2, x_TH.shape[1]).unbind(1)
-            features = torch.cat([u, v, (u - v).abs(), u * v], 1)
-        hidden = torch.tanh(self.hidden(F.dropout(features, self.dropout, self.training)))
-        return self.out(F.dropout(hidden, self.dropout, self.training))
 
 
 def attend_to_partner(x_TH: Tensor, packing: Packing) -> Tensor:

@@ -5,12 +5,13 @@ works each part out once and remembers it: ordinary text then costs a look into 
 remembers is bounded, and what is long is not remembered.
 """
 
+import itertools
 from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bertworks.errors import UserError
-from bertworks.text.encoding import ListColumns
+from bertworks.text.encoding import NO_WORD, ListColumns, Truncation, kept_lengths
 from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words, words_of
 from bertworks.text.wordpiece import Match
 
@@ -36,6 +37,45 @@ def columns_by_words(text: str, alphabet: Alphabet, split: Split, *, segment_id:
             word_ids.append(number)
     segment_ids.extend([segment_id] * len(ids))
     return columns
+
+
+def pair_columns(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    columns_of: Callable[[str, int], ListColumns],
+    signs: tuple[int, int],
+    max_length: int | None,
+    truncation: Truncation,
+) -> tuple[ListColumns, list[int]]:
+    """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
+
+    Args:
+        texts: the first text of each pair.
+        pairs: the second ones.
+        columns_of: gives the tokens of a text, given its segment.
+        signs: the ids that stand before a text, and behind every text.
+        max_length: of a pair with its signs.
+        truncation: what to shorten.
+    """
+    begin, end = signs
+    columns, bounds = ListColumns([], [], [], [], []), [0]
+    for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
+        first = columns_of(text, 0)
+        second = None if pair is None else columns_of(pair, 1)
+        kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
+        _add_sign(columns, begin, 0)
+        for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
+            if part is not None:
+                for column, added in zip(columns, part, strict=True):
+                    column.extend(added[:length])
+                _add_sign(columns, end, segment_id)
+        bounds.append(len(columns.ids))
+    return columns, bounds
+
+
+def _add_sign(columns: ListColumns, id: int, segment_id: int) -> None:
+    for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
+        column.append(value)
 
 
 def check_text(text: object) -> None:

@@ -5,24 +5,15 @@ which needs no compiler and starts at once; large batches go through compiled co
 Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
 """
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError
-from bertworks.text.by_words import check_text, columns_by_words
+from bertworks.text.by_words import check_text, columns_by_words, pair_columns
 from bertworks.text.detokenize import join_tokens
-from bertworks.text.encoding import (
-    NO_WORD,
-    Encoding,
-    Encodings,
-    ListColumns,
-    Truncation,
-    check_truncation,
-    kept_lengths,
-)
+from bertworks.text.encoding import Encoding, Encodings, ListColumns, Truncation, check_truncation
 from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import WordPiece
@@ -105,7 +96,7 @@ class Tokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Return the pieces of a text as strings, without [CLS] and [SEP]."""
-        _check_texts([text], None)
+        check_texts([text], None)
         if self._is_bulk(len(text)):
             ids = self._load_bulk().tokenize([text]).rows[:, 0].tolist()
         else:
@@ -137,7 +128,7 @@ class Tokenizer:
         truncation: Truncation = "longest_first",
     ) -> Encodings:
         """Encode many texts, or as many pairs of texts; the arguments are those of `encode`."""
-        _check_texts(texts, pairs)
+        check_texts(texts, pairs)
         check_truncation(max_length, truncation, has_pair=pairs is not None)
         num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
         add_chunk = self._encode_bulk if self._is_bulk(num_chars) else self._encode_plain
@@ -198,30 +189,16 @@ class Tokenizer:
         max_length: int | None,
         truncation: Truncation,
     ) -> None:
-        columns, bounds = ListColumns([], [], [], [], []), [0]
-        for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
-            first = self._plain_columns(text, segment_id=0)
-            second = None if pair is None else self._plain_columns(pair, segment_id=1)
-            kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
-            _add_special(columns, self.id_of(CLS), 0)
-            for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
-                if part is not None:
-                    for column, added in zip(columns, part, strict=True):
-                        column.extend(added[:length])
-                    _add_special(columns, self.id_of(SEP), segment_id)
-            bounds.append(len(columns.ids))
+        signs = self.id_of(CLS), self.id_of(SEP)
+        columns, bounds = pair_columns(texts, pairs, self._plain_columns, signs, max_length, truncation)
         encodings.add(columns, bounds)
 
     def _plain_columns(self, text: str, segment_id: int) -> ListColumns:
         return columns_by_words(text, self._alphabet, self._wordpiece.split, segment_id=segment_id)
 
 
-def _add_special(columns: ListColumns, id: int, segment_id: int) -> None:
-    for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
-        column.append(value)
-
-
-def _check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    """Refuse what is not a list of texts, or as many pairs."""
     if isinstance(texts, str) or isinstance(pairs, str):
         raise UserError("encode_batch takes a list of texts; for one text use encode")
     for text in (*texts, *(pairs or ())):

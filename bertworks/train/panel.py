@@ -39,7 +39,7 @@ def line_of(status: Status) -> str:
     if speed := status.tokens_per_second:
         parts.append(f"{speed:,.0f} tokens/s")
     if status.seconds_left is not None:
-        parts.append(f"{_clock(status.seconds_left)} left")
+        parts.append(f"{clock(status.seconds_left)} left")
     return "; ".join(parts)
 
 
@@ -66,14 +66,14 @@ def panel_of(status: Status, columns: int) -> Text:
 
 
 def _head(status: Status, width: int) -> Text:
-    elapsed = _clock(status.elapsed_s)
+    elapsed = clock(status.elapsed_s)
     title = set_cell_size(status.about.title, min(cell_len(status.about.title), width - len(elapsed) - 2))
     gap = " " * (width - cell_len(title) - len(elapsed))
     return Text.assemble((title, "bold"), gap, (elapsed, "dim"))
 
 
 def _bar(status: Status, width: int) -> Text:
-    left = "" if status.seconds_left is None else f"{_clock(status.seconds_left)} left"
+    left = "" if status.seconds_left is None else f"{clock(status.seconds_left)} left"
     told = ""
     for part in (_progress(status), f"{status.share:.1%}", left):
         if part and len(told) + 3 + len(part) <= width - _SHORTEST_BAR:
@@ -149,7 +149,8 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Write a time as hours, minutes and seconds, and days where it is that long."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -63,13 +63,24 @@ def _single(wanted: Wanted, opened: ModelFolder[Bert], tokenizer: Tokenizer) -> 
     _check(wanted, config, tokenizer)
     net = Bert(config, wanted.heads, pooler=False)
     initialise(net, config.initializer_range, wanted.seed)
+    about = take_over(net, dict(opened.net.named_parameters()), wanted, opened.labels)
     return TaskStart(
         net=net,
         tokenizer=tokenizer,
-        about=take_over(net, dict(opened.net.named_parameters()), wanted, opened.labels),
+        about=about,
+        notes=_new_head(wanted, opened) if any(name.startswith("heads.") for name in about["drawn"]) else (),
         write=lambda folder, about: write_folder(folder, net, labels=list(wanted.task.labels), about=about),
         from_file=partial(to_ours, list(net.state_dict())),
     )
+
+
+def _new_head(wanted: Wanted, opened: ModelFolder[Bert]) -> tuple[str, ...]:
+    """Say that a head is drawn though the model has one of that kind."""
+    if wanted.is_random or not wanted.heads.keys() & opened.net.heads.keys():
+        return ()
+    theirs, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, wanted.task.labels))
+    told = f"was fine-tuned for other labels ({theirs}): its encoder is taken, the head is new ({ours})"
+    return (f"{wanted.folder} {told}",)
 
 
 def _compound(

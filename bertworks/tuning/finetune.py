@@ -28,6 +28,7 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
+from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.loop import Place, Stop
@@ -35,12 +36,14 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
+from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.objective import counts_of
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.subset import some_of
 from bertworks.tuning.task_start import AnyPath, TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
@@ -116,13 +119,37 @@ def finetune(
         raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
-    place = local_device(find_device(device))
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
-    settings = settings or settings_for(dataset.task, overrides)
+    settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
+    return tune(
+        dataset, settings, model, run,
+        is_random=init == "random", beside=beside, cache=cache, device=device, view=view, note=note,
+    )  # fmt: skip
+
+
+def tune(
+    dataset: Dataset,
+    settings: FinetuneSettings,
+    model: AnyPath,
+    run: Path,
+    *,
+    is_random: bool = False,
+    beside: AnyPath | None = None,
+    cache: AnyPath | None = None,
+    device: str = "auto",
+    view: View = unseen,
+    note: Callable[[str], None] = _log.info,
+) -> Finetuned:
+    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
+    place = local_device(find_device(device))
+    if starts_with_elmo(model, run):
+        check_elmo_settings(settings, is_random=is_random)
     start = open_task_start(
         model, run, dataset.task, kind_of(dataset.task), settings.task,
-        seed=settings.train.seed, is_random=init == "random", beside=beside,
+        seed=settings.train.seed, is_random=is_random, beside=beside,
     )  # fmt: skip
+    for line in start.notes:
+        note(line)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         if settings.task.features:
             kept = Path(cache) if cache else None
@@ -159,7 +186,7 @@ class Session:
         self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
-        examples = examples_of(dataset, TRAIN, note)
+        examples = some_of(examples_of(dataset, TRAIN, note), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
             note(f"{TRAIN}: {self.items.left_out}")
@@ -241,6 +268,8 @@ class Session:
 
     def _digest(self) -> str:
         data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
+        if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
+            data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         if self.start.features:
             start["features"] = self.start.features.cache.checksums

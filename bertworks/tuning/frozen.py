@@ -31,6 +31,7 @@ from bertworks.tuning.settings import FinetuneSettings, TaskSettings
 from bertworks.tuning.task_start import FrozenFeatures, TaskStart, Wanted, check_sizes, refuse_lm_weight, take_over
 
 FEATURES = "features"  # the cache's folder in a run
+_CELLS = FeatureConfig().lstm_cells  # the paper's
 
 
 def open_frozen(wanted: Wanted) -> TaskStart:
@@ -52,6 +53,7 @@ def open_frozen(wanted: Wanted) -> TaskStart:
         about={"drawn": [*about["drawn"], *(f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters())]},
         write=lambda folder, about: write_features(folder, net, labels=list(wanted.task.labels), about=about),
         from_file=reader_weights,
+        is_plain=True,  # an LSTM is cuDNN's or oneDNN's, in fp32, and not compiled
         reader=reader,
     )
 
@@ -69,7 +71,9 @@ def _check_start(wanted: Wanted) -> None:
 
 def _new_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> FeatureReader:
     assert settings.features is not None
-    config = FeatureConfig(features=settings.features, lstm_cells=settings.lstm_cells, lstm_dropout=settings.dropout)
+    config = FeatureConfig(
+        features=settings.features, lstm_cells=settings.cells or _CELLS, lstm_dropout=settings.dropout
+    )
     reader = FeatureReader(config, net.config, len(task.labels))
     initialise_readers(reader, seed)
     return reader

@@ -31,14 +31,15 @@ class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
     context: Context = "document"  # of tagging: what a sentence is read with; or sentence: alone
     stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
     max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
+    cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
-    lstm_cells: int = Field(default=768, ge=1, le=65_536)  # of that BiLSTM, in each direction
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
     bilstm: bool = False  # on top of the encoder, drawn from the seed

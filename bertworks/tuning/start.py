@@ -26,6 +26,7 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.bert_start import open_bert, open_compound
+from bertworks.tuning.elmo_start import open_elmo
 from bertworks.tuning.frozen import open_frozen
 from bertworks.tuning.gpt_start import open_gpt
 from bertworks.tuning.settings import TaskSettings
@@ -72,6 +73,8 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
 _OPENERS: dict[str, Callable[[Wanted], TaskStart]] = {
     "bert": open_bert,
     "compound": open_compound,
+    "elmo": open_elmo,
+    "elmo-task": open_elmo,
     "gpt": open_gpt,
 }
 
@@ -101,6 +104,7 @@ def open_task_start(
     """
     begun = latest_checkpoint(run) if run.exists() else None
     about = _begun(begun.path, source, beside) if begun else None
+    is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
@@ -119,6 +123,8 @@ def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
         return open_frozen
     if name not in _OPENERS:
         raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
+    if wanted.settings.cells and _OPENERS[name] is not open_elmo:
+        raise UserError(f"task.cells {wanted.settings.cells}: only an ELMo and task.features have them; leave it out")
     return _OPENERS[name]
 
 

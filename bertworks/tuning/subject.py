@@ -57,5 +57,5 @@ def task_subject(start: TaskStart, kind: Kind, task: Task, table: TrainedRows | 
         kinds=(task.kind, LM) if start.lm_weight else (task.kind,),
         write=write,
         from_file=from_file,
-        is_plain=start.reader is not None,  # an LSTM is cuDNN's or oneDNN's, in fp32, and not compiled
+        is_plain=start.is_plain,
     )

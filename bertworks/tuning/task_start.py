@@ -63,6 +63,8 @@ class TaskStart(NamedTuple):
         write: writes a folder's configuration and weights, given what else is known about the model.
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
+        notes: what a person should know.
+        is_plain: whether it is computed in float32 as it is written, see `Subject`.
         reader: what alone is trained, where the rest is frozen.
         features: what it reads.
     """
@@ -73,6 +75,8 @@ class TaskStart(NamedTuple):
     write: Callable[[Path, dict[str, Any]], None]
     from_file: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     lm_weight: float = 0.0
+    notes: tuple[str, ...] = ()
+    is_plain: bool = False
     reader: FeatureReader | None = None
     features: FrozenFeatures | None = None
 

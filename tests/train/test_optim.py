@@ -8,11 +8,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bertworks.errors import CorruptFile
-from bertworks.nn.baseline_config import ElmoConfig, GptConfig
+from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig, GptConfig
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import ElmoReader
 from bertworks.nn.config import BertConfig
 from bertworks.nn.elmo import Elmo
+from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import LayerNorm, Linear
 from bertworks.train.optim import Optimizer, decayed_names
@@ -20,6 +20,7 @@ from bertworks.train.settings import OptimSettings
 
 NAMES = ("adam", "adamw", "lamb")
 NUM_STEPS = 100
+ELMO_SIZES = {"vocab_size": 9, "num_filters": (2, 2), "projection_size": 4, "cell_size": 8}
 
 
 class SmallNet(nn.Module):
@@ -244,8 +245,8 @@ def test_bert_decays_matrices_and_embeddings_alone():
     [
         lambda: Bert(BertConfig(**SIZES), {"mlm": 0, "nsp": 2}),
         lambda: Gpt(GptConfig(vocab_size=9, n_embd=8, n_layer=1, n_head=2), {"classify": 2}),
-        lambda: Elmo(ElmoConfig(vocab_size=9, num_filters=(2, 2), projection_size=4, cell_size=8)),
-        lambda: ElmoReader(3, 4, 2, pairs=True, num_cells=4),
+        lambda: Elmo(ElmoConfig(**ELMO_SIZES)),
+        lambda: ElmoTasks(ElmoConfig(**ELMO_SIZES), ElmoReaderConfig(pairs=True, num_cells=4), {"classify": 2}),
     ],
 )
 def test_in_every_network_vectors_are_plain_and_matrices_decayed(make):

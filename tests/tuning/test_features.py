@@ -24,7 +24,7 @@ from bertworks.tuning.finetune import finetune
 from bertworks.tuning.settings import settings_for
 from bertworks.tuning.table7 import table7
 
-QUICK = ("optim.lr=1e-2", "task.lstm_cells=32", "task.dropout=0.02", "task.max_length=18", "train.batch_size=8",
+QUICK = ("optim.lr=1e-2", "task.cells=32", "task.dropout=0.02", "task.max_length=18", "train.batch_size=8",
          "train.epochs=4", "train.log_every=5", "train.save_every=7")  # fmt: skip
 LAST = (*QUICK, "task.features=last")
 
@@ -262,3 +262,14 @@ def test_a_random_encoder_is_drawn_once_and_goes_on(model, data, tmp_path):
     assert outcome.place.step == 20
     assert torch.equal(bw.load(tmp_path / "run", device="cpu").net.state_dict()["embeddings.token.weight"], drawn)
     assert not torch.equal(drawn, bw.load(model, device="cpu").net.state_dict()["embeddings.token.weight"])
+
+
+def test_many_runs_take_layers_but_no_table_and_no_shared_cache(bertworks, model, data, tmp_path):
+    command = ("finetune", "conll2003", "--model", model, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
+    few = [*QUICK, "train.epochs=1"]
+    for more in (("--features", "table7"), ("--features", "last", "--cache", tmp_path / "c")):
+        code, _, err = bertworks(*command, "--restarts", 2, *more, *few)
+        assert (code, "not with --features table7 or --cache" in err) == (2, True)
+    code, _, _ = bertworks(*command, "--restarts", 2, "--features", "last", *few, "--json")
+    assert code == 0
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["model_type"] == "bertworks-features"

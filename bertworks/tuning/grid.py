@@ -1,0 +1,197 @@
+"""`bertworks finetune --grid`, `--restarts`: many runs of one task, the best of them, and a table of all.
+
+Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written down in
+`grid.json`, its model becomes OUT/model if it is the best so far, and of the folder only logs and settings are kept. So
+a grid of any size takes the disk of one run and one model, and one that was killed goes on where it was, to the same
+results. The files of the task are read once.
+
+With `restart_best` the points are searched with one seed, on a part of the examples if that is asked for, and only the
+best is run with all seeds on all examples.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertworks.errors import UserError
+from bertworks.interop.sentence_folders import find_encoder
+from bertworks.locate import find_model
+from bertworks.tasks.examples import Example
+from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.task import DEV, TRAIN, Dataset
+from bertworks.train.run_folder import hold_run
+from bertworks.train.warm_start import checksums
+from bertworks.tuning.axes import points_of
+from bertworks.tuning.elmo_start import usual_for
+from bertworks.tuning.finetune import Init, tune
+from bertworks.tuning.grid_record import Record
+from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
+from bertworks.tuning.grid_table import grid_text
+from bertworks.tuning.start import examples_of, find_data
+from bertworks.tuning.task_start import AnyPath
+
+_MOST_RESTARTS = 1_000
+_log = logging.getLogger(__name__)
+
+
+class GridOutcome(NamedTuple):
+    """What came of a grid; as text it is a table.
+
+    Attributes:
+        results: what `grid.json` holds: points with mean and spread, runs, the best, minutes.
+        signal: that ended it before it was through, if one did.
+    """
+
+    results: dict[str, Any]
+    signal: int = 0
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether there were runs and not one came to its end."""
+        return bool(self.results["runs"]) and self.results["failed"] == len(self.results["runs"])
+
+    def __str__(self) -> str:
+        return grid_text(self.results)
+
+
+class GridPlan(NamedTuple):
+    """Which runs are made.
+
+    Attributes:
+        grid: whether batch size, rate and epochs that are not said take the paper's ranges, and lists are axes.
+        restarts: how many seeds each point is run with, from `train.seed` on.
+        restart_best: run each point with one seed first, and only the best with all of them.
+        search_examples: with `restart_best`, how many examples the first runs see; 0: all.
+    """
+
+    grid: bool = True
+    restarts: int = 1
+    restart_best: bool = False
+    search_examples: int = 0
+
+    def check(self) -> None:
+        """Raise UserError for what does not go together."""
+        if not 1 <= self.restarts <= _MOST_RESTARTS:
+            raise UserError(f"--restarts {self.restarts} is not possible; choose 1 to {_MOST_RESTARTS:,}")
+        if self.restart_best and not self.grid:
+            raise UserError("--restart-best is for a search over settings; give --grid too")
+        if self.search_examples < 0 or (self.search_examples and not self.restart_best):
+            raise UserError(
+                f"--search-examples {self.search_examples}: so many examples a search sees before its best point is "
+                "run on all of them; give a number above 0, with --grid and --restart-best"
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UserError("a grid is run by one process; start it without torchrun")
+
+
+_PAPERS_GRID = GridPlan()
+
+
+def finetune_grid(
+    task: str,
+    *,
+    model: AnyPath,
+    out: AnyPath,
+    data: AnyPath | None = None,
+    train: AnyPath | None = None,
+    dev: AnyPath | None = None,
+    columns: Columns | None = None,
+    overrides: Sequence[str] = (),
+    plan: GridPlan = _PAPERS_GRID,
+    init: Init = "model",
+    beside: AnyPath | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    views: Views = unwatched,
+    note: Callable[[str], None] = _log.info,
+) -> GridOutcome:
+    """Fine-tune a model with many settings or seeds and keep the best.
+
+    Args:
+        task: a benchmark's name, or a kind of task on your own files.
+        model: a model folder, a run folder, or a name in the local cache.
+        out: the grid's folder; new or empty unless `resume`.
+        data: the folder with a benchmark's files.
+        train: your own file to learn from.
+        dev: your own file to measure on.
+        columns: of your own files.
+        overrides: `section.key=value`, or `section.key=value,value,...` for an axis.
+        plan: which runs are made; every point of the paper's ranges with one seed if it is not said.
+        init: whether the model's weights are taken, or only its sizes and vocabulary.
+        beside: a second BERT that reads the same texts.
+        resume: go on; runs that are finished are not made again, those that failed are.
+        device: where to train.
+        views: gives what shows a person how a run goes.
+        note: is told what a person wants to know, and how each run ended.
+    """
+    plan.check()
+    folder = Path(out)
+    if not resume and folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+    if init not in ("model", "random"):
+        raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
+    sources = [source for source in (model, beside) if source is not None]
+    weights = [item for source in sources for item in sorted(checksums(find_encoder(find_model(source))).items())]
+    dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
+    points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
+    examples = {split: examples_of(dataset, split, note) for split in (TRAIN, DEV)}
+    about = _about(dataset, examples, {"model": _digest(weights), "init": init})
+    limit = plan.search_examples if plan.search_examples < about["examples"] else 0
+    start = partial(
+        tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device
+    )
+    with hold_run(folder):
+        runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
+        if plan.restart_best:
+            signal = runs.run_best(points, plan.restarts, limit)
+        else:
+            signal = runs.run_all(points, plan.restarts)
+        return GridOutcome(runs.write(), signal)
+
+
+def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:
+    """Return a dataset whose splits are these examples, read already."""
+
+    def kept(some: list[Example], *_: Any) -> Iterator[Example]:
+        return iter(some)
+
+    found = {split: dataset.found[split]._replace(read=partial(kept, some)) for split, some in examples.items()}
+    return replace(dataset, found=found, chosen={})
+
+
+def _about(dataset: Dataset, examples: dict[str, list[Example]], start: dict[str, str]) -> dict[str, Any]:
+    """Return what all runs of a grid have in common."""
+    return {
+        "task": dataset.task.name,
+        "title": dataset.task.title,
+        "metric": dataset.task.metrics[0],
+        "examples": len(examples[TRAIN]),
+        "data": _digest(example for some in examples.values() for example in some),
+        **start,
+        "notes": list(dataset.notes),
+    }
+
+
+def _digest(rows: Iterable[Sequence[Any]]) -> str:
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(json.dumps(row).encode() + b"\n")
+    return found.hexdigest()
+
+
+def _told_once(note: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a note that says nothing twice: what is said of files and the model is the same in every run."""
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            note(text)
+
+    return tell
