@@ -108,9 +108,11 @@ def open_task_start(
     sources = [source] if beside is None else [source, beside]
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
-    is_drawn = is_random and not begun
-    wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_drawn)
-    start = _opener(wanted)(wanted)
+    wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_random)
+    if settings.features:  # whose encoder is not trained, so that a checkpoint gives its weights here or never
+        start = open_frozen(wanted._replace(is_random=is_random and not begun))
+    else:
+        start = _opener(wanted)(wanted)
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}
         about |= start.about | ({} if beside is None else {"with": os.fspath(beside)})
@@ -119,8 +121,6 @@ def open_task_start(
 
 def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
     name = kind_of_model(wanted.folder)
-    if wanted.settings.features:
-        return open_frozen
     if name not in _OPENERS:
         raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
     if wanted.settings.cells and _OPENERS[name] is not open_elmo:
