@@ -22,9 +22,9 @@ from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
 from bertworks.tasks.answers import Answered
-from bertworks.tasks.evaluation import score_items
+from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import Example, SpanExample, TagExample, TextExample
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.items import Cut, Items, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
     said = about.get("task", {})
     if not isinstance(said, dict):
         raise CorruptFile(f"the model's {OWN_FILE} says that its task is {str(said)[:40]!r}, not an object")
-    kind = said.get("kind") or _kind_by_head(net)
+    kind = said.get("kind") or _kind_by_head(net, about.get("problem"))
     score_range = said.get("score_range")
     return Task(
         name=str(said.get("name", kind)),
@@ -71,9 +71,12 @@ def stated_cut(about: Mapping[str, Any], usual_length: int, max_length: int) -> 
     return cut._replace(max_length=min(cut.max_length, max_length))
 
 
-def _kind_by_head(net: Bert) -> Kind:
+def _kind_by_head(net: Bert, problem: Any) -> Kind:
+    """Tell the kind of task by the head; of texts, by what config.json calls the problem, if it does."""
     if "classify" in net.heads:
-        return "regress" if _num_outputs(net) == 1 else "classify"
+        if problem == "regress" and _num_outputs(net) > 1:
+            raise UserError(f"the model predicts {_num_outputs(net)} numbers for a text; only one can be used here")
+        return cast(Kind, problem) if isinstance(problem, str) else "regress" if _num_outputs(net) == 1 else "classify"
     for head, kind in _KINDS.items():
         if head in net.heads:
             return kind
@@ -104,18 +107,36 @@ class Predictor:
         self.net, self.tokenizer, self.task, self.cut, self.laying = net, tokenizer, task, cut, laying
         self.is_told = is_told
 
+    def score(self, examples: Sequence[Example], task: Task) -> tuple[Items, Scored]:
+        """Return what the network reads of the examples of a task, and its scores."""
+        kind = kind_of(task)
+        items = kind.encode(examples, self.tokenizer, task, self.cut)
+        return items, score_items(self.net, kind, items, self.laying)
+
     def results(self, examples: Iterable[Example]) -> Iterator[Result]:
-        """Yield a result for each example, some thousands of them computed together."""
-        kind = kind_of(self.task)
-        source = iter(examples)
-        while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
-            items = kind.encode(some, self.tokenizer, self.task, self.cut)
-            rows = score_items(self.net, kind, items, self.laying).rows
-            if self.task.kind in _OF_ITEM:
-                yield from (_OF_ITEM[self.task.kind](row, self.task) for row in rows)
-            else:
-                found = zip(some, kind.decode(some, items, rows, self.task), strict=True)
-                yield from (_OF_EXAMPLE[self.task.kind](example, said, self.task) for example, said in found)
+        """Yield a result for each example."""
+
+        def score(some: Sequence[Example]) -> tuple[Items, Sequence[NDArray[np.float32]]]:
+            items, scored = self.score(some, self.task)
+            return items, scored.rows
+
+        return results_by(score, self.task, examples)
+
+
+def results_by(
+    score: Callable[[Sequence[Example]], tuple[Items, Sequence[NDArray[np.float32]]]],
+    task: Task,
+    examples: Iterable[Example],
+) -> Iterator[Result]:
+    """Yield a result for each example, some thousands of them computed together."""
+    kind, source = kind_of(task), iter(examples)
+    while some := list(itertools.islice(source, _EXAMPLES_AT_ONCE)):
+        items, rows = score(some)
+        if task.kind in _OF_ITEM:
+            yield from (_OF_ITEM[task.kind](row, task) for row in rows)
+        else:
+            found = zip(some, kind.decode(some, items, rows, task), strict=True)
+            yield from (_OF_EXAMPLE[task.kind](example, said, task) for example, said in found)
 
 
 def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:

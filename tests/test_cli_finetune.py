@@ -61,7 +61,7 @@ def test_a_benchmark_is_learnt_from_its_own_files(bertworks, model, tmp_path):
     assert bertworks(*command)[0] == 0
     code, out, _ = bertworks("evaluate", run, "--task", "sst2", "--data", tmp_path, "--json")
     assert code == 0
-    assert set(json.loads(out)) == {"accuracy", "loss"}
+    assert {"accuracy", "loss"} < set(json.loads(out))
     assert bw.load(run).about["task"]["name"] == "sst2"
 
 

@@ -69,10 +69,21 @@ def recipe(**changes):
 
 def files_of(run):
     """All that must be the same when the same training is done: not the timing and what shows it."""
-    timed = ("timing.jsonl", "report.html", ".lock")
+    timed = ("timing.jsonl", "starts.jsonl", "report.html", ".lock")
     kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
     kept = [path for path in kept if path.parent.name != "tensorboard"]
-    return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
+    return {path.relative_to(run).as_posix(): _untimed(path, path.read_bytes()) for path in kept}
+
+
+def _untimed(path, content):
+    """What a file says but for what the run cost: a fine-tuned model tells that."""
+    if path.parent.name == "model" and path.name == "bertworks.json":
+        about = json.loads(content)
+        cost = {name: about["provenance"].pop(name, None) for name in ("minutes", "device")}
+        return json.dumps(about).encode() if cost["device"] else content
+    if path.parent.name == "model" and path.name == "manifest.json":
+        return json.dumps(json.loads(content)["files"] | {"bertworks.json": None}).encode()
+    return content
 
 
 def lines_of(run, name="metrics.jsonl"):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,14 @@ from bertworks.cli.options import (
     print_json,
 )
 
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Model folders, run folders, or names in the local Hugging Face cache."),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
+]
 _INTERRUPT = 2  # Ctrl-C; the run is saved all the same
 
 
@@ -45,6 +54,7 @@ def finetune(
     data: Annotated[str | None, typer.Option(help="The folder with the task's files.")] = None,
     train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
     dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
+    column: ColumnOption = None,
     init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
     beside: Annotated[
         str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
@@ -65,10 +75,13 @@ def finetune(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    from bertworks.tasks.named_columns import named_columns
+
+    columns = named_columns(task, column or []) if task != "glue" else None
     given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
     if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
         asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
-        files = {"data": data, "train": train, "dev": dev}
+        files = {"data": data, "train": train, "dev": dev, "columns": columns}
         refuse_together(features, cache)
         many = {"model": model, "overrides": given, "init": init, "beside": beside}
         run_many(asked, files, **many, resume=resume, device=device)
@@ -84,6 +97,7 @@ def finetune(
             "data": data,
             "train": train,
             "dev": dev,
+            "columns": columns,
             "overrides": given,
             "init": init,
             "beside": beside,
@@ -123,40 +137,73 @@ def _or_null(value: float) -> float | None:
 
 
 def evaluate(
-    model: ModelArgument,
+    models: ModelsArgument,
     task: Annotated[str, typer.Option(help="A task of `bertworks tasks`, or a kind of task for a file of your own.")],
     data: Annotated[str, typer.Option(help="The folder with the task's files, or your own file.")],
     split: Annotated[str, typer.Option(help="Which split: dev, test, dev-mismatched, ...")] = "dev",
+    column: ColumnOption = None,
+    wrong: Annotated[
+        str | None, typer.Option(help="Write what was predicted wrongly, the surest first: .jsonl, .csv or .tsv.")
+    ] = None,
+    predictions: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write all predictions as the benchmark's makers read them.")
+    ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a fine-tuned model."""
-    from bertworks.prediction_files import measure_model
+    """Measure a fine-tuned model, or several together: their mean."""
+    from bertworks.measuring import check_outputs, measure_models, training_cost, write_outputs
+    from bertworks.tasks.named_columns import named_columns
 
-    metrics, notes = measure_model(_load(model, device, dtype), task, data, split)
+    started = time.monotonic()
+    columns = named_columns(task, column or [])
+    check_outputs(task, split, wrong, predictions)
+    opened, ensemble = _load_all(models, device, dtype)
+    measured = measure_models(
+        ensemble, task, data, split, columns, needs_labels=predictions is None or wrong is not None
+    )
+    written = write_outputs(measured, wrong, predictions)
+    cost = {**training_cost(opened), "seconds": round(time.monotonic() - started, 2)}
     if as_json:
-        print_json({name: _or_null(value) for name, value in metrics.items()})
+        metrics = {name: _or_null(value) for name, value in measured.metrics.items()}
+        parts = measured.breakdown.as_json() if measured.breakdown else {}
+        print_json(metrics | parts | {"examples": len(measured.examples)} | cost)
         return
-    for note in notes:
+    from bertworks.score_tables import breakdown_text, metrics_text
+
+    for note in (*measured.notes, *written, _said_cost(len(measured.examples), cost)):
         typer.echo(note, err=True)
-    for name, value in metrics.items():
-        typer.echo(f"{name:<12} {value:.4f}")
+    typer.echo(metrics_text(measured.metrics), nl=False)
+    if measured.breakdown:
+        typer.echo("\n" + breakdown_text(measured.breakdown), nl=False)
+
+
+def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:
+    trained = (
+        f"; fine-tuning took {cost['minutes']:.1f} minutes on {cost['device']}" if cost["minutes"] is not None else ""
+    )
+    return f"{num_examples:,} examples in {cost['seconds']:.1f} s{trained}"
 
 
 def predict(
-    model: ModelArgument,
+    models: ModelsArgument,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="A file: .csv, .tsv, .jsonl, .json or .parquet.")],
     out: Annotated[str, typer.Option(help="The file to write: .csv, .tsv or .jsonl (with the scores of all labels).")],
+    column: ColumnOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
 ) -> None:
-    """Predict for every row of a file, of any size."""
-    from bertworks.files import check_can_write
+    """Predict for every row of a file, of any size; several models predict together."""
     from bertworks.prediction_files import write_predictions
+    from bertworks.row_files import check_row_file
+    from bertworks.tasks.named_columns import named_columns
 
-    check_can_write(out)
-    count = write_predictions(_load(model, device, dtype), source, out)
+    check_row_file(out)
+    _, ensemble = _load_all(models, device, dtype)
+    count, notes = write_predictions(ensemble, source, out, named_columns(ensemble.task.kind, column or []))
+    for note in notes:
+        typer.echo(note, err=True)
     typer.echo(f"{out}: {count:,} predictions", err=True)
 
 
@@ -200,6 +247,13 @@ def choose(
         return
     for ending, score in sorted(zip(endings, result["scores"], strict=True), key=lambda pair: -pair[1]):
         typer.echo(f"{score:6.1%}  {ending}")
+
+
+def _load_all(models: Sequence[str], device: str, dtype: str) -> tuple[list[Any], Any]:
+    from bertworks.ensemble import Ensemble
+
+    opened = [_load(model, device, dtype) for model in models]
+    return opened, Ensemble(opened, models)
 
 
 def _load(model: str, device: str, dtype: str) -> Any:

@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     as_json: bool
 
 
-def run_many(asked: Asked, files: dict[str, str | None], **options: Any) -> None:
+def run_many(asked: Asked, files: dict[str, Any], **options: Any) -> None:
     """Make the runs, print a table or JSON, and end with 130 after Ctrl-C, with 1 if all runs failed."""
     from bertworks.train.view import training_view
     from bertworks.tuning.grid import GridPlan
@@ -71,7 +71,7 @@ def run_many(asked: Asked, files: dict[str, str | None], **options: Any) -> None
         raise typer.Exit(1)
 
 
-def _glue(asked: Asked, files: dict[str, str | None], options: dict[str, Any]) -> Any:
+def _glue(asked: Asked, files: dict[str, Any], options: dict[str, Any]) -> Any:
     from bertworks.tuning.glue import finetune_glue
 
     if files["data"] is None or files["train"] or files["dev"]:
@@ -79,9 +79,9 @@ def _glue(asked: Asked, files: dict[str, str | None], options: dict[str, Any]) -
     return finetune_glue(data=files["data"], from_mnli=asked.from_mnli, **options)
 
 
-def _grid(asked: Asked, files: dict[str, str | None], options: dict[str, Any]) -> Any:
+def _grid(asked: Asked, files: dict[str, Any], options: dict[str, Any]) -> Any:
     from bertworks.tuning.grid import finetune_grid
 
     if asked.from_mnli:
         raise UserError("--from-mnli is for `bertworks finetune glue`; for a single task give its model: --model RUN")
-    return finetune_grid(asked.task, data=files["data"], train=files["train"], dev=files["dev"], **options)
+    return finetune_grid(asked.task, **files, **options)

@@ -118,5 +118,7 @@ def report(
 ) -> None:
     """Write a run's report, a page with its curves and samples, anew."""
     from bertworks.train.report import write_report
+    from bertworks.tuning.report import is_finetuned, write_finetune_report
 
-    typer.echo(f"{write_report(run, out)}: open it in a browser", err=True)
+    write = write_finetune_report if is_finetuned(run) else write_report
+    typer.echo(f"{write(run, out)}: open it in a browser", err=True)

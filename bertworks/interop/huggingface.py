@@ -19,8 +19,10 @@ from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
+    problem_type,
     read_about,
     stated_labels,
+    stated_problem,
     values_for,
     write_description,
     wrong_labels,
@@ -54,6 +56,7 @@ def read_folder(folder: Path) -> ModelFolder[Bert]:
     """Open a BERT folder: build what its tensors say, with its weights as they lie in the file."""
     raw = read_json(folder / CONFIG_FILE)
     about = read_about(folder)
+    about |= {} if "task" in about else stated_problem(raw)
     config = read_config(raw, about, folder / CONFIG_FILE)
     tensors = by_modern_names(read_tensors(folder, read_weights), folder)
     heads, labels = _heads(raw, about, tensors, folder), labels_of(raw)
@@ -183,6 +186,7 @@ def write_folder(
     write_weights(folder / WEIGHTS_FILE, tensors)
     config = config_json(net.config, _ARCHITECTURES.get(heads, "BertModel"))
     config |= stated_labels(labels or [], _num_labels(net))
+    config |= problem_type(about or {}) if heads == ("classify",) else {}
     write_description(folder, config, _own(net, about or {}))
 
 

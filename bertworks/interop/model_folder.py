@@ -11,6 +11,11 @@ from bertworks.config import Settings
 from bertworks.files import atomic_write
 from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, read_json
 
+_PROBLEM_TYPES = {
+    "classify": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regress": "regression",
+}
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -77,6 +82,20 @@ def stated_labels(labels: list[str], num_labels: int | None) -> dict[str, Any]:
             "label2id": {label: number for number, label in enumerate(labels)},
         }
     return {} if num_labels is None else {"num_labels": num_labels}
+
+
+def stated_problem(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what kind of task a config.json says that its classifier is for, as bertworks.json has it."""
+    kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
+    kind = kinds.get(str(raw.get("problem_type")))
+    return {"problem": kind} if kind else {}
+
+
+def problem_type(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.json says of a classifier's task, by which transformers chooses the loss."""
+    task = about.get("task")
+    kind = task.get("kind") if isinstance(task, dict) else about.get("problem")
+    return {"problem_type": _PROBLEM_TYPES[kind]} if kind in _PROBLEM_TYPES else {}
 
 
 def write_description(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:

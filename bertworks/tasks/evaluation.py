@@ -29,6 +29,7 @@ class Evaluated(NamedTuple):
 
     predictions: list[Any]
     metrics: dict[str, float]
+    rows: list[NDArray[np.float32]]  # the scores of every item
 
 
 class Scored(NamedTuple):
@@ -77,4 +78,4 @@ def evaluate(
     """Measure a network in evaluation mode on examples whose labels are known."""
     scored = score_items(net, kind, items, laying)
     predictions = kind.decode(examples, items, scored.rows, task)
-    return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss})
+    return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss}, scored.rows)

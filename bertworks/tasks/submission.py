@@ -34,6 +34,44 @@ _NO_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 _READABLE_FILE = 0o100644 << 16
 
 
+def check_submission(task: Task, split: str) -> None:
+    """Refuse, before any work, a benchmark whose makers read no results for a split."""
+    if task.kind in ("answer", "tag") or (task.name, split) in GLUE_FILES:
+        return
+    splits = [f"--split {name}" for title, name in GLUE_FILES if title == task.name]
+    raise UserError(
+        f"{task.title}'s makers read no predictions for its {split} split"
+        f"{'; ask for ' + ' or '.join(splits) if splits else ''}"
+    )
+
+
+def write_submission(
+    folder: Path, task: Task, split: str, examples: Sequence[Any], predictions: Sequence[Any]
+) -> list[Path]:
+    """Write predictions into a folder as the benchmark's makers read them; return the files.
+
+    Args:
+        folder: where to write.
+        task: a benchmark.
+        split: which of its sets.
+        examples: of that split.
+        predictions: what a kind's `decode` gives for each.
+    """
+    if task.kind == "answer":
+        from bertworks.tasks.answers import (
+            null_odds_of,
+            predictions_of,
+        )  # with numpy, which a list of tasks does without
+
+        odds = null_odds_of(examples, predictions) if task.has_impossible else None
+        return write_answers(folder, predictions_of(examples, predictions), odds)
+    if task.kind == "tag":
+        path = folder / f"{task.name}-{split}.txt"
+        write_conll(path, examples, predictions)
+        return [path]
+    return [write_glue(folder, task, split, [example.id for example in examples], predictions)]
+
+
 def write_glue(folder: Path, task: Task, split: str, ids: Sequence[str], predictions: Sequence[str | float]) -> Path:
     """Write a test set's predictions under the name and in the words that GLUE's server wants; return the file.
 
@@ -80,14 +118,15 @@ def write_answers(
     predictions: Mapping[str, str],
     no_answer_scores: Mapping[str, float] | None = None,
     best: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-) -> None:
+) -> list[Path]:
     """Write `predictions.json`, and where given `null_odds.json` and `nbest_predictions.json`, by question id."""
-    files = {"predictions": predictions, "null_odds": no_answer_scores, "nbest_predictions": best}
-    for name, content in files.items():
-        if content is not None:
-            with atomic_write(folder / f"{name}.json") as stream:
-                json.dump(dict(content), stream, ensure_ascii=False, indent=1, allow_nan=False)
-                stream.write("\n")
+    given = {"predictions": predictions, "null_odds": no_answer_scores, "nbest_predictions": best}
+    files = {folder / f"{name}.json": content for name, content in given.items() if content is not None}
+    for path, content in files.items():
+        with atomic_write(path) as stream:
+            json.dump(dict(content), stream, ensure_ascii=False, indent=1, allow_nan=False)
+            stream.write("\n")
+    return list(files)
 
 
 def write_conll(path: Path, examples: Iterable[TagExample], predicted: Iterable[Sequence[str]]) -> None:

@@ -5,14 +5,12 @@ again whenever it is asked for. All that comes from files is escaped. `sample_pa
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from string import Template
 
-from bertworks import __version__
-from bertworks.chart import Curve, chart, chart_style
+from bertworks.chart import Curve, chart
 from bertworks.files import atomic_write
-from bertworks.page_files import content_hash, escaped, page_file
+from bertworks.report_parts import filled_page, tile
 from bertworks.train.run_facts import KINDS, Run, facts_of, median_speed, points_of, read_run
 from bertworks.train.sample_page import samples_section
 
@@ -31,18 +29,15 @@ def write_report(run: str | Path, out: str | Path | None = None) -> Path:
 
 def report_page(run: Run) -> str:
     """Return the page's text, to be written as UTF-8."""
-    style = page_file("report", "style.css") + chart_style()
-    return Template(page_file("report", "page.html")).substitute(
-        title=escaped(run.name),
-        summary=escaped(_summary(run)),
-        tiles="".join(_tiles(run)),
-        charts="".join(_charts(run)),
-        facts="".join(_table(title, rows) for title, rows in facts_of(run).items()),
+    return filled_page(
+        kind="Pre-training",
+        title=run.name,
+        summary=_summary(run),
+        tiles=_tiles(run),
+        charts=_charts(run),
+        facts=facts_of(run),
         samples=samples_section(run.samples),
-        recipe=escaped(run.recipe_text),
-        version=escaped(__version__),
-        style=style,
-        style_hash=content_hash(style),
+        recipe=run.recipe_text,
     )
 
 
@@ -63,13 +58,13 @@ def _tiles(run: Run) -> Iterable[str]:
     for kind in run.kinds:
         name, accuracy, loss = KINDS[kind], last.get(f"{kind}_accuracy"), last.get(f"{kind}_loss")
         if accuracy is not None:
-            yield _tile(f"{name} accuracy, {where}", f"{accuracy:.1%}", _accuracy_note(run, kind))
+            yield tile(f"{name} accuracy, {where}", f"{accuracy:.1%}", _accuracy_note(run, kind))
         if kind != "nsp" and loss is not None and loss < _LARGEST_LOSS:
-            yield _tile(f"{name} perplexity, {where}", _perplexity(loss), f"loss {loss:.3f}")
+            yield tile(f"{name} perplexity, {where}", _perplexity(loss), f"loss {loss:.3f}")
     if (loss := last.get("loss")) is not None:
-        yield _tile(f"Loss, {where}", f"{loss:.3f}", "of all tasks together" if len(run.kinds) > 1 else "")
+        yield tile(f"Loss, {where}", f"{loss:.3f}", "of all tasks together" if len(run.kinds) > 1 else "")
     if speed := median_speed(run):
-        yield _tile("Tokens a second", f"{speed:,.0f}", "the median")
+        yield tile("Tokens a second", f"{speed:,.0f}", "the median")
 
 
 def _accuracy_note(run: Run, kind: str) -> str:
@@ -82,13 +77,6 @@ def _accuracy_note(run: Run, kind: str) -> str:
 
 def _perplexity(loss: float) -> str:
     return f"{math.exp(loss):,.1f}" if loss < math.log(1_000) else f"{math.exp(loss):,.0f}"
-
-
-def _tile(name: str, value: str, beside: str) -> str:
-    return (
-        f'<div class="tile"><p class="name">{escaped(name)}</p><p class="value">{escaped(value)}</p>'
-        f'<p class="beside">{escaped(beside)}</p></div>'
-    )
 
 
 def _charts(run: Run) -> Iterable[str]:
@@ -106,8 +94,3 @@ def _both(run: Run, name: str) -> list[Curve]:
         Curve("training", points_of(run.training, name)),
         Curve("held out", points_of(run.holdout, f"holdout_{name}")),
     ]
-
-
-def _table(title: str, rows: Mapping[str, str]) -> str:
-    lines = (f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(value)}</td></tr>' for name, value in rows.items())
-    return f"<table><caption>{escaped(title)}</caption><tbody>{''.join(lines)}</tbody></table>"

@@ -51,7 +51,7 @@ def read_run(folder: Path) -> Run:
     if not (folder / RECIPE_FILE).is_file():
         raise UserError(f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain`")
     metrics = read_log(folder / METRICS_FILE)
-    config, num_parameters = _newest_model(folder)
+    config, num_parameters = newest_model(folder)
     return Run(
         name=folder.absolute().name,
         recipe=load_recipe(str(folder / RECIPE_FILE)),
@@ -65,7 +65,7 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _newest_model(folder: Path) -> tuple[Mapping[str, Any] | None, int | None]:
+def newest_model(folder: Path) -> tuple[Mapping[str, Any] | None, int | None]:
     """Return the configuration and the number of parameters of the model, or of the last checkpoint."""
     checkpoints = sorted((folder / CHECKPOINTS).glob("step-*"), key=lambda path: (len(path.name), path.name))
     for model in (folder / MODEL, *reversed(checkpoints)):
@@ -134,7 +134,7 @@ def _training_facts(run: Run) -> dict[str, str]:
         "seed": f"{train.seed}",
     }
     if run.timing:
-        facts["time in training"] = _duration(training_seconds(run.timing))
+        facts["time in training"] = duration(training_seconds(run.timing))
     if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
         facts["most memory"] = f"{memory / 1e9:,.2f} GB"
     return facts
@@ -147,6 +147,7 @@ def training_seconds(timing: Sequence[Line]) -> float:
     return sum(ends) + (seconds[-1] if seconds else 0.0)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Write a time for a person."""
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours:,} h {rest // 60:02} min" if hours else f"{rest // 60} min {rest % 60:02} s"

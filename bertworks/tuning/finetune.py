@@ -10,7 +10,8 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,10 +37,13 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter, hold_run
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View, unseen
+from bertworks.tuning.cost import Clock, state_cost
+from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.objective import counts_of
+from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings, settings_for
 from bertworks.tuning.start import examples_of, find_data, open_task_start
 from bertworks.tuning.subject import freeze, rate_scales, task_subject
@@ -61,7 +65,7 @@ class Finetuned(NamedTuple):
         metrics: all that was measured then.
         place: where the run ended.
         reason: why: steps, minutes, early, signal, ...
-        minutes: of training on the device, of this start.
+        minutes: for which the run held its device, over all of its starts; of several devices together.
         signal: that ended it, if one did.
     """
 
@@ -186,11 +190,17 @@ class Session:
         self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
-        examples = some_of(examples_of(dataset, TRAIN, note), settings.task.max_examples)
+        self.notes = list(dataset.notes)
+
+        def noted(text: str) -> None:
+            self.notes.append(text)
+            note(text)
+
+        examples = some_of(examples_of(dataset, TRAIN, noted), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
-            note(f"{TRAIN}: {self.items.left_out}")
-        self.dev: list[Example] = examples_of(dataset, DEV, note)
+            noted(f"{TRAIN}: {self.items.left_out}")
+        self.dev: list[Example] = examples_of(dataset, DEV, noted)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
         scales = rate_scales(start.net, settings.task.layer_decay)
@@ -208,6 +218,7 @@ class Session:
             self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
         )
         self.best: Best | None = None
+        self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
 
@@ -231,7 +242,8 @@ class Session:
 
     def run(self) -> Finetuned:
         """Train from the newest checkpoint, or from the start; the best model is published on the way."""
-        outcome = self.engine.run(self._duties())
+        with closing(self.clock):
+            outcome = self.engine.run(self._duties())
         best = self.best or Best(0, {})
         metric = self.task.metrics[0]
         return Finetuned(
@@ -241,7 +253,7 @@ class Session:
             metrics=best.metrics,
             place=outcome.place,
             reason=outcome.reason,
-            minutes=outcome.place.seconds / 60,
+            minutes=self.clock.minutes,
             signal=outcome.signal,
         )
 
@@ -253,7 +265,7 @@ class Session:
             digest=self._digest(),
             batches=self.feed.batches,
             rate=lambda place: learning_rate(settings.optim, place.step, settings.train.max_steps),
-            report=self.engine.report,
+            report=self._report,
             evaluate=self._evaluate,
             evaluates_at=self._evaluates_at,
             writer=lambda place: self._writer(place, self.engine.metrics),
@@ -275,6 +287,14 @@ class Session:
             start["features"] = self.start.features.cache.checksums
         return digest_with(self.settings, {"data": data, "start": start})
 
+    def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
+        self.engine.report(place, gathered)
+        self._note_time(place)
+
+    def _note_time(self, place: Place) -> None:
+        with self.engine.refusable():
+            self.clock.note(place.step)
+
     def _evaluates_at(self, place: Place) -> bool:
         every = self.settings.train.eval_every
         return place.step % self.feed.steps_per_epoch == 0 or bool(every and place.step % every == 0)
@@ -283,16 +303,20 @@ class Session:
         """Measure the dev set; a better model than before becomes that of the run."""
         laying = Laying(self.device, self.engine.flash)
         with self.table.whole() if self.table else nullcontext():
-            found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying).metrics
-        told = (*self.task.metrics, "threshold", "loss")
-        defined = {name: found[name] for name in told if name in found and not math.isnan(found[name])}
+            found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying)
+        told = [name for name in (*self.task.metrics, "threshold", "loss") if name in found.metrics]
+        defined = {name: found.metrics[name] for name in told if not math.isnan(found.metrics[name])}
         metrics = {f"dev_{name}": value for name, value in defined.items()}
         if self._is_better(defined):
             self.best = Best(place.step, defined)
             with self.engine.refusable():
-                self.engine.publish(self._writer(place, metrics))
+                self.engine.publish(self._writer(place, metrics, self.clock.cost()))
+                if self.engine.ranks.is_first:
+                    task = replace(self.task, threshold=defined.get("threshold"))
+                    write_dev(self.engine.folder, task, place.step, defined, self.dev, found)
         elif self.best:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
+        self._note_time(place)
         return metrics
 
     def _measured(self) -> Any:
@@ -319,7 +343,7 @@ class Session:
         if self.table:
             self.table.restore(tensors)
 
-    def _writer(self, place: Place, metrics: Mapping[str, float]) -> ModelWriter:
+    def _writer(self, place: Place, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None) -> ModelWriter:
         about = {
             "task": {
                 "name": self.task.name,
@@ -335,7 +359,8 @@ class Session:
                 "start": self.start.about,
                 "steps": place.step,
                 "examples": len(self.items),
-                "notes": list(self.dataset.notes),
+                "notes": self.notes,
+                **(cost or {}),
             },
         }
 
@@ -354,8 +379,16 @@ class Session:
             return {"units": self.task.units}
         return {"threshold": self.best.metrics["threshold"]} if self.best and self.task.has_impossible else {}
 
-    def _finish(self, _: Stop) -> None:
-        """Do nothing: the best model has been published when it was measured."""
+    def _finish(self, stop: Stop) -> None:
+        """Tell the best model, which has been published when it was measured, what the whole run has cost."""
+        self._note_time(stop.place)
+        if not self.engine.record:
+            return
+        try:  # a run is not failed for this
+            state_cost(self.engine.folder, self.clock.cost())
+            write_finetune_report(self.engine.folder)
+        except UserError as error:
+            _log.warning("the run's cost or its report is not written: %s", error)
 
 
 def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:

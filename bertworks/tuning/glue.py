@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertworks.ensemble import Ensemble
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.locate import find_model
+from bertworks.measuring import measure_models
 from bertworks.model import Model, load
-from bertworks.prediction_files import measure_model
 from bertworks.tasks.glue import MNLI, MRPC, RTE, STSB
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
 from bertworks.train.run_folder import hold_run
@@ -199,7 +200,9 @@ class Session:
         measured = {DEV: score}
         for split in (MISMATCHED, GOLD):
             if split in self.datasets[task.name].found:
-                found = measure_model(model, task.name, self.data, split)[0][task.metrics[0]]
+                found = measure_models(Ensemble([model], [task.name]), task.name, self.data, split).metrics[
+                    task.metrics[0]
+                ]
                 measured[split] = None if math.isnan(found) else found
         predicted = write_tests(folder, model, self.datasets[task.name])
         if task is MNLI:

@@ -6,10 +6,20 @@ import zipfile
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.conll import read_conll
-from bertworks.tasks.examples import Skipped
-from bertworks.tasks.registry import TASKS
-from bertworks.tasks.submission import GLUE_FILES, write_answers, write_conll, write_glue, zip_glue
+from bertworks.tasks.answers import Answered, Guess
+from bertworks.tasks.conll import CONLL2003, read_conll
+from bertworks.tasks.examples import Skipped, SpanExample
+from bertworks.tasks.registry import TASKS, find_task
+from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.submission import (
+    GLUE_FILES,
+    check_submission,
+    write_answers,
+    write_conll,
+    write_glue,
+    write_submission,
+    zip_glue,
+)
 
 SERVER_NAMES = {
     "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",
@@ -104,3 +114,32 @@ def test_words_without_right_tags_are_written_with_the_predicted_ones(tmp_path, 
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         write_answers(tmp_path / "none", {})
+
+
+def test_answers_go_from_guesses_to_the_files_of_the_official_script(tmp_path):
+    examples = [SpanExample(name, "who?", "Ada and Bo", (), False) for name in ("q1", "q2")]
+    answered = [Answered([Guess("Ada", 0, 3, 5.0)], 1.5), Answered([], 0.0)]
+    files = write_submission(tmp_path, SQUAD2, "dev", examples, answered)
+    assert [path.name for path in files] == ["predictions.json", "null_odds.json"]
+    assert json.loads(files[0].read_text()) == {"q1": "Ada", "q2": ""}
+    assert json.loads(files[1].read_text())["q1"] == -3.5
+    (tmp_path / "first").mkdir()
+    assert [path.name for path in write_submission(tmp_path / "first", SQUAD1, "dev", examples, answered)] == [
+        "predictions.json"
+    ]
+
+
+def test_tags_go_to_a_file_for_conlleval(tmp_path, write):
+    examples = list(read_conll([write("gold.txt", "Rolf B-PER\nhere O\n")], Skipped()))
+    (path,) = write_submission(tmp_path, CONLL2003, "dev", examples, [["B-PER", "O"]])
+    assert path.name == "conll2003-dev.txt"
+    assert path.read_text(encoding="utf-8") == "Rolf B-PER B-PER\nhere O O\n\n"
+
+
+def test_a_set_whose_results_nobody_reads_is_refused_before_the_work():
+    check_submission(find_task("mnli"), "test-mismatched")
+    check_submission(SQUAD2, "dev")
+    with pytest.raises(UserError, match="ask for --split test or --split test-mismatched"):
+        check_submission(find_task("mnli"), "dev")
+    with pytest.raises(UserError, match=r"read no predictions for its dev split$"):
+        check_submission(find_task("swag"), "dev")

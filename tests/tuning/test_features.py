@@ -16,9 +16,10 @@ from tiny_runs import files_of, lines_of
 from toy_tasks import write_task
 
 import bertworks as bw
+from bertworks.ensemble import Ensemble
 from bertworks.errors import ConfigError, UserError
+from bertworks.measuring import measure_models
 from bertworks.nn.feature_config import FEATURES, layers_of
-from bertworks.prediction_files import measure_model
 from bertworks.tuning.feed import alike_order_of
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.settings import settings_for
@@ -62,7 +63,7 @@ def test_a_tagger_on_the_last_layer_learns_and_its_folder_tags(finished):
 def test_evaluate_gives_what_was_measured_in_training(finished, data):
     """The cache, the encoder at work and the windows of prediction all say the same."""
     run, outcome = finished
-    metrics, _ = measure_model(bw.load(run, device="cpu"), "conll2003", data)
+    metrics = measure_models(Ensemble([bw.load(run, device="cpu")], ["run"]), "conll2003", data).metrics
     for name in ("f1", "precision", "recall", "loss"):
         assert metrics[name] == pytest.approx(outcome.metrics[name], rel=1e-5)
 

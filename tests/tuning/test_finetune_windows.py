@@ -8,8 +8,9 @@ from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, answer_rows, tag_rows, write_rows, write_task
 
 import bertworks as bw
+from bertworks.ensemble import Ensemble
 from bertworks.errors import UserError
-from bertworks.prediction_files import measure_model
+from bertworks.measuring import measure_models
 from bertworks.tuning.finetune import finetune
 
 LEARN = (*QUICK, "train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "task.doc_stride=4", "train.save_every=1000")
@@ -54,7 +55,8 @@ def test_the_opened_model_finds_what_it_learnt(learnt):
 def test_evaluate_gives_the_score_of_the_run(learnt):
     """Questions without an answer: with the threshold that was chosen on the dev set and is kept with the model."""
     kind, folder, outcome = learnt
-    metrics, _ = measure_model(bw.load(folder / "run", device="cpu"), kind, folder / "dev.jsonl")
+    alone = Ensemble([bw.load(folder / "run", device="cpu")], ["run"])
+    metrics = measure_models(alone, kind, folder / "dev.jsonl").metrics
     assert metrics[outcome.metric] == outcome.score
     if kind == "answer":
         kept = json.loads((folder / "run/model/bertworks.json").read_text())["threshold"]
@@ -67,7 +69,7 @@ def test_another_threshold_gives_another_score(learnt):
         return
     model = bw.load(folder / "run", device="cpu")
     model.about["threshold"] = -1e9
-    metrics, _ = measure_model(model, kind, folder / "dev.jsonl")
+    metrics = measure_models(Ensemble([model], ["run"]), kind, folder / "dev.jsonl").metrics
     rows = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
     assert metrics["exact_match"] == pytest.approx(100 * sum(not row["answer"] for row in rows) / len(rows))
     assert metrics["f1"] < outcome.score

@@ -60,7 +60,8 @@ def test_of_a_run_that_has_ended_only_logs_and_settings_are_kept(finished):
     out, outcome = finished
     for folder in outcome.results["runs"]:
         kept = {path.name for path in (out / folder).iterdir()}
-        assert kept == {"metrics.jsonl", "timing.jsonl", "recipe.toml", "tensorboard"}
+        logs = {"metrics.jsonl", "timing.jsonl", "starts.jsonl", "recipe.toml", "tensorboard"}
+        assert kept == logs | {"dev.json", "report.html"}
     assert (out / "grid.md").read_text().startswith("# ")
     assert json.loads((out / "grid.json").read_text()) == outcome.results
 

@@ -1,0 +1,367 @@
+"""evaluate and predict as a person meets them: what is behind a score, ensembles, files, columns, bad input."""
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from small_models import PIECES, write_small_model
+from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
+
+import bertworks as bw
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.tuning.finetune import finetune
+
+SHORT = (*QUICK, "train.epochs=2", "task.doc_stride=4")  # so that there are mistakes left
+KINDS = ("classify", "regress", "multilabel", "choose", "tag", "answer")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_small_model(tmp_path_factory.mktemp("model") / "small", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def runs(model, tmp_path_factory):
+    """Two runs of each kind, which differ in their seed, with their files."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in KINDS:
+        train, dev = write_task(folder / f"{kind}-files", kind)
+        for seed in (0, 1):
+            changes = (*SHORT, f"train.seed={seed}")
+            finetune(kind, model=model, train=train, dev=dev, out=folder / f"{kind}{seed}", overrides=changes,
+                     device="cpu")  # fmt: skip
+    return folder
+
+
+def dev_of(runs, kind):
+    return runs / f"{kind}-files/dev.jsonl"
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def evaluated(bertworks, *arguments):
+    code, out, err = bertworks("evaluate", *arguments, "--json", "--device", "cpu")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def predicted(bertworks, out, *arguments):
+    assert bertworks("predict", *arguments, "--out", out, "--device", "cpu")[0] == 0
+    return lines(out)
+
+
+def test_the_confusion_matrix_and_the_classes_agree_with_the_accuracy(bertworks, runs):
+    dev = dev_of(runs, "classify")
+    found = evaluated(bertworks, runs / "classify0", "--task", "classify", "--data", dev)
+    counts = np.array(found["confusion"]["counts"])
+    assert found["confusion"]["labels"] == ["about cats", "about dogs"]
+    assert counts.trace() / 40 == found["accuracy"]
+    assert counts.sum(1).tolist() == [found["per_class"][label]["support"] for label in found["confusion"]["labels"]]
+    assert found["examples"] == 40
+    code, out, err = bertworks("evaluate", runs / "classify0", "--task", "classify", "--data", dev)
+    assert (code, out.splitlines()[0].split()) == (0, ["accuracy", f"{found['accuracy']:.4f}"])
+    assert "how often a class (row)" in out
+    assert "fine-tuning took" in err
+
+
+def test_the_classes_of_several_labels_and_no_classes_of_others(bertworks, runs):
+    found = evaluated(bertworks, runs / "multilabel0", "--task", "multilabel", "--data", dev_of(runs, "multilabel"))
+    assert set(found["per_class"]) == {"cat", "dog"}
+    assert np.array(found["confusion"]["counts"]).sum((1, 2)).tolist() == [40, 40]
+    found = evaluated(bertworks, runs / "regress0", "--task", "regress", "--data", dev_of(runs, "regress"))
+    assert {"pearson", "spearman", "loss"} < set(found)
+    assert not {"confusion", "per_class"} & set(found)
+
+
+@pytest.mark.parametrize("kind", ["classify", "multilabel", "choose"])
+def test_the_wrong_examples_are_those_that_are_wrong_the_surest_first(bertworks, runs, tmp_path, kind):
+    dev, out = dev_of(runs, kind), tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, runs / f"{kind}0", "--task", kind, "--data", dev, "--wrong", out)
+    wrong = lines(out)
+    assert len(wrong) == round(40 * (1 - found["accuracy"]))
+    assert wrong, "there must be mistakes to look at"
+    assert [one["score"] for one in wrong] == sorted((one["score"] for one in wrong), reverse=True)
+    said = {one["id"]: one for one in predicted(bertworks, tmp_path / "said.jsonl", runs / f"{kind}0", dev)}
+    for one in wrong:
+        result = said[one["id"]]
+        assert one["predicted"] == result[{"classify": "label", "multilabel": "labels", "choose": "choice"}[kind]]
+        assert one["gold"] != one["predicted"]
+        if kind != "multilabel":
+            assert one["score"] == pytest.approx(result["score"], rel=1e-4)
+
+
+def test_the_largest_errors_of_a_regression_as_a_table(bertworks, runs, tmp_path):
+    dev = dev_of(runs, "regress")
+    evaluated(bertworks, runs / "regress0", "--task", "regress", "--data", dev, "--wrong", tmp_path / "wrong.csv")
+    said = predicted(bertworks, tmp_path / "said.jsonl", runs / "regress0", dev)
+    errors = sorted((abs(one["score"] - row["score"]) for one, row in zip(said, lines(dev), strict=True)), reverse=True)
+    with open(tmp_path / "wrong.csv", newline="") as stream:
+        table = list(csv.DictReader(stream))
+    assert [float(row["error"]) for row in table] == pytest.approx(errors[:4], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classify", "multilabel", "choose", "regress"])
+def test_an_ensemble_is_the_mean_of_what_each_says(bertworks, runs, tmp_path, kind):
+    dev, both = dev_of(runs, kind), (runs / f"{kind}0", runs / f"{kind}1")
+    alone = [predicted(bertworks, tmp_path / f"{run.name}.jsonl", run, dev) for run in both]
+    together = predicted(bertworks, tmp_path / "both.jsonl", *both, dev)
+    for one, first, second in zip(together, *alone, strict=True):
+        assert _numbers(one) == pytest.approx((_numbers(first) + _numbers(second)) / 2, abs=1e-5)
+    found = evaluated(bertworks, *both, "--task", kind, "--data", dev)
+    if kind == "classify":
+        right = sum(one["label"] == row["label"] for one, row in zip(together, lines(dev), strict=True))
+        assert found["accuracy"] == right / 40
+        shares = [one["scores"][row["label"]] for one, row in zip(together, lines(dev), strict=True)]
+        assert found["loss"] == pytest.approx(-np.log(shares).mean(), rel=1e-4)
+    costs = [evaluated(bertworks, run, "--task", kind, "--data", dev)["minutes"] for run in both]
+    assert found["minutes"] == pytest.approx(sum(costs), abs=2e-3)
+
+
+def _numbers(result):
+    scores = result.get("scores", result.get("score"))
+    return np.array(list(scores.values()) if isinstance(scores, dict) else scores)
+
+
+def test_each_model_of_an_ensemble_reads_with_its_own_tokenizer(bertworks, runs, tmp_path):
+    """The same model with its vocabulary in another order, rows and all, is the same model."""
+    other = bw.load(runs / "classify0")
+    order = [*range(5), *reversed(range(5, len(PIECES)))]
+    other.net.embeddings.token.weight.data = other.net.embeddings.token.weight.data[order]
+    other.tokenizer = Tokenizer([PIECES[number] for number in order])
+    other.save(tmp_path / "other")
+    dev = dev_of(runs, "classify")
+    alone = predicted(bertworks, tmp_path / "alone.jsonl", runs / "classify0", dev)
+    together = predicted(bertworks, tmp_path / "both.jsonl", runs / "classify0", tmp_path / "other", dev)
+    assert [one["score"] for one in together] == pytest.approx([one["score"] for one in alone], rel=1e-5)
+
+
+def test_entities_are_told_by_their_type_and_sentences_by_their_wrong_tags(bertworks, runs, tmp_path):
+    dev, out = dev_of(runs, "tag"), tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, runs / "tag0", "--task", "tag", "--data", dev, "--wrong", out)
+    assert set(found["per_class"]) == {"ANIMAL", "SIZE"}
+    said = predicted(bertworks, tmp_path / "said.jsonl", runs / "tag0", dev)
+    wrong = [
+        str(number)
+        for number, (one, row) in enumerate(zip(said, lines(dev), strict=True))
+        if one["tags"] != row["tags"]
+    ]
+    assert sorted(one["id"] for one in lines(out)) == sorted(wrong)
+    code, shown, _ = bertworks("evaluate", runs / "tag0", "--task", "tag", "--data", dev)
+    assert (code, "ANIMAL" in shown) == (0, True)
+
+
+def test_wrong_answers_are_those_that_do_not_match(bertworks, runs, tmp_path):
+    dev, out = dev_of(runs, "answer"), tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, runs / "answer0", "--task", "answer", "--data", dev, "--wrong", out)
+    wrong = lines(out)
+    assert wrong, "there must be mistakes to look at"
+    assert len(wrong) == round(40 * (1 - found["exact_match"] / 100))
+    assert set(wrong[0]) == {"id", "question", "context", "gold", "predicted", "score"}
+
+
+@pytest.mark.parametrize("kind", ["tag", "answer"])
+def test_models_that_read_windows_are_averaged_token_by_token(bertworks, runs, tmp_path, kind):
+    """One model twice is itself; two are something else; another vocabulary cuts other windows."""
+    dev, first, second = dev_of(runs, kind), runs / f"{kind}0", runs / f"{kind}1"
+    alone, twice, both = (evaluated(bertworks, *models, "--task", kind, "--data", dev)
+                          for models in ([first], [first, first], [first, second]))  # fmt: skip
+    assert {name: twice[name] for name in ("f1", "loss")} == pytest.approx(
+        {name: alone[name] for name in ("f1", "loss")}
+    )
+    assert both["loss"] != pytest.approx(alone["loss"], rel=1e-3)
+    assert len(predicted(bertworks, tmp_path / "said.jsonl", first, second, dev)) == 40
+    other = bw.load(second)
+    other.tokenizer = Tokenizer([*PIECES[:-1], "?"])
+    other.save(tmp_path / "other")
+    code, _, err = bertworks("evaluate", first, tmp_path / "other", "--task", kind, "--data", dev)
+    assert (code, err.count("\n"), "the same vocabulary" in err) == (2, 1, True)
+
+
+def test_a_model_that_always_answers_has_no_mean_with_one_that_does_not(bertworks, runs, tmp_path):
+    other = bw.load(runs / "answer1")
+    del other.about["threshold"]
+    other.save(tmp_path / "other")
+    command = ("evaluate", runs / "answer0", tmp_path / "other", "--task", "answer", "--data", dev_of(runs, "answer"))
+    code, _, err = bertworks(*command)
+    assert (code, err.count("\n"), "there may be no answer" in err) == (2, 1, True)
+
+
+def test_answers_to_a_benchmark_are_written_as_its_script_reads_them(bertworks, runs, tmp_path):
+    questions = [
+        {"id": row["id"], "question": row["question"], "is_impossible": not row["answer"],
+         "answers": [{"text": row["answer"], "answer_start": row["answer_start"]}] if row["answer"] else []}
+        for row in lines(dev_of(runs, "answer"))
+    ]  # fmt: skip
+    contexts = [row["context"] for row in lines(dev_of(runs, "answer"))]
+    paragraphs = [{"context": context, "qas": [one]} for context, one in zip(contexts, questions, strict=True)]
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+    out, command = tmp_path / "out", ("--task", "squad2", "--data", tmp_path, "--predictions", tmp_path / "out")
+    found = evaluated(bertworks, runs / "answer0", *command)
+    guesses, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
+    assert set(guesses) == set(odds) == {row["id"] for row in questions}
+    said = {row["id"]: "" if odds[row["id"]] > found["threshold"] else guesses[row["id"]] for row in questions}
+    right = sum(said[row["id"]] == (row["answers"][0]["text"] if row["answers"] else "") for row in questions)
+    assert found["exact_match"] == pytest.approx(100 * right / 40)
+
+
+def test_models_of_which_there_is_no_mean_are_refused(bertworks, runs, tmp_path):
+    dev, task = dev_of(runs, "classify"), ("--task", "classify", "--data")
+    code, _, err = bertworks("evaluate", runs / "classify0", runs / "regress0", *task, dev)
+    assert (code, err.count("\n"), "they have no mean" in err) == (2, 1, True)
+    other = write_small_model(tmp_path / "other", {"classify": 2}, labels=["x", "y"])
+    code, _, err = bertworks("evaluate", runs / "classify0", other, *task, dev)
+    assert (code, err.count("\n"), "has the labels x, y" in err) == (2, 1, True)
+    code, _, err = bertworks("predict", runs / "classify0", other, dev, "--out", tmp_path / "out.csv")
+    assert (code, "has the labels x, y" in err) == (2, True)
+
+
+def test_columns_are_named_for_training_measuring_and_predicting(bertworks, model, tmp_path):
+    rng = random.Random(0)
+    rows = [{"body": "?", "title": text_with(word, rng), "y": "?", "which": word, "nr": f"n{number}"}
+            for number, word in enumerate(rng.choices(("cat", "dog"), k=60))]  # fmt: skip
+    file, run = write_rows(tmp_path / "data.jsonl", rows), tmp_path / "run"
+    named = ("--column", "text=title", "--column", "label=which", "--column", "id=nr")
+    code, _, err = bertworks("finetune", "classify", "--model", model, "--train", file, "--out", run, *named, *QUICK)
+    assert (code, "text from 'title';" in err, "label from 'which';" in err) == (0, True, True)
+    out = tmp_path / "wrong.jsonl"
+    found = evaluated(bertworks, run, "--task", "classify", "--data", file, *named, "--wrong", out)
+    assert set(found["per_class"]) == {"cat", "dog"}
+    assert all(one["id"].startswith("n") and one["text"] != "?" for one in lines(out))
+    said = predicted(bertworks, tmp_path / "said.jsonl", run, file, *named)
+    assert [one["id"] for one in said] == [row["nr"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--column", "text=nowhere"), "no column 'nowhere'; there are: 'text', 'label'"),
+        (("--column", "lable=x"), "did you mean 'label'"),
+        (("--column", "words=text"), "allowed: text, pair, label, id"),
+        (("--column", "label=text"), "is not a label here; allowed: about cats, about dogs"),
+        (("--wrong", "wrong.txt"), "let it end in .csv"),
+        (("--wrong", "none/wrong.csv"), "does not exist"),
+        (("--predictions", "out"), "only benchmarks"),
+        (("--split", "train"), None),
+    ],
+)
+def test_mistakes_with_the_options_are_told_in_a_line(bertworks, runs, tmp_path, monkeypatch, more, said):
+    """T9"""
+    monkeypatch.chdir(tmp_path)
+    command = ("evaluate", runs / "classify0", "--task", "classify", "--data", dev_of(runs, "classify"), *more)
+    code, _, err = bertworks(*command)
+    assert code == (2 if said else 0)
+    if said:
+        assert err.count("\n") == 1
+        assert said in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "said"),
+    [
+        ("classify", [{"text": "a cat"}], "which column is the label?"),
+        ("classify", [], "has no rows"),
+        ("classify", [{"text": "a", "pair": "b", "label": "about cats"}], "fine-tuned on single texts"),
+        ("classify", [{"text": "a cat", "label": ""}], "has no examples"),
+        ("regress", [{"text": "a cat", "score": "nan"}], "is not a score"),
+        ("multilabel", [{"text": "a cat", "labels": ["cat", "bird"]}], "'bird' is not a label here"),
+        ("choose", [{"context": "a", "endings": ["b"], "label": 0}], "a choice needs two"),
+        ("choose", [{"context": "a", "endings": ["b", "c"], "label": 5}], "dev.jsonl:1"),
+    ],
+)
+def test_bad_data_is_told_with_its_place(bertworks, runs, tmp_path, kind, rows, said):
+    """T9"""
+    file = write_rows(tmp_path / "dev.jsonl", rows)
+    code, _, err = bertworks("evaluate", runs / f"{kind}0", "--task", kind, "--data", file, "--wrong",
+                             tmp_path / "wrong.jsonl")  # fmt: skip
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+    assert "dev.jsonl" in err
+    assert not (tmp_path / "wrong.jsonl").exists()
+
+
+def test_one_example_of_one_class_is_measured(bertworks, runs, tmp_path):
+    """T9"""
+    file = write_rows(tmp_path / "one.jsonl", [{"text": "", "label": "about cats"}])
+    found = evaluated(bertworks, runs / "classify0", "--task", "classify", "--data", file)
+    assert found["per_class"]["about dogs"]["support"] == 0
+    file = write_rows(tmp_path / "score.jsonl", [{"text": "a", "score": 1}])
+    assert evaluated(bertworks, runs / "regress0", "--task", "regress", "--data", file)["pearson"] is None
+
+
+def test_a_model_of_pairs_does_not_predict_for_single_texts(bertworks, model, tmp_path):
+    rows = [{"text": "a cat", "pair": f"a {word}", "label": word} for word in ("cat", "dog")] * 8
+    train, run = write_rows(tmp_path / "train.jsonl", rows), tmp_path / "run"
+    finetune(
+        "classify", model=model, train=train, dev=train, out=run, overrides=[*QUICK, "train.epochs=1"], device="cpu"
+    )
+    single = write_rows(tmp_path / "single.jsonl", [{"text": "a cat"}])
+    code, _, err = bertworks("predict", run, single, "--out", tmp_path / "out.csv")
+    assert (code, "fine-tuned on pairs of texts" in err) == (2, True)
+
+
+@pytest.fixture(scope="module")
+def glue(model, tmp_path_factory):
+    """SST-2 in its own form, and a model of it."""
+    root = tmp_path_factory.mktemp("glue")
+    (root / "SST-2").mkdir()
+    rows = [f"a {'cat' if number % 2 else 'dog'} sat\t{number % 2}" for number in range(20)]
+    for split in ("train", "dev"):
+        (root / f"SST-2/{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    tests = [f"{number}\ta {'cat' if number % 2 else 'dog'} ran" for number in range(6)]
+    (root / "SST-2/test.tsv").write_text("\n".join(["index\tsentence", *tests]) + "\n")
+    finetune("sst2", model=model, data=root, out=root / "run", overrides=[*QUICK, "train.epochs=1"], device="cpu")
+    return root
+
+
+def test_a_model_with_its_labels_in_another_order_is_measured_alike(bertworks, glue, tmp_path):
+    other = bw.load(glue / "run")
+    other.labels.reverse()
+    for name in ("weight", "bias"):
+        parameter = other.net.get_parameter(f"heads.classify.out.{name}")
+        parameter.data = parameter.data.flip(0)
+    other.save(tmp_path / "other")
+    command = ("--task", "sst2", "--data", glue)
+    ours, theirs = (evaluated(bertworks, run, *command) for run in (glue / "run", tmp_path / "other"))
+    assert (ours["accuracy"], ours["per_class"]) == (theirs["accuracy"], theirs["per_class"])
+    assert ours["loss"] == pytest.approx(theirs["loss"])
+    assert theirs["confusion"]["labels"] == ours["confusion"]["labels"][::-1]
+    code, _, err = bertworks("evaluate", glue / "run", tmp_path / "other", *command)
+    assert (code, "in the same order" in err) == (2, True)
+
+
+def test_a_test_set_becomes_the_file_that_the_benchmark_wants(bertworks, glue, tmp_path):
+    command = ("evaluate", glue / "run", "--task", "sst2", "--data", glue, "--split", "test")
+    code, out, err = bertworks(*command, "--predictions", tmp_path / "new/glue")
+    assert (code, out) == (0, "")
+    assert "SST-2.tsv: 6 predictions" in err
+    table = (tmp_path / "new/glue/SST-2.tsv").read_text().splitlines()
+    said = bw.load(glue / "run").classify([f"a {'cat' if number % 2 else 'dog'} ran" for number in range(6)])
+    words = {"negative": "0", "positive": "1"}
+    assert table == ["index\tprediction", *(f"{number}\t{words[one['label']]}" for number, one in enumerate(said))]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--split", "test"), "has no labels to measure with"),
+        (("--split", "test", "--predictions", "out", "--wrong", "wrong.csv"), "has no labels to measure with"),
+        (("--predictions", "out"), "ask for --split test"),
+        (("--predictions", "file"), "cannot make the folder"),
+        (("--column", "label=x"), "your own files alone"),
+    ],
+)
+def test_mistakes_with_a_benchmark_are_told_in_a_line(bertworks, glue, tmp_path, monkeypatch, more, said):
+    """T9"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    if more == ("--predictions", "file"):
+        more = (*more, "--split", "test")
+    code, _, err = bertworks("evaluate", glue / "run", "--task", "sst2", "--data", glue, *more)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err

@@ -1,0 +1,97 @@
+"""Fine-tuning on a GPU: what is replayed is what would be computed, a run goes on exactly, every kind learns."""
+
+import pytest
+import torch
+from small_models import write_small_model
+from tiny_runs import files_of
+from toy_tasks import QUICK, write_task
+
+from bertworks.tasks.items import lay
+from bertworks.tasks.kinds import KINDS, kind_of
+from bertworks.tasks.own import open_own
+from bertworks.train.replay import Replayed
+from bertworks.train.trainee import with_backward
+from bertworks.train.view import unseen
+from bertworks.tuning.finetune import Session, finetune
+from bertworks.tuning.settings import settings_for
+from bertworks.tuning.start import open_task_start
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+LEARN = (*QUICK, "train.epochs=25", "optim.lr=2e-3", "task.dropout=0.0", "task.doc_stride=4", "train.save_every=1000")
+LEAST = {"classify": 0.95, "regress": 0.95, "multilabel": 0.85, "choose": 0.85, "tag": 0.9, "answer": 85}
+
+
+def session_of(tmp_path, kind, dropout):
+    train, dev = write_task(tmp_path / "files", kind)
+    model = write_small_model(tmp_path / "model", **SIZES)
+    dataset = open_own(kind, {"train": train, "dev": dev})
+    settings = settings_for(dataset.task, (*QUICK, f"task.dropout={dropout}"))
+    start = open_task_start(
+        model, tmp_path / "run", dataset.task, kind_of(dataset.task), settings.task, seed=0, is_random=False
+    )
+    return Session(settings, dataset, start, tmp_path / "run", torch.device("cuda"), unseen)
+
+
+def gradient_of(session, compute, batch, counts):
+    torch.cuda.manual_seed(5)
+    session.engine.optimizer.clear_gradients()
+    sums = compute(batch, counts)
+    return sums.clone(), torch.cat([grad.flatten() for grad in session.engine.optimizer.gradients()]).clone()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_replay_gives_the_gradient_of_the_plain_step(tmp_path, kind, dropout):
+    session = session_of(tmp_path, kind, dropout)
+    assert session.engine.replays
+    replayed = Replayed(session.engine.trainee, session.engine.optimizer.weights())
+    plain = with_backward(session.engine.trainee)
+    laying = session.feed._laying
+    for numbers in (range(16), range(16, 32), range(16)):
+        batch = lay(session.items, numbers, laying)
+        on_gpu = lay(session.items, numbers, laying._replace(device=torch.device("cuda")))
+        counts = torch.tensor([float(batch.weights.sum())])
+        sums, gradient = gradient_of(session, replayed, batch, counts)
+        expected_sums, expected = gradient_of(session, plain, on_gpu, counts.cuda())
+        torch.testing.assert_close(sums, expected_sums, rtol=1e-3, atol=1e-3)
+        assert torch.cosine_similarity(gradient, expected, dim=0) > 0.999
+    again = gradient_of(session, replayed, batch, counts)[1]
+    torch.testing.assert_close(again, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_parts_of_a_batch_are_added_up(tmp_path):
+    session = session_of(tmp_path, "classify", 0.0)
+    replayed = Replayed(session.engine.trainee, session.engine.optimizer.weights())
+    counts = torch.tensor([16.0])
+    batches = [lay(session.items, numbers, session.feed._laying) for numbers in (range(8), range(8, 16))]
+    alone = [gradient_of(session, replayed, batch, counts)[1] for batch in batches]
+    session.engine.optimizer.clear_gradients()
+    for batch in batches:
+        replayed(batch, counts)
+    together = torch.cat([grad.flatten() for grad in session.engine.optimizer.gradients()])
+    torch.testing.assert_close(together, alone[0] + alone[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_is_learnt(tmp_path, kind):
+    train, dev = write_task(tmp_path / "files", kind)
+    model = write_small_model(tmp_path / "model", **SIZES)
+    outcome = finetune(kind, model=model, train=train, dev=dev, out=tmp_path / "run", device="cuda", overrides=LEARN)
+    assert outcome.score >= LEAST[kind]
+
+
+def test_a_stopped_run_goes_on_exactly(tmp_path):
+    train, dev = write_task(tmp_path / "files", "classify")
+    model = write_small_model(tmp_path / "model", **SIZES)
+    options = {"model": model, "train": train, "dev": dev, "device": "cuda"}
+    settings = (*QUICK, "train.epochs=3", "train.deterministic=true")
+    finetune("classify", out=tmp_path / "whole", overrides=settings, **options)
+    stopped = (*settings, "train.max_minutes=1e-9")
+    assert finetune("classify", out=tmp_path / "parts", overrides=stopped, **options).reason == "minutes"
+    finetune("classify", out=tmp_path / "parts", overrides=settings, resume=True, **options)
+    for folder in ("model", "checkpoints"):
+        assert files_of(tmp_path / "parts" / folder) == files_of(tmp_path / "whole" / folder)
