@@ -142,6 +142,7 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
     if laying.filled:
         fill = _missing(int(lengths.sum()), laying.filled)
         columns = [_longer(column, by) for column, by in zip(columns, (fill, fill, 1, 1), strict=True)]
+        columns[0][-fill:] = columns[0][0]  # a token of which the table has a row
         lengths, counts = np.append(lengths, fill), np.append(counts, 1)
     ids, segment_ids, targets, weights = columns
     ids = ids if laying.rows is None else laying.rows[ids]
@@ -163,9 +164,8 @@ def _missing(num_tokens: int, longest: int) -> int:
 
 
 def _longer(column: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return a column with some more rows: of tokens the first again, of weights 0."""
-    row = np.zeros_like(column[:1]) if column.dtype.kind == "f" else column[:1]
-    return np.concatenate([column, np.repeat(row, count, axis=0)])
+    """Return a column with some more rows of zeros."""
+    return np.concatenate([column, np.zeros_like(column, shape=(count, *column.shape[1:]))])
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
