@@ -23,6 +23,7 @@ from bertworks.hidden_states import (
     normalized,
     vectors_of,
 )
+from bertworks.interop.feature_folder import write_features
 from bertworks.interop.huggingface import write_folder
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.interop.models import read_model
@@ -34,6 +35,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.compound import Compound
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.elmo_tasks import ElmoTasks
+from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
@@ -80,11 +82,12 @@ class Model:
         self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a model folder that transformers opens too."""
+        """Write a model folder that transformers opens too, but for a tagger on frozen layers."""
         from bertworks.files import atomic_folder
 
+        write = write_features if reader_of(self.net) else write_folder
         with atomic_folder(folder) as temporary:
-            write_folder(temporary, self.net, labels=self.labels, about=self.about)
+            write(temporary, self.net, labels=self.labels, about=self.about)
             self.tokenizer.save(temporary)
             if self.pooling != Pooling():
                 write_pooling(temporary, self.pooling, self.width)

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bertworks.interop.feature_folder import tensors_of
 from bertworks.interop.gpt_names import to_openai
-from bertworks.interop.huggingface import to_theirs
 from bertworks.interop.models import read_model
 from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling
 from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.elmo_tasks import ElmoTasks
+from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.gpt import Gpt
 
 _UNSHOWN = (
@@ -39,6 +40,7 @@ def model_report(source: str) -> dict[str, Any]:
         "kind": type(opened.net).__name__.lower(),
         "sizes": {name: value for name, value in _sizes_of(opened.net).items() if name not in _UNSHOWN},
         "heads": list(getattr(opened.net, "heads", [])),
+        "reader": _reader(opened.net),
         "labels": opened.labels,
         "pooling": read_pooling(root)._asdict(),
         "parameters": _parameters_by_part(opened.net),
@@ -59,8 +61,14 @@ def _sizes_of(net: Any) -> dict[str, Any]:
 def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
     shapes = {name: parameter.detach().to("meta") for name, parameter in net.named_parameters()}
     if isinstance(net, Bert):
-        return to_theirs(shapes)
+        return tensors_of(shapes)
     return to_openai(shapes) if isinstance(net, Gpt) else shapes
+
+
+def _reader(net: nn.Module) -> dict[str, Any] | None:
+    """Return the settings of a BiLSTM that tags by frozen layers, if there is one."""
+    reader = reader_of(net) if isinstance(net, Bert) else None
+    return dict(reader.config) if reader else None
 
 
 def _parameters_by_part(net: nn.Module) -> dict[str, int]:
@@ -142,6 +150,10 @@ def _facts(report: Mapping[str, Any]) -> list[str]:
     if report["pooling"] != Pooling()._asdict():
         facts.append(
             "pooling: {mode}, normalised: {normalize}, at most {max_length} tokens".format(**report["pooling"])
+        )
+    if report["reader"]:
+        facts.append(
+            "tags by frozen layers: {features}, {lstm_layers} BiLSTMs of {lstm_cells} cells".format(**report["reader"])
         )
     if report["labels"]:
         facts.append(f"labels: {_shortened(report['labels'])}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertworks.cli.feature_table import TABLE7, print_table7, refuse_together
 from bertworks.cli.grids import (
     Asked,
     FromMnliOption,
@@ -64,6 +65,11 @@ def finetune(
     search_examples: SearchExamplesOption = None,
     from_mnli: FromMnliOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
+    ] = None,
+    cache: Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")] = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -72,33 +78,39 @@ def finetune(
     from bertworks.tasks.named_columns import named_columns
 
     columns = named_columns(task, column or []) if task != "glue" else None
+    given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
     if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
         asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
         files = {"data": data, "train": train, "dev": dev, "columns": columns}
-        options = {"model": model, "overrides": overrides or [], "init": init, "beside": beside}
-        run_many(asked, files, **options, resume=resume, device=device)
+        refuse_together(features, cache)
+        many = {"model": model, "overrides": given, "init": init, "beside": beside}
+        run_many(asked, files, **many, resume=resume, device=device)
         return
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 
     started = time.monotonic()
     with training_view(quiet=quiet or as_json) as view:
-        outcome = finetune(
-            task,
-            model=model,
-            out=out,
-            data=data,
-            train=train,
-            dev=dev,
-            columns=columns,
-            overrides=overrides or [],
-            init=init,  # type: ignore[arg-type]
-            beside=beside,
-            resume=resume,
-            device=device,
-            view=view,
-            note=lambda text: None if quiet or as_json else typer.echo(text, err=True),
-        )
+        options: dict[str, Any] = {
+            "model": model,
+            "out": out,
+            "data": data,
+            "train": train,
+            "dev": dev,
+            "columns": columns,
+            "overrides": given,
+            "init": init,
+            "beside": beside,
+            "resume": resume,
+            "cache": cache,
+            "device": device,
+            "view": view,
+            "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
+        }
+        if features == TABLE7:
+            print_table7(task, options, quiet=quiet, as_json=as_json)
+            return
+        outcome = finetune(task, **options)
     result: dict[str, Any] = {
         "out": out,
         "reason": outcome.reason,

@@ -17,7 +17,8 @@ WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
     "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
 )  # fmt: skip
 # In config.json; a BERT's is bert, or one of its directions.
-GPT_TYPE, ELMO_TYPE, COMPOUND_TYPE = "openai-gpt", "bertworks-elmo", "bertworks-compound"
+GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
+COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _MAX_JSON_BYTES = 10_000_000

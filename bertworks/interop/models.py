@@ -7,18 +7,34 @@ from typing import Any
 from bertworks.interop.compound_folder import read_compound
 from bertworks.interop.elmo_folder import read_elmo
 from bertworks.interop.elmo_task_folder import read_elmo_task
-from bertworks.interop.folder import COMPOUND_TYPE, CONFIG_FILE, ELMO_TASK_TYPE, ELMO_TYPE, GPT_TYPE, read_json
+from bertworks.interop.feature_folder import read_features
+from bertworks.interop.folder import (
+    COMPOUND_TYPE,
+    CONFIG_FILE,
+    ELMO_TASK_TYPE,
+    ELMO_TYPE,
+    FEATURES_TYPE,
+    GPT_TYPE,
+    read_json,
+)
 from bertworks.interop.gpt_folder import read_gpt
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.model_folder import ModelFolder
 
-_KINDS = {GPT_TYPE: "gpt", ELMO_TYPE: "elmo", ELMO_TASK_TYPE: "elmo-task", COMPOUND_TYPE: "compound"}
+_KINDS = {
+    GPT_TYPE: "gpt",
+    ELMO_TYPE: "elmo",
+    ELMO_TASK_TYPE: "elmo-task",
+    COMPOUND_TYPE: "compound",
+    FEATURES_TYPE: "features",
+}
 _READERS: dict[str, Callable[[Path], ModelFolder[Any]]] = {
     "bert": read_folder,
     "gpt": read_gpt,
     "elmo": read_elmo,
     "elmo-task": read_elmo_task,
     "compound": read_compound,
+    "features": read_features,
 }
 
 

@@ -170,12 +170,17 @@ class Bert(nn.Module):
             x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
         return packing.leave(x_TD)
 
-    def encode(self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False) -> Encoded:
-        """Return the last layer's output and, if asked for, every layer's and the attention weights."""
+    def encode(
+        self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False, depth: int | None = None
+    ) -> Encoded:
+        """Return the last layer's output and, if asked for, every layer's and the attention weights.
+
+        With `depth` the layers end there, and what is above is not computed.
+        """
         x_TD, packing = self._begin(tokens)
         all_hidden = [packing.leave(x_TD)] if hidden else []
         all_attentions = []
-        for block in cast(Iterable[Block], self.blocks):
+        for block in cast(Iterable[Block], self.blocks[:depth]):
             if attentions:
                 heads_T3NH = packing.leave(block.project(x_TD))
                 starts = tokens.packing.cumulative_lengths.tolist()

@@ -9,10 +9,19 @@ from numpy.typing import NDArray
 
 from bertworks.hidden_states import batches
 from bertworks.nn.bert import Bert
+from bertworks.nn.feature_reader import FeatureReader, reader_of
 from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Items, Laying, lay
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
+from bertworks.tasks.word_features import (
+    WordRows,
+    by_window,
+    compute_rows,
+    feature_kind,
+    sentence_items,
+    some_at_a_time,
+)
 
 
 class Evaluated(NamedTuple):
@@ -31,8 +40,10 @@ class Scored(NamedTuple):
 
 
 @torch.no_grad()
-def score_items(net: Bert, kind: Kind, items: Items, laying: Laying) -> Scored:
+def score_items(net: Bert | FeatureReader, kind: Kind, items: Items, laying: Laying) -> Scored:
     """Let a network in evaluation mode score items."""
+    if isinstance(net, Bert) and (reader := reader_of(net)):
+        return _score_by_features(net, reader, items, laying)
     rows: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(items)
     loss = total = 0.0
     for numbers in batches(items.lengths().tolist(), laying.device):
@@ -45,7 +56,25 @@ def score_items(net: Bert, kind: Kind, items: Items, laying: Laying) -> Scored:
     return Scored(rows, loss / max(total, 1.0))
 
 
-def evaluate(net: Bert, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying) -> Evaluated:
+def _score_by_features(net: Bert, reader: FeatureReader, items: Items, laying: Laying) -> Scored:
+    """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
+    scored: list[NDArray[np.float32]] = []
+    loss = total = 0.0
+    for encoded in some_at_a_time(items.source):
+        rows = WordRows([compute_rows(net, encoded.windows, reader.layers, laying)])
+        sentences = sentence_items(encoded)
+        found = score_items(reader, feature_kind(rows, reader.layers, lambda _: ()), sentences, laying)
+        weight = float(sentences.weights.sum())
+        loss, total = loss + found.loss * weight, total + weight
+        for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
+            scored.append(np.zeros((len(window.ids), words.shape[1]), np.float32))
+            scored[-1][window.places] = words
+    return Scored(scored, loss / max(total, 1.0))
+
+
+def evaluate(
+    net: Bert | FeatureReader, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying
+) -> Evaluated:
     """Measure a network in evaluation mode on examples whose labels are known."""
     scored = score_items(net, kind, items, laying)
     predictions = kind.decode(examples, items, scored.rows, task)

@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     num_outputs: Callable[[Task], int]
     encode: Callable[..., Items]
     weigh: Callable[[Items, Task], Items]
-    scores: Callable[[Bert, TaskBatch], Tensor]
+    scores: Callable[[Any, TaskBatch], Tensor]
     sums: Callable[[Tensor, TaskBatch], Sums]
     rows: Callable[[Tensor, TaskBatch], list[NDArray[np.float32]]]
     decode: Callable[[Sequence[Any], Items, Sequence[NDArray[np.float32]], Task], list[Any]]

@@ -17,6 +17,7 @@ from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
 from bertworks.tuning.settings import FinetuneTrainSettings
 
+_BATCHES_SORTED = 50
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
@@ -27,6 +28,21 @@ def order_of(num_items: int, seed: int, epoch: int) -> NDArray[np.int64]:
     numbers = np.arange(num_items, dtype=np.uint64)
     keys = _mixed(_mixed(numbers ^ key[0]) ^ _mixed(key[1:]))
     return np.argsort(keys, kind="stable")
+
+
+def alike_order_of(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return an order of an epoch in which the items of a batch are of similar length, for an LSTM.
+
+    Its steps are as many as the longest sentence has words, each a product with all weights for however few sentences
+    go on: with batches as they come it takes 1.7 times as long. Lengths are sorted among some tens of batches, and
+    batches then go in an order of their own; the last one, which is short, stays last.
+    """
+    order = order_of(len(lengths), seed, epoch)
+    num_sorted = _BATCHES_SORTED * batch_size
+    pools = [order[first : first + num_sorted] for first in range(0, len(order), num_sorted)]
+    order = np.concatenate([order[:0], *(pool[np.argsort(lengths[pool], kind="stable")] for pool in pools)])
+    whole = order[: len(order) // batch_size * batch_size].reshape(-1, batch_size)
+    return np.concatenate([whole[order_of(len(whole), seed, epoch)].ravel(), order[whole.size :]])
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -48,6 +64,7 @@ class TaskFeed:
         laying: how tokens are laid for the network.
         ranks: which parts are this rank's.
         counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
+        alike: whether batches are of items of similar length.
     """
 
     def __init__(
@@ -57,9 +74,11 @@ class TaskFeed:
         laying: Laying,
         ranks: Ranks,
         counts: Callable[[TaskBatch], list[float]] = lambda batch: [float(batch.weights.sum())],
+        *,
+        alike: bool = False,
     ) -> None:
         self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
-        self._lengths = items.lengths()
+        self._lengths, self._alike = items.lengths(), alike
         self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
         self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
@@ -69,13 +88,18 @@ class TaskFeed:
         state = place.data or {"epoch": 0, "offset": 0}
         epoch, offset, step = state["epoch"], state["offset"], place.step
         while True:
-            order = order_of(len(self._items), self._settings.seed, epoch)
+            order = self._order(epoch)
             while offset < len(order):
                 numbers = order[offset : offset + self._settings.batch_size]
                 offset += len(numbers)
                 yield self._parts(numbers, step), {"epoch": epoch, "offset": offset}
                 step += 1
             epoch, offset = epoch + 1, 0
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if not self._alike:
+            return order_of(len(self._items), self._settings.seed, epoch)
+        return alike_order_of(self._lengths, self._settings.batch_size, self._settings.seed, epoch)
 
     def _parts(self, numbers: NDArray[np.int64], step: int) -> list[Part]:
         own = range(self._ranks.rank, self._num_parts, self._ranks.world_size)

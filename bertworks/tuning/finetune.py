@@ -41,6 +41,7 @@ from bertworks.tuning.cost import Clock, state_cost
 from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.feed import TaskFeed
+from bertworks.tuning.frozen import open_features
 from bertworks.tuning.objective import counts_of
 from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings, settings_for
@@ -92,6 +93,7 @@ def finetune(
     init: Init = "model",
     beside: AnyPath | None = None,
     resume: bool = False,
+    cache: AnyPath | None = None,
     device: str = "auto",
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
@@ -111,6 +113,7 @@ def finetune(
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        cache: where frozen features are kept, for several runs to share; in the run folder without it.
         device: where to train.
         view: shows a person how it goes.
         note: is told what a person wants to know at the start.
@@ -124,7 +127,7 @@ def finetune(
     settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
     return tune(
         dataset, settings, model, run,
-        is_random=init == "random", beside=beside, device=device, view=view, note=note,
+        is_random=init == "random", beside=beside, cache=cache, device=device, view=view, note=note,
     )  # fmt: skip
 
 
@@ -136,6 +139,7 @@ def tune(
     *,
     is_random: bool = False,
     beside: AnyPath | None = None,
+    cache: AnyPath | None = None,
     device: str = "auto",
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
@@ -151,6 +155,9 @@ def tune(
     for line in start.notes:
         note(line)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
+        if settings.task.features:
+            kept = Path(cache) if cache else None
+            start = start._replace(features=open_features(start.net, kept, run, settings, place, ranks, note))
         session = Session(settings, dataset, start, run, place, view, ranks, note)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
@@ -180,7 +187,7 @@ class Session:
         note: Callable[[str], None] = _log.info,
     ) -> None:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
-        self.kind: Kind = kind_of(self.task)
+        self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
         self.notes = list(dataset.notes)
@@ -207,7 +214,9 @@ class Session:
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
         if self.engine.replays:
             laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
-        self.feed = TaskFeed(self.items, self.settings.train, laying, ranks, partial(counts_of, start))
+        self.feed = TaskFeed(
+            self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
+        )
         self.best: Best | None = None
         self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
         if self.table:
@@ -274,6 +283,8 @@ class Session:
         if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
             data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
+        if self.start.features:
+            start["features"] = self.start.features.cache.checksums
         return digest_with(self.settings, {"data": data, "start": start})
 
     def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
@@ -357,7 +368,10 @@ class Session:
             self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
-        return ModelWriter(write, self.engine.model_bytes() + (self.table.at_rest.nbytes if self.table else 0))
+        beside = self.table.at_rest.nbytes if self.table else 0
+        if self.start.features:
+            beside += self.start.features.num_bytes
+        return ModelWriter(write, self.engine.model_bytes() + beside)
 
     def _chosen(self) -> dict[str, Any]:
         """Return what tagging and answering need to know besides: what is tagged, when there is no answer."""

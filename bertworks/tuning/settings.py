@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from bertworks.config import Settings, from_overrides
+from bertworks.nn.feature_config import FeatureName
 from bertworks.tasks.task import Task
 from bertworks.train.settings import OptimSettings, TrainSettings
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from bertworks.tasks.items import Cut
 
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
+# Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
+_FEATURES_RATE, _FEATURES_EPOCHS = 1e-3, 10
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -35,8 +38,9 @@ class TaskSettings(Settings):
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
     max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
     dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
-    cells: int = Field(default=0, ge=0, le=65_536)  # of the BiLSTMs over an ELMo, in each direction; 0: by the task
+    cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
     class_weights: bool = False  # whether rare classes count as much as frequent ones
+    features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
     bilstm: bool = False  # on top of the encoder, drawn from the seed
@@ -67,9 +71,17 @@ class FinetuneSettings(Settings):
 
 def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
     """Return the paper's settings for a task, with `section.key=value` over them."""
+    where = f"fine-tuning for {task.name}"
     usual: dict[str, dict[str, Any]] = {
         "task": {"max_length": task.defaults.max_length},
         "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
         "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
     }
-    return from_overrides(FinetuneSettings, overrides, f"fine-tuning for {task.name}", usual)
+    settings = from_overrides(FinetuneSettings, overrides, where, usual)
+    if not settings.task.features:
+        return settings
+    usual |= {
+        "optim": {**usual["optim"], "lr": _FEATURES_RATE},
+        "train": {**usual["train"], "epochs": _FEATURES_EPOCHS},
+    }
+    return from_overrides(FinetuneSettings, overrides, where, usual)

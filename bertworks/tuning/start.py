@@ -27,6 +27,7 @@ from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.bert_start import open_bert, open_compound
 from bertworks.tuning.elmo_start import open_elmo
+from bertworks.tuning.frozen import open_frozen
 from bertworks.tuning.gpt_start import open_gpt
 from bertworks.tuning.settings import TaskSettings
 from bertworks.tuning.task_start import AnyPath, TaskStart, Wanted
@@ -108,16 +109,23 @@ def open_task_start(
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
     wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_random)
-    name = kind_of_model(wanted.folder)
-    if name not in _OPENERS:
-        raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
-    if settings.cells and _OPENERS[name] is not open_elmo:
-        raise UserError(f"task.cells {settings.cells}: only an ELMo has them; leave it out")
-    start = _OPENERS[name](wanted)
+    if settings.features:  # whose encoder is not trained, so that a checkpoint gives its weights here or never
+        start = open_frozen(wanted._replace(is_random=is_random and not begun))
+    else:
+        start = _opener(wanted)(wanted)
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}
         about |= start.about | ({} if beside is None else {"with": os.fspath(beside)})
     return start._replace(about=about)
+
+
+def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
+    name = kind_of_model(wanted.folder)
+    if name not in _OPENERS:
+        raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
+    if wanted.settings.cells and _OPENERS[name] is not open_elmo:
+        raise UserError(f"task.cells {wanted.settings.cells}: only an ELMo and task.features have them; leave it out")
+    return _OPENERS[name]
 
 
 def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def task_subject(start: TaskStart, kind: Kind, task: Task, table: TrainedRows | 
         return table.cut(weights) if table else weights
 
     return Subject(
-        net=start.net,
+        net=start.reader or start.net,
         objective=task_objective(kind, task, start.lm_weight),
         kinds=(task.kind, LM) if start.lm_weight else (task.kind,),
         write=write,

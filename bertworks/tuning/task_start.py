@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from bertworks.errors import UserError
+from bertworks.nn.feature_reader import FeatureReader
+from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
+from bertworks.tuning.feature_cache import FeatureCache
 from bertworks.tuning.settings import TaskSettings
 
 AnyPath = str | os.PathLike[str]
@@ -42,6 +45,14 @@ class Wanted(NamedTuple):
     is_random: bool
 
 
+class FrozenFeatures(NamedTuple):
+    """Where features come from, the kind of task on them, and how many bytes the encoder takes in a folder."""
+
+    cache: FeatureCache
+    kind: Kind
+    num_bytes: int
+
+
 class TaskStart(NamedTuple):
     """A network with the task's head, and what belongs to it.
 
@@ -54,6 +65,8 @@ class TaskStart(NamedTuple):
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
         notes: what a person should know.
         is_plain: whether it is computed in float32 as it is written, see `Subject`.
+        reader: what alone is trained, where the rest is frozen.
+        features: what it reads.
     """
 
     net: Any
@@ -64,6 +77,8 @@ class TaskStart(NamedTuple):
     lm_weight: float = 0.0
     notes: tuple[str, ...] = ()
     is_plain: bool = False
+    reader: FeatureReader | None = None
+    features: FrozenFeatures | None = None
 
 
 @torch.no_grad()
