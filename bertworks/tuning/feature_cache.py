@@ -188,7 +188,7 @@ def _as_numbers(values: Tensor) -> NDArray[Any]:
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
     # Mapped for writing in memory alone, as torch has no tensors that cannot be written.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False)).view(dtype)
+    return torch.from_numpy(np.lib.format.open_memmap(path, mode="c")).view(dtype)
 
 
 def _encoder_checksum(net: Bert) -> str:

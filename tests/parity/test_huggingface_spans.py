@@ -36,6 +36,7 @@ def write_theirs(folder, architecture, **changes):
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
         max_position_embeddings=24, **changes,
     )  # fmt: skip
+    torch.manual_seed(0)
     model = getattr(transformers, architecture)(config).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
