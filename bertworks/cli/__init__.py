@@ -12,11 +12,12 @@ import typer
 from bertworks import __version__
 from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
-from bertworks.cli.finetuning import choose, classify, evaluate, finetune, predict
+from bertworks.cli.finetuning import finetune
 from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
 from bertworks.cli.shipped import demo, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain, report
+from bertworks.cli.tuned import choose, classify, evaluate, predict
 from bertworks.errors import UserError
 
 app = typer.Typer(

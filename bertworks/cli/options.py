@@ -4,6 +4,7 @@ Results go to standard output, as JSON where `--json` is given; everything else 
 """
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,6 +61,21 @@ def check_workers(workers: int | None) -> None:
     """Refuse a number of processes that cannot be meant."""
     if workers is not None and not 1 <= workers <= 1024:
         raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one a core")
+
+
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Model folders, run folders, or names in the local Hugging Face cache."),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
+]
+
+
+def or_null(value: float) -> float | None:
+    """Return what JSON can hold: it has no NaN."""
+    return None if math.isnan(value) else value
 
 
 def print_json(value: Any) -> None:

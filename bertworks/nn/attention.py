@@ -8,12 +8,14 @@ only at itself and what lies before it.
 """
 
 import itertools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertworks.nn.config import Direction
+from bertworks.nn.dropout import dropped
 from bertworks.nn.packing import Packing, Run
 
 
@@ -35,18 +37,22 @@ def attend(
             out_TNH, _ = gpu_attention(qkv_T3NH, packing.cumulative_lengths, seed, longest, place, dropout, causal)
             return out_TNH.flatten(1)
         return _flash(qkv_T3NH, packing, causal, dropout)
-    if len(packing.runs) == 1 and packing.runs[0].num_sequences * packing.runs[0].length == len(qkv_T3NH):
+    if len(packing.runs) == 1 and packing.runs[0].num_tokens == len(qkv_T3NH):
         return _of_run(qkv_T3NH, packing.runs[0], causal, dropout)
     if not packing.runs:  # only empty sequences
         return qkv_T3NH[:, 0].flatten(1)
-    return torch.cat([_of_run(qkv_T3NH, run, causal, dropout) for run in packing.runs])
+    # Split at once: a slice for each run would have a backward pass over all tokens for each.
+    parts = zip(torch.split(qkv_T3NH, [run.num_tokens for run in packing.runs]), packing.runs, strict=True)
+    return torch.cat([_of_run(rows, run, causal, dropout) for rows, run in parts])
 
 
 def _of_run(qkv_T3NH: Tensor, run: Run, causal: bool, dropout: float) -> Tensor:
-    _, _, num_heads, width = qkv_T3NH.shape
     q_GNLH, k_GNLH, v_GNLH = _heads(qkv_T3NH, run).unbind(0)
-    out_GNLH = F.scaled_dot_product_attention(q_GNLH, k_GNLH, v_GNLH, dropout_p=dropout, is_causal=causal)
-    return out_GNLH.transpose(1, 2).reshape(run.num_sequences * run.length, num_heads * width)
+    # What fills up a row lies behind its tokens: causal attention does not reach it.
+    mask = None if causal else _mask(run, qkv_T3NH.dtype)
+    out_GNLH = _attended(q_GNLH, k_GNLH, v_GNLH, mask, dropout, causal)
+    out_PD = out_GNLH.transpose(1, 2).flatten(0, 1).flatten(1)
+    return out_PD if run.places is None else Unpadded.apply(out_PD, run.places)  # type: ignore[no-untyped-call]
 
 
 def attend_from_one(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: float = 0.0) -> Tensor:
@@ -59,19 +65,75 @@ def attend_from_one(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: f
             q_SNH, k_TNH, v_TNH, one_each, starts, 1, longest, dropout, False, False
         )[0]
         return out_SNH.reshape(len(q_SNH), -1)
-    outputs, first = [], 0
-    for run in packing.runs:
-        k_GNLH, v_GNLH = _heads(kv_T2NH, run).unbind(0)
-        q_GN1H = q_SNH[first : first + run.num_sequences, :, None]
-        outputs.append(F.scaled_dot_product_attention(q_GN1H, k_GNLH, v_GNLH, dropout_p=dropout).flatten(1))
-        first += run.num_sequences
+    outputs = []
+    keys = torch.split(kv_T2NH, [run.num_tokens for run in packing.runs])
+    queries = torch.split(q_SNH, [run.num_sequences for run in packing.runs])
+    for run, kv_R2NH, q_GNH in zip(packing.runs, keys, queries, strict=True):
+        k_GNLH, v_GNLH = _heads(kv_R2NH, run).unbind(0)
+        mask = _mask(run, q_GNH.dtype)
+        outputs.append(_attended(q_GNH[:, :, None], k_GNLH, v_GNLH, mask, dropout).flatten(1))
     return torch.cat(outputs)
 
 
-def _heads(qkv_T3NH: Tensor, run: Run) -> Tensor:
-    """View the tokens of a run as [3, G, N, L, H], or [2, ...] of keys and values."""
-    rows = qkv_T3NH[run.first_token : run.first_token + run.num_sequences * run.length]
-    return rows.view(run.num_sequences, run.length, *qkv_T3NH.shape[1:]).permute(2, 0, 3, 1, 4)
+def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = False) -> Tensor:
+    """Attend, [G, N, L, H] each; with dropout as torch's plain way does it too, but for its dropout."""
+    if not dropout or q.device.type != "cpu":
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal)
+    scores_GNLL = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    if mask is not None:
+        scores_GNLL = scores_GNLL + mask
+    if causal:
+        scores_GNLL = scores_GNLL.masked_fill(_hidden(scores_GNLL[0], "left_to_right"), -torch.inf)
+    return dropped(scores_GNLL.softmax(-1), dropout) @ v
+
+
+def _heads(qkv_R3NH: Tensor, run: Run) -> Tensor:
+    """Lay the tokens of a run out as [3, G, N, L, H], or [2, ...] of keys and values."""
+    rows = qkv_R3NH
+    if run.places is not None:
+        rows = Padded.apply(qkv_R3NH, run.places, run.num_sequences * run.length)  # type: ignore[no-untyped-call]
+    return rows.view(run.num_sequences, run.length, *qkv_R3NH.shape[1:]).permute(2, 0, 3, 1, 4)
+
+
+def _mask(run: Run, dtype: torch.dtype) -> Tensor | None:
+    """Return -inf where a row of a run has no token, [G, 1, 1, L]."""
+    if run.places is None:
+        return None
+    mask_P = torch.full((run.num_sequences * run.length,), -torch.inf, dtype=dtype)
+    return mask_P.index_fill_(0, run.places, 0.0).view(run.num_sequences, 1, 1, run.length)
+
+
+class Padded(torch.autograd.Function):
+    """Lays rows at places of a longer tensor that has zeros elsewhere. No place is taken twice, so nothing adds up."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+        """Return `count` rows."""
+        ctx.save_for_backward(places)
+        return rows.new_zeros(count, *rows.shape[1:]).index_copy_(0, places, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Take them from there."""
+        (places,) = ctx.saved_tensors
+        return grads[0].index_select(0, places), None, None
+
+
+class Unpadded(torch.autograd.Function):
+    """Takes rows from places: the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        """Return as many rows as places."""
+        ctx.save_for_backward(places)
+        ctx.count = len(rows)
+        return rows.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Lay them there."""
+        (places,) = ctx.saved_tensors
+        return grads[0].new_zeros(ctx.count, *grads[0].shape[1:]).index_copy_(0, places, grads[0]), None
 
 
 def can_flash(head_width: int, dtype: torch.dtype, device: torch.device) -> bool:

@@ -14,13 +14,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_MOST_WASTED = 2_500  # weights of attention of a run that lie between no two tokens: about what another run costs
+
 
 class Run(NamedTuple):
-    """Sequences of one length that lie together."""
+    """Sequences that lie together and are attended to in one go.
 
-    first_token: int
+    Attributes:
+        num_tokens: of all of them.
+        num_sequences: how many they are.
+        length: of the longest.
+        places: where a token is laid on [sequences, length]; None where all sequences have that length.
+    """
+
+    num_tokens: int
     num_sequences: int
     length: int
+    places: Tensor | None = None
 
 
 class Packing(NamedTuple):
@@ -57,11 +67,16 @@ class Packing(NamedTuple):
             order = inverse = torch.arange(num_tokens, device=self.cumulative_lengths.device).flip(0)
         else:
             order, inverse = self.order.flip(0), num_tokens - 1 - self.inverse
-        runs = self.runs and tuple(
-            run._replace(first_token=num_tokens - run.first_token - run.num_sequences * run.length)
-            for run in reversed(self.runs)
-        )
+        runs = self.runs and tuple(map(_reversed, reversed(self.runs)))
         return Packing(num_tokens - self.cumulative_lengths.flip(0), self.max_length, runs, order, inverse)
+
+
+def _reversed(run: Run) -> Run:
+    """Lay a run the other way round; what is not filled of a row is still behind its tokens."""
+    if run.places is None:
+        return run
+    lengths = np.bincount(run.places.numpy() // run.length, minlength=run.num_sequences)
+    return _run(lengths[::-1])
 
 
 class Tokens(NamedTuple):
@@ -75,7 +90,11 @@ class Tokens(NamedTuple):
 
 
 def pack_lengths(
-    lengths: Sequence[int] | NDArray[np.integer], device: torch.device | str = "cpu", *, flash: bool = False
+    lengths: Sequence[int] | NDArray[np.integer],
+    device: torch.device | str = "cpu",
+    *,
+    flash: bool = False,
+    merged: bool = False,
 ) -> Packing:
     """Say how sequences of these lengths lie end to end.
 
@@ -83,6 +102,8 @@ def pack_lengths(
         lengths: of each sequence; 0 is allowed.
         device: where the tokens are.
         flash: whether attention will be flash attention, which takes them as they are.
+        merged: whether sequences of similar lengths are attended to together. Training wants that: it asks for a dozen
+            operations for each run, which cost more than what they compute where sequences are short.
     """
     counts = np.asarray(lengths, np.int64)
     starts = np.zeros(len(counts) + 1, np.int64)
@@ -92,7 +113,7 @@ def pack_lengths(
     if flash:
         return Packing(cumulative, longest, None)
     by_length = np.argsort(counts, kind="stable")
-    runs = _runs(counts[by_length])
+    runs = _merged_runs(counts[by_length]) if merged else _runs(counts[by_length])
     if np.array_equal(by_length, np.arange(len(counts))):
         return Packing(cumulative, longest, runs)
     order = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in by_length])
@@ -103,13 +124,29 @@ def pack_lengths(
 
 def _runs(lengths: NDArray[np.int64]) -> tuple[Run, ...]:
     """Find the runs of lengths that ascend."""
-    found = []
-    first_token = 0
-    for length, count in zip(*np.unique(lengths, return_counts=True), strict=True):
-        if length:
-            found.append(Run(first_token, int(count), int(length)))
-        first_token += int(length) * int(count)
+    values = zip(*np.unique(lengths[lengths > 0], return_counts=True), strict=True)
+    return tuple(Run(int(length * count), int(count), int(length)) for length, count in values)
+
+
+def _merged_runs(lengths: NDArray[np.int64]) -> tuple[Run, ...]:
+    """Make runs of lengths that ascend, each as long as it does not waste much."""
+    real, found = lengths[lengths > 0], list[Run]()
+    end = len(real)
+    while end:
+        wasted = np.cumsum(real[end - 1] ** 2 - real[:end][::-1] ** 2)
+        count = int(np.searchsorted(wasted, _MOST_WASTED, "right"))
+        found.insert(0, _run(real[end - count : end]))
+        end -= count
     return tuple(found)
+
+
+def _run(lengths: NDArray[np.int64]) -> Run:
+    length, total = int(lengths.max()), int(lengths.sum())
+    if length * len(lengths) == total:
+        return Run(total, len(lengths), length)
+    rows = np.repeat(np.arange(len(lengths)) * length, lengths)
+    columns = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return Run(total, len(lengths), length, torch.from_numpy(rows + columns))
 
 
 def pack(
@@ -132,12 +169,13 @@ def pack_arrays(
     device: torch.device | str = "cpu",
     *,
     flash: bool = False,
+    merged: bool = False,
 ) -> Tokens:
     """Pack sequences of these lengths that lie end to end already."""
     positions = np.arange(len(token_ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = (array.astype(np.int64, copy=False) for array in (token_ids, segment_ids, positions))
     rows = [torch.from_numpy(array).to(device) for array in columns]
-    return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash))
+    return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash, merged=merged))
 
 
 def _joined(sequences: Sequence[Sequence[int]]) -> NDArray[np.int64]:

@@ -88,6 +88,7 @@ class Laying(NamedTuple):
         device: where.
         flash: whether attention takes cumulative lengths.
         rows: the row of the embedding table for each id, where it holds those of the train set alone.
+        merged: sequences of similar lengths are attended to together, see `pack_lengths`.
         filled: batches are filled up to few numbers of tokens by an item of weight 0; the longest sequence there is.
     """
 
@@ -95,6 +96,7 @@ class Laying(NamedTuple):
     flash: bool = False
     rows: NDArray[np.int32] | None = None
     filled: int = 0
+    merged: bool = False
 
 
 def make_items(
@@ -146,7 +148,7 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
         lengths, counts = np.append(lengths, fill), np.append(counts, 1)
     ids, segment_ids, targets, weights = columns
     ids = ids if laying.rows is None else laying.rows[ids]
-    tokens = pack_arrays(ids, segment_ids, lengths, laying.device, flash=laying.flash)
+    tokens = pack_arrays(ids, segment_ids, lengths, laying.device, flash=laying.flash, merged=laying.merged)
     if laying.filled:
         tokens = tokens._replace(packing=tokens.packing._replace(max_length=laying.filled))
     others = [torch.from_numpy(column).to(laying.device) for column in (targets, weights)]

@@ -212,6 +212,7 @@ class Session:
             may_replay=isinstance(start.net, Bert),
         )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
+        laying = laying._replace(merged=device.type == "cpu")
         if self.engine.replays:
             laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
         self.feed = TaskFeed(

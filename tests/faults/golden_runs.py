@@ -2,6 +2,7 @@
 
     python tests/faults/golden_runs.py losses        the losses of 100 steps (F17); after a change that is meant
     python tests/faults/golden_runs.py checkpoint    a checkpoint of this version's format (F18); once for each format
+    python tests/faults/golden_runs.py next-steps    what comes behind kept checkpoints; after such a change
 
 A sum that is added up in another order rounds otherwise, so bits are the same only for one version of torch on one kind
 of processor. Elsewhere numbers must agree to 1e-4, relative.
@@ -73,12 +74,19 @@ def write_losses(data, folder):
 
 
 def write_checkpoint(data, folder):
-    """Keep the checkpoint and the numbers of the ten steps behind it."""
+    """Keep a checkpoint, and what comes behind it."""
     train(checkpoint_recipe(SAVED_STEP), data, folder / "run")
     kept = checkpoint_folder(FORMAT)
     shutil.copytree(folder / f"run/checkpoints/step-{SAVED_STEP:08d}", kept / f"step-{SAVED_STEP:08d}")
-    train(checkpoint_recipe(SAVED_STEP + NUM_FURTHER_STEPS), data, folder / "run")
-    numbers = numbers_of(folder / "run", SAVED_STEP + 1)
+    write_next_steps(data, folder, FORMAT)
+
+
+def write_next_steps(data, folder, format):
+    """Keep the numbers of the ten steps behind a kept checkpoint."""
+    kept, name = checkpoint_folder(format), f"step-{SAVED_STEP:08d}"
+    shutil.copytree(kept / name, folder / f"again-{format}/checkpoints" / name)
+    train(checkpoint_recipe(SAVED_STEP + NUM_FURTHER_STEPS), data, folder / f"again-{format}")
+    numbers = numbers_of(folder / f"again-{format}", SAVED_STEP + 1)
     (kept / "next-steps.json").write_text(
         json.dumps({"class": machine_class(), "numbers": NUMBERS, "steps": numbers}, indent=0) + "\n"
     )
@@ -87,4 +95,8 @@ def write_checkpoint(data, folder):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         made = tiny_runs.write_data(Path(name) / "made")
-        {"losses": write_losses, "checkpoint": write_checkpoint}[sys.argv[1]](made, Path(name))
+        if sys.argv[1] == "next-steps":
+            for known in range(1, FORMAT + 1):
+                write_next_steps(made, Path(name), known)
+        else:
+            {"losses": write_losses, "checkpoint": write_checkpoint}[sys.argv[1]](made, Path(name))

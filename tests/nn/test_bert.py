@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
 from bertworks.nn.bert import Bert
+from bertworks.nn.dropout import dropped
 from bertworks.nn.layers import freeze, initialise, sinusoids
 from bertworks.nn.packing import pack
 
@@ -183,13 +184,13 @@ def test_dropout_acts_in_training_only_and_on_every_sublayer():
 
 
 def test_dropout_follows_the_embeddings_and_both_parts_of_every_block(monkeypatch):
-    counts, dropout = [], torch.nn.functional.dropout
+    counts = []
 
     def counted(x, share):
         counts.append(share)
-        return dropout(x, share)
+        return dropped(x, share)
 
-    monkeypatch.setattr("torch.nn.functional.dropout", counted)
+    monkeypatch.setattr("bertworks.nn.dropout.dropped", counted)
     net = small_net(num_hidden_layers=3, hidden_dropout_prob=0.25).train()
     net(pack(*random_texts([4], net.config)))
     assert counts == [0.25] * (1 + 2 * 3)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bertworks.nn.dropout import Dropout, keep_mask, kept_pairs, place_key, wrapped
+from bertworks.nn.dropout import Dropout, dropped, keep_mask, kept_pairs, place_key, wrapped
 
 COUNT = 1 << 20
 
@@ -65,12 +65,33 @@ def test_evaluation_and_a_share_of_zero_leave_the_input_alone():
     assert Dropout(0.0, 0).train()(x, seed_of(1)) is x
 
 
-def test_without_a_seed_it_is_torchs_own():
+def test_without_a_seed_torchs_generator_decides():
     x = torch.ones(1_000)
-    torch.manual_seed(4)
-    expected = torch.nn.functional.dropout(x, 0.3)
-    torch.manual_seed(4)
-    assert torch.equal(Dropout(0.3, 0).train()(x, None), expected)
+    drawn = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(seed)
+        drawn.append(Dropout(0.3, 0).train()(x, None))
+    again = Dropout(0.3, 0).train()(x, None)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[2], again)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("shape", [(5,), (3, 7, 11), (400, 1_000)])
+def test_drawn_masks_drop_their_share_and_scale_up_the_rest(shape, share):
+    torch.manual_seed(0)
+    x = torch.rand(shape) + 1
+    x.requires_grad_()
+    y = dropped(x, share)
+    kept = y != 0
+    torch.testing.assert_close(y[kept], x[kept] / (1 - share))
+    if x.numel() > 1_000:
+        assert kept.float().mean().item() == pytest.approx(1 - share, abs=5 * math.sqrt(share / x.numel()))
+        neighbours = (kept[:, 1:] & kept[:, :-1]).float().mean().item()
+        assert neighbours == pytest.approx((1 - share) ** 2, abs=0.005)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, kept / (1 - share))
 
 
 def test_attention_weights_are_dropped_without_a_pattern_in_rows_or_columns():
