@@ -72,6 +72,7 @@ class Status:
 
     def evaluate(self, step: int, values: Mapping[str, Any]) -> None:
         """Take in the figures of documents kept aside."""
+        self.step = step
         self._take_in(step, values)
 
     def save(self, step: int) -> None:
