@@ -30,6 +30,7 @@ from bertworks.tasks.word_features import WordRows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 from bertworks.tuning import finetune as tuning
+from bertworks.tuning import session
 from bertworks.tuning.feature_cache import FeatureCache
 
 _SYLLABLES = ("ba", "do", "ki", "lu", "me", "no", "ra", "si", "te", "vu")
@@ -88,7 +89,7 @@ class Clock:
 
 def measure(model: Path, data: Path, out: Path, cells: int, features: str) -> dict[str, float]:
     computing, reading, ends, reads = Clock(), Clock(), [], []
-    evaluate, find, layers = tuning.evaluate, FeatureCache.find, WordRows.layers
+    evaluate, find, layers = session.evaluate, FeatureCache.find, WordRows.layers
 
     def noted(*arguments: Any) -> Any:
         found = evaluate(*arguments)
@@ -97,12 +98,12 @@ def measure(model: Path, data: Path, out: Path, cells: int, features: str) -> di
         return found
 
     overrides = [f"task.features={features}", f"task.cells={cells}", "train.epochs=2"]
-    tuning.evaluate, FeatureCache.find, WordRows.layers = noted, computing.around(find), reading.around(layers)  # type: ignore
+    session.evaluate, FeatureCache.find, WordRows.layers = noted, computing.around(find), reading.around(layers)  # type: ignore
     try:
         started = now()
         tuning.finetune("conll2003", model=model, data=data, out=out, overrides=overrides, device="cpu")
     finally:
-        tuning.evaluate, FeatureCache.find, WordRows.layers = evaluate, find, layers  # type: ignore
+        session.evaluate, FeatureCache.find, WordRows.layers = evaluate, find, layers  # type: ignore
     first, second = ends[0] - started, ends[1] - ends[0]
     return {
         "first epoch, s": first,

@@ -6,77 +6,29 @@ one is measured, so that a run may be killed at any time and has its best model.
 paper's fine-tuning (A.3): batches of 32, 3 epochs, Adam with a linear decay after a tenth of warm-up, dropout 0.1.
 """
 
-import copy
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-import torch
-
-from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.model import find_device
-from bertworks.nn.bert import Bert
-from bertworks.tasks.evaluation import evaluate
-from bertworks.tasks.examples import Example
-from bertworks.tasks.items import Laying
-from bertworks.tasks.kinds import Kind, kind_of
+from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
-from bertworks.text.spelt_words import SpeltTokenizer
-from bertworks.train.digest import digest_with
-from bertworks.train.distributed import Ranks, joined_ranks, local_device
-from bertworks.train.loop import Place, Stop
-from bertworks.train.run import Duties, Engine, Memory
-from bertworks.train.run_folder import ModelWriter, hold_run
-from bertworks.train.schedules import learning_rate
+from bertworks.train.distributed import joined_ranks, local_device
+from bertworks.train.run_folder import hold_run
 from bertworks.train.view import View, unseen
-from bertworks.tuning.cost import Clock, state_cost
-from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
-from bertworks.tuning.feed import TaskFeed
 from bertworks.tuning.frozen import open_features
-from bertworks.tuning.objective import counts_of
-from bertworks.tuning.report import write_finetune_report
+from bertworks.tuning.session import Finetuned, Session
 from bertworks.tuning.settings import FinetuneSettings, settings_for
-from bertworks.tuning.start import examples_of, find_data, open_task_start
-from bertworks.tuning.subject import freeze, rate_scales, task_subject
-from bertworks.tuning.subset import some_of
-from bertworks.tuning.task_start import AnyPath, TaskStart
-from bertworks.tuning.trained_rows import TABLE, TrainedRows
+from bertworks.tuning.start import find_data, open_task_start
+from bertworks.tuning.task_start import AnyPath
 
 Init = Literal["model", "random"]
 _log = logging.getLogger(__name__)
-
-
-class Finetuned(NamedTuple):
-    """How a run ended.
-
-    Attributes:
-        metric: the task's main one.
-        score: the best on the dev set.
-        step: when that was reached; what `model/` holds.
-        metrics: all that was measured then.
-        place: where the run ended.
-        reason: why: steps, minutes, early, signal, ...
-        minutes: for which the run held its device, over all of its starts; of several devices together.
-        signal: that ended it, if one did.
-    """
-
-    metric: str
-    score: float
-    step: int
-    metrics: dict[str, float]
-    place: Place
-    reason: str
-    minutes: float
-    signal: int = 0
 
 
 def finetune(
@@ -162,239 +114,3 @@ def tune(
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run()
-
-
-class Best(NamedTuple):
-    """The best evaluation so far, and how many came after it."""
-
-    step: int
-    metrics: dict[str, float]
-    num_since: int = 0
-
-
-class Session:
-    """One start of a fine-tuning run."""
-
-    def __init__(
-        self,
-        settings: FinetuneSettings,
-        dataset: Dataset,
-        start: TaskStart,
-        run: Path,
-        device: torch.device,
-        view: View,
-        ranks: Ranks | None = None,
-        note: Callable[[str], None] = _log.info,
-    ) -> None:
-        self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
-        self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
-        ranks = ranks or Ranks()
-        freeze(start.net, settings.task.freeze)
-        self.notes = list(dataset.notes)
-
-        def noted(text: str) -> None:
-            self.notes.append(text)
-            note(text)
-
-        examples = some_of(examples_of(dataset, TRAIN, noted), settings.task.max_examples)
-        self.items = self._encoded(examples, settings)
-        if self.items.left_out:
-            noted(f"{TRAIN}: {self.items.left_out}")
-        self.dev: list[Example] = examples_of(dataset, DEV, noted)
-        self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
-        self.settings = _resolved(settings, len(self.items))
-        scales = rate_scales(start.net, settings.task.layer_decay)
-        self.table = self._cut_table(ranks)
-        self.subject = task_subject(start, self.kind, self.task, self.table)
-        idle_scale = scales.get(TABLE, 1.0)
-        self.engine = Engine(
-            self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
-            may_replay=isinstance(start.net, Bert),
-        )  # fmt: skip
-        laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
-        laying = laying._replace(merged=device.type == "cpu")
-        if self.engine.replays:
-            laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
-        self.feed = TaskFeed(
-            self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
-        )
-        self.best: Best | None = None
-        self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
-        if self.table:
-            self.table.factor = lambda: float(self.engine.optimizer.idle)
-
-    def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
-        """Cut the token table to what is trained, where that gives the same numbers.
-
-        LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts; a language
-        model scores all of it, and two encoders have two.
-        """
-        if not isinstance(self.start.net, Bert):
-            return None
-        is_spread = self.settings.train.shard and ranks.world_size > 1
-        is_trained = self.start.net.embeddings.token.weight.requires_grad
-        if is_spread or not is_trained or self.settings.optim.name == "lamb":
-            return None
-        return TrainedRows(self.start.net, self.items.ids)
-
-    def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
-        items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.cut(), is_training=True)
-        return self.kind.weigh(items, self.task) if settings.task.class_weights else items
-
-    def run(self) -> Finetuned:
-        """Train from the newest checkpoint, or from the start; the best model is published on the way."""
-        with closing(self.clock):
-            outcome = self.engine.run(self._duties())
-        best = self.best or Best(0, {})
-        metric = self.task.metrics[0]
-        return Finetuned(
-            metric=metric,
-            score=best.metrics.get(metric, math.nan),
-            step=best.step,
-            metrics=best.metrics,
-            place=outcome.place,
-            reason=outcome.reason,
-            minutes=self.clock.minutes,
-            signal=outcome.signal,
-        )
-
-    def _duties(self) -> Duties:
-        settings = self.settings
-        return Duties(
-            title=f"{self.engine.folder.name}, {self.task.title}, {self.device}",
-            recipe_text=to_toml(settings),
-            digest=self._digest(),
-            batches=self.feed.batches,
-            rate=lambda place: learning_rate(settings.optim, place.step, settings.train.max_steps),
-            report=self._report,
-            evaluate=self._evaluate,
-            evaluates_at=self._evaluates_at,
-            writer=lambda place: self._writer(place, self.engine.metrics),
-            finish=self._finish,
-            out_of_memory=(
-                f"with batches of {settings.train.batch_size:,} examples in {settings.train.slices} slices; start anew "
-                "with a higher train.slices, or a lower train.batch_size or task.max_length"
-            ),
-            is_enough=self._is_enough,
-            memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
-        )
-
-    def _digest(self) -> str:
-        data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
-        if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
-            data["words"] = self.start.tokenizer.met.digest()
-        start = {name: self.start.about.get(name) for name in ("weights", "init")}
-        if self.start.features:
-            start["features"] = self.start.features.cache.checksums
-        return digest_with(self.settings, {"data": data, "start": start})
-
-    def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
-        self.engine.report(place, gathered)
-        self._note_time(place)
-
-    def _note_time(self, place: Place) -> None:
-        with self.engine.refusable():
-            self.clock.note(place.step)
-
-    def _evaluates_at(self, place: Place) -> bool:
-        every = self.settings.train.eval_every
-        return place.step % self.feed.steps_per_epoch == 0 or bool(every and place.step % every == 0)
-
-    def _evaluate(self, place: Place) -> dict[str, float]:
-        """Measure the dev set; a better model than before becomes that of the run."""
-        laying = Laying(self.device, self.engine.flash)
-        with self.table.whole() if self.table else nullcontext():
-            found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying)
-        told = [name for name in (*self.task.metrics, "threshold", "loss") if name in found.metrics]
-        defined = {name: found.metrics[name] for name in told if not math.isnan(found.metrics[name])}
-        metrics = {f"dev_{name}": value for name, value in defined.items()}
-        if self._is_better(defined):
-            self.best = Best(place.step, defined)
-            with self.engine.refusable():
-                self.engine.publish(self._writer(place, metrics, self.clock.cost()))
-                if self.engine.ranks.is_first:
-                    task = replace(self.task, threshold=defined.get("threshold"))
-                    write_dev(self.engine.folder, task, place.step, defined, self.dev, found)
-        elif self.best:
-            self.best = self.best._replace(num_since=self.best.num_since + 1)
-        self._note_time(place)
-        return metrics
-
-    def _measured(self) -> Any:
-        """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
-        net = self.subject.net
-        return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
-
-    def _is_better(self, metrics: Mapping[str, float]) -> bool:
-        """Tell whether the main metric is higher than ever; a correlation that is not defined is lower than all."""
-        main = self.task.metrics[0]
-        return self.best is None or metrics.get(main, -math.inf) > self.best.metrics.get(main, -math.inf)
-
-    def _is_enough(self) -> bool:
-        patience = self.settings.task.early_stopping
-        return bool(patience and self.best and self.best.num_since >= patience)
-
-    def _remembered(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"idle": float(self.engine.optimizer.idle)}
-        return state | ({"best": self.best._asdict()} if self.best else {})
-
-    def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        self.best = Best(**state["best"]) if "best" in state else None
-        self.engine.optimizer.idle.fill_(state["idle"])
-        if self.table:
-            self.table.restore(tensors)
-
-    def _writer(self, place: Place, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None) -> ModelWriter:
-        about = {
-            "task": {
-                "name": self.task.name,
-                "kind": self.task.kind,
-                "labels": list(self.task.labels),
-                "is_pair": self.task.is_pair,
-                "score_range": self.task.score_range,
-                **self.settings.task.cut()._asdict(),
-            },
-            "metrics": dict(metrics),
-            **self._chosen(),
-            "provenance": {
-                "start": self.start.about,
-                "steps": place.step,
-                "examples": len(self.items),
-                "notes": self.notes,
-                **(cost or {}),
-            },
-        }
-
-        def write(folder: Path) -> None:
-            self.subject.write(folder, about)
-            self.start.tokenizer.save(folder)
-
-        beside = self.table.at_rest.nbytes if self.table else 0
-        if self.start.features:
-            beside += self.start.features.num_bytes
-        return ModelWriter(write, self.engine.model_bytes() + beside)
-
-    def _chosen(self) -> dict[str, Any]:
-        """Return what tagging and answering need to know besides: what is tagged, when there is no answer."""
-        if self.task.kind == "tag":
-            return {"units": self.task.units}
-        return {"threshold": self.best.metrics["threshold"]} if self.best and self.task.has_impossible else {}
-
-    def _finish(self, stop: Stop) -> None:
-        """Tell the best model, which has been published when it was measured, what the whole run has cost."""
-        self._note_time(stop.place)
-        if not self.engine.record:
-            return
-        try:  # a run is not failed for this
-            state_cost(self.engine.folder, self.clock.cost())
-            write_finetune_report(self.engine.folder)
-        except UserError as error:
-            _log.warning("the run's cost or its report is not written: %s", error)
-
-
-def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:
-    """Turn epochs into steps; a graph is compiled only where that is asked for, as every batch has another shape."""
-    train = settings.train
-    steps = train.epochs * math.ceil(num_items / train.batch_size)
-    update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
-    return settings.model_copy(update={"train": train.model_copy(update=update)})

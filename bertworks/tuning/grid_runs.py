@@ -23,10 +23,10 @@ from bertworks.train.log import TIMING_FILE, read_log
 from bertworks.train.run_folder import CHECKPOINTS, MODEL, ModelWriter, publish_model
 from bertworks.train.view import View, training_view
 from bertworks.tuning.axes import Point
-from bertworks.tuning.finetune import Finetuned
 from bertworks.tuning.grid_progress import GridProgress, titled
 from bertworks.tuning.grid_record import Record, Result
 from bertworks.tuning.grid_table import grid_markdown
+from bertworks.tuning.session import Finetuned
 from bertworks.tuning.settings import FinetuneSettings
 
 TABLE_FILE = "grid.md"

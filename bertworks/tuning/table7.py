@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.nn.feature_config import FEATURES, FeatureName
-from bertworks.tuning.finetune import Finetuned, finetune
+from bertworks.tuning.finetune import finetune
 from bertworks.tuning.frozen import FEATURES as CACHE
+from bertworks.tuning.session import Finetuned
 
 TABLE_FILE = "table7.md"
 # Titles as in the paper; dev F1 of BERT base, the mean of five restarts.

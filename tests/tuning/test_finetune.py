@@ -16,8 +16,11 @@ from toy_tasks import QUICK, SIZES, write_rows, write_task
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.tasks.own import open_own
+from bertworks.train.loop import Place
 from bertworks.tuning import finetune as module
-from bertworks.tuning.finetune import Session, finetune
+from bertworks.tuning import session as session_module
+from bertworks.tuning.finetune import finetune
+from bertworks.tuning.session import Session
 
 LONGER = ("train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "train.save_every=1000")
 
@@ -79,12 +82,12 @@ def test_a_run_logs_evaluates_every_epoch_and_leaves_a_model(finished, model):
 
 def test_the_model_is_that_of_the_best_evaluation_not_of_the_last(model, files, tmp_path, monkeypatch):
     scores = iter([0.5, 0.9, 0.7, math.nan, 0.9, 0.8])
-    real = module.evaluate
+    real = session_module.evaluate
 
     def fixed(*arguments):
         return real(*arguments)._replace(metrics={"accuracy": next(scores), "f1_macro": 0.1, "loss": 1.0})
 
-    monkeypatch.setattr(module, "evaluate", fixed)
+    monkeypatch.setattr(session_module, "evaluate", fixed)
     run = tmp_path / "run"
     outcome = finetune("classify", model=model, out=run, overrides=QUICK, device="cpu", **files["classify"])
     assert (outcome.score, outcome.step) == (0.9, 12)
@@ -179,7 +182,7 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path,
     for slices in (1, 3):
         overrides = (*QUICK, f"train.slices={slices}", "task.dropout=0.0", "train.batch_size=10")
         session = session_of(model, files, tmp_path, kind, overrides)
-        parts, state = next(session.feed.batches(module.Place()))
+        parts, state = next(session.feed.batches(Place()))
         assert (len(parts), state) == (slices, {"epoch": 0, "offset": 10})
         counts = [sum(part.counts[0] for part in parts)]
         module_loop = session.engine.trainee

@@ -12,7 +12,8 @@ from bertworks.tasks.own import open_own
 from bertworks.train.replay import Replayed
 from bertworks.train.trainee import with_backward
 from bertworks.train.view import unseen
-from bertworks.tuning.finetune import Session, finetune
+from bertworks.tuning.finetune import finetune
+from bertworks.tuning.session import Session
 from bertworks.tuning.settings import settings_for
 from bertworks.tuning.start import open_task_start
 

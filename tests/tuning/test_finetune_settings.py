@@ -13,6 +13,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.tasks.registry import find_task
 from bertworks.tuning import finetune as module
+from bertworks.tuning import session as session_module
 from bertworks.tuning.feed import order_of
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.settings import settings_for
@@ -76,12 +77,12 @@ def test_rates_fall_from_layer_to_layer():
 
 def test_a_run_ends_early_when_nothing_gets_better_and_stays_ended(task, tmp_path, monkeypatch):
     scores = iter([0.6, 0.5, 0.6, 0.9])
-    real = module.evaluate
+    real = session_module.evaluate
 
     def fixed(*arguments):
         return real(*arguments)._replace(metrics={"accuracy": next(scores), "f1_macro": 0.0, "loss": 1.0})
 
-    monkeypatch.setattr(module, "evaluate", fixed)
+    monkeypatch.setattr(session_module, "evaluate", fixed)
     overrides = (*QUICK, "task.early_stopping=2")
     outcome = finetune("classify", out=tmp_path / "run", overrides=overrides, **task)
     assert (outcome.reason, outcome.place.step, outcome.step) == ("early", 18, 6)

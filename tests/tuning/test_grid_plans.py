@@ -14,10 +14,10 @@ from bertworks.files import exclusive, verify_manifest
 from bertworks.train.loop import Place
 from bertworks.tuning import grid as module
 from bertworks.tuning import grid_runs
-from bertworks.tuning.finetune import Finetuned
 from bertworks.tuning.grid import GridPlan, finetune_grid
 from bertworks.tuning.grid_progress import GridProgress
 from bertworks.tuning.grid_record import Result
+from bertworks.tuning.session import Finetuned
 
 
 @pytest.fixture(scope="module")
