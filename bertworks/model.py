@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bertworks.answering import answer_question
 from bertworks.errors import UserError
-from bertworks.guesses import best_guesses, check_top_k, perplexity_of
+from bertworks.filling import fill_masks
+from bertworks.guesses import perplexity_of
 from bertworks.hidden_states import (
     Compute,
     Features,
@@ -50,7 +51,7 @@ from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import MASK, UNK
+from bertworks.text.vocabulary import MASK
 from bertworks.text.words import WordTokenizer
 
 POOLS = ("cls", "mean", "max")
@@ -107,39 +108,7 @@ class Model:
             for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities.
         """
         self._need("mlm", "fill masks")
-        check_top_k(top_k)
-        mask_id = self.tokenizer.id_of(MASK)
-        ids = self._cut(self._ids_with_masks(text, mask_id), truncate)
-        places = [place for place, id in enumerate(ids) if id == mask_id]
-        num_masks = text.count(MASK)
-        if not num_masks:
-            raise UserError(f"no [MASK] to fill in {text[:60]!r}")
-        if len(places) < num_masks:
-            raise UserError(f"{num_masks - len(places)} of {num_masks} [MASK] lie in what was cut; shorten the text")
-        allowed = list(dict.fromkeys(self._piece_id(target) for target in targets)) if targets else None
-        # A model of one direction guesses the next piece it comes to, which is not at the token itself.
-        ahead = {"both": 0, "left_to_right": -1, "right_to_left": 1}[self.net.config.direction]
-        with torch.inference_mode():
-            hidden_TD = self.net(self._pack([ids], None))
-            logits_MV = self.mlm_logits(hidden_TD[[place + ahead for place in places]]).float()
-            scores_MV = logits_MV.softmax(-1)[:, : len(self.tokenizer)]
-        return [best_guesses(scores_V, self.tokenizer.pieces, top_k, allowed) for scores_V in scores_MV.cpu()]
-
-    def _ids_with_masks(self, text: str, mask_id: int) -> list[int]:
-        """Encode a text in which [MASK], and nothing else, is a special token."""
-        encoded = [self.tokenizer.encode(part).ids for part in text.split(MASK)]
-        ids = encoded[0][:1]
-        for number, part in enumerate(encoded):
-            ids += ([mask_id] if number else []) + part[1:-1]
-        return ids + encoded[0][-1:]
-
-    def _piece_id(self, target: str) -> int:
-        pieces = self.tokenizer.tokenize(target)
-        if len(pieces) != 1:
-            raise UserError(f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one")
-        if pieces == [UNK]:
-            raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
-        return self.tokenizer.id_of(pieces[0])
+        return fill_masks(self, text, top_k, targets, truncate=truncate)
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the MLM head's scores for rows of the last layer."""
@@ -150,7 +119,7 @@ class Model:
         self._need("nsp", "tell next sentences")
         encoding = self.encode([text], [following], truncate=truncate)[0]
         with torch.inference_mode():
-            tokens = self._pack([encoding.ids], [encoding.segment_ids])
+            tokens = self.pack([encoding.ids], [encoding.segment_ids])
             logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
         return float(logits_S2.float().softmax(-1)[0, 0])
 
@@ -240,7 +209,7 @@ class Model:
             raise UserError("the model has no layers, so nothing attends in it")
         encoding = self.encode([text], None if pair is None else [pair], truncate=truncate)[0]
         with torch.inference_mode():
-            tokens = self._pack([encoding.ids], [encoding.segment_ids])
+            tokens = self.pack([encoding.ids], [encoding.segment_ids])
             attentions = self.net.encode(tokens, attentions=True).attentions
         return encoding, torch.stack([layer[0] for layer in attentions]).cpu().numpy()
 
@@ -258,7 +227,7 @@ class Model:
         encodings = self.encode(texts, truncate=truncate)
 
         def sums(numbers: list[int]) -> Sums:
-            tokens = self._pack([encodings[number].ids for number in numbers], None)
+            tokens = self.pack([encodings[number].ids for number in numbers], None)
             return self.net.lm_sums(self.net(tokens), tokens)
 
         return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
@@ -294,7 +263,7 @@ class Model:
     def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
         def compute(numbers: list[int]) -> Rows:
             some = [encodings[number] for number in numbers]
-            tokens = self._pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
+            tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
             if set(layers) == {self.num_layers}:
                 return Rows(tokens.packing.cumulative_lengths, [self.net(tokens)] * len(layers))
             all_hidden = self.net.encode(tokens, hidden=True).all_hidden
@@ -302,7 +271,8 @@ class Model:
 
         return compute
 
-    def _pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None) -> Tokens:
+    def pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None) -> Tokens:
+        """Lay sequences of ids end to end for the network."""
         return pack(ids, segment_ids, self._device, flash=self._flash)
 
     def encode(
@@ -317,7 +287,8 @@ class Model:
                 raise self._too_long(len(encoding.ids), f"text {number + 1} of {len(texts)}")
         return encodings
 
-    def _cut(self, ids: list[int], truncate: bool) -> list[int]:
+    def cut(self, ids: list[int], truncate: bool) -> list[int]:
+        """Cut ids that are more than the model reads, or say that they are."""
         if len(ids) <= self.max_length:
             return ids
         if not truncate:

@@ -30,7 +30,7 @@ def scores_of(model):
     """Start and end scores of every token, and the encoding, where all fits into one window."""
     encoding = model.tokenizer.encode(QUESTION, CONTEXT)
     with torch.no_grad():
-        return encoding, model.net.heads["span"](model.net(model._pack([encoding.ids], [encoding.segment_ids])))
+        return encoding, model.net.heads["span"](model.net(model.pack([encoding.ids], [encoding.segment_ids])))
 
 
 def test_answers_are_the_best_pairs_of_start_and_end(model):

@@ -31,7 +31,7 @@ def best_labels(model, text):
     """The best label of each token of a text that fits the model, by the plainest way."""
     encoding = model.tokenizer.encode(text)
     with torch.no_grad():
-        logits = model.net.heads["tag"](model.net(model._pack([encoding.ids], [encoding.segment_ids])))
+        logits = model.net.heads["tag"](model.net(model.pack([encoding.ids], [encoding.segment_ids])))
     shares, numbers = logits.softmax(-1).max(-1)
     return encoding, [LABELS[number] for number in numbers.tolist()], shares.tolist()
 
