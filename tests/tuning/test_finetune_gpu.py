@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from small_models import write_small_model
-from tiny_runs import files_of
+from small_models import write_small_elmo, write_small_gpt, write_small_model
+from tiny_runs import files_of, lines_of
 from toy_tasks import QUICK, write_task
 
+import bertworks as bw
 from bertworks.tasks.items import lay
 from bertworks.tasks.kinds import KINDS, kind_of
 from bertworks.tasks.own import open_own
@@ -96,3 +97,48 @@ def test_a_stopped_run_goes_on_exactly(tmp_path):
     finetune("classify", out=tmp_path / "parts", overrides=settings, resume=True, **options)
     for folder in ("model", "checkpoints"):
         assert files_of(tmp_path / "parts" / folder) == files_of(tmp_path / "whole" / folder)
+
+
+BASELINES = {
+    "left to right": {"model": "ltr"},
+    "right to left": {"model": "rtl"},
+    "under a BiLSTM": {"model": "ltr", "overrides": ["task.bilstm=true"]},
+    "side by side": {"model": "ltr", "beside": "rtl"},
+    "gpt": {"model": "gpt"},
+    "elmo": {"model": "elmo", "overrides": ["task.cells=32", "optim.clip=5.0"]},
+}
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_baselines_learn_and_are_loaded(tmp_path, name, kind):
+    """In half precision, but for ELMo; a model that was written opens on the CPU too."""
+    sizes = SIZES | {"max_position_embeddings": 48}
+    for direction, folder in (("left_to_right", "ltr"), ("right_to_left", "rtl")):
+        write_small_model(tmp_path / folder, {"mlm": 0}, direction=direction, **sizes)
+    write_small_gpt(tmp_path / "gpt", n_positions=48, n_embd=64, n_layer=2)
+    write_small_elmo(tmp_path / "elmo")
+    options = BASELINES[name]
+    train, dev = write_task(tmp_path / "files", kind)
+    longer = ("task.max_length=48", "task.dropout=0.0", "train.epochs=15", "optim.lr=4e-3")
+    overrides = (*QUICK, *longer, *options.get("overrides", ()))
+    finetune(
+        kind, model=tmp_path / options["model"], train=train, dev=dev, out=tmp_path / "run", device="cuda",
+        beside=tmp_path / options["beside"] if "beside" in options else None, overrides=overrides,
+    )  # fmt: skip
+    assert is_learnt(tmp_path / "run", kind)
+    for device in ("cpu", "cuda"):
+        assert bw.load(tmp_path / "run", device=device).predictor().task.kind == kind
+
+
+def is_learnt(run, kind):
+    losses = [line[f"{kind}_loss"] for line in lines_of(run) if "lr" in line]
+    return losses[-1] < 0.95 * losses[0]
+
+
+def test_frozen_features_are_learnt_from(tmp_path):
+    train, dev = write_task(tmp_path / "files", "tag")
+    model = write_small_model(tmp_path / "model", **SIZES)
+    settings = (*QUICK, "task.features=last", "task.cells=32", "optim.lr=1e-2")
+    finetune("tag", model=model, train=train, dev=dev, out=tmp_path / "run", device="cuda", overrides=settings)
+    assert is_learnt(tmp_path / "run", "tag")
