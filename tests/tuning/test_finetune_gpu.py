@@ -116,7 +116,7 @@ def test_baselines_learn_and_are_loaded(tmp_path, name, kind):
     sizes = SIZES | {"max_position_embeddings": 48}
     for direction, folder in (("left_to_right", "ltr"), ("right_to_left", "rtl")):
         write_small_model(tmp_path / folder, {"mlm": 0}, direction=direction, **sizes)
-    write_small_gpt(tmp_path / "gpt", n_positions=48, n_embd=64, n_layer=2)
+    write_small_gpt(tmp_path / "gpt", n_positions=48, n_embd=32, n_layer=1)
     write_small_elmo(tmp_path / "elmo")
     options = BASELINES[name]
     train, dev = write_task(tmp_path / "files", kind)
