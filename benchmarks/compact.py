@@ -105,7 +105,8 @@ def run_child(given: argparse.Namespace) -> int:
     """Measure one task in this process and leave its result beside its runs."""
     folder, name = given.out / given.init, given.child
     folder.mkdir(parents=True, exist_ok=True)
-    found = measure(name, given.model, given.data, folder, given.init, QUICK if given.quick else FULL)
+    search = (QUICK if given.quick else FULL).changed(given.set)
+    found = measure(name, given.model, given.data, folder, given.init, search)
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]
@@ -184,6 +185,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--init", choices=("model", "random"), default="model")
     parser.add_argument("--json", type=Path, nargs="+", help="results; several only with --table. OUT/results.json")
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
+    parser.add_argument(
+        "--set", nargs="+", default=(), metavar="KEY=VALUE", help="over the settings; noted in the table"
+    )
     parser.add_argument("--minutes", type=float, help="ask what is under way to end after so many")
     parser.add_argument("--again", action="store_true", help="also tasks that the results have already")
     parser.add_argument("--quick", action="store_true", help="100 examples, 1 epoch, 2 points, 2 seeds: to try it out")

@@ -7,7 +7,7 @@ best run's model is measured once more on the test set where its gold is at hand
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,10 +67,22 @@ WORKS = ENGLISH | KOREAN
 
 
 class Search(NamedTuple):
-    """Which runs are made."""
+    """Which runs are made.
+
+    Attributes:
+        overrides: settings, several values being an axis.
+        plan: of the search and the seeds.
+        notes: what is not as it should be.
+    """
 
     overrides: tuple[str, ...]
     plan: bw.GridPlan
+    notes: tuple[str, ...] = ()
+
+    def changed(self, overrides: Sequence[str]) -> "Search":
+        """Return the same with settings over its own, which is noted; the last that is said of one counts."""
+        notes = (*self.notes, f"with {' '.join(overrides)}") if overrides else self.notes
+        return self._replace(overrides=(*self.overrides, *overrides), notes=notes)
 
 
 # Every checkpoint of `small` is a third of a gigabyte; a run that is asked to end writes one all the same.
@@ -81,6 +93,7 @@ FULL = Search(
 QUICK = Search(
     ("optim.lr=3e-4,1e-4", "train.batch_size=16", "train.epochs=1", "task.max_examples=100"),
     bw.GridPlan(restarts=2, restart_best=True, search_examples=50),
+    ("tried out on 100 examples",),
 )
 
 
@@ -108,7 +121,7 @@ def measure(name: str, model: str, data: Path, folder: Path, init: str, search: 
             f"{name}: all runs failed, the last with: {list(outcome.results['runs'].values())[-1]['error']}"
         )
     found = summary(outcome.results, search.plan.restarts) | {"task": work.task, "overrides": list(search.overrides)}
-    found["notes"] += [work.note] * bool(work.note)
+    found["notes"] += [*[work.note] * bool(work.note), *search.notes]
     return found | {"test": _test(work, data, folder / name)}
 
 
