@@ -18,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,8 +102,16 @@ def said(line: str) -> None:
     print(line, flush=True)
 
 
+def end_with(parent: int) -> None:
+    """Ask this process to end when its parent is gone: killed, that one can tell it nothing."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def run_child(given: argparse.Namespace) -> int:
     """Measure one task in this process and leave its result beside its runs."""
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     folder, name = given.out / given.init, given.child
     folder.mkdir(parents=True, exist_ok=True)
     search = (QUICK if given.quick else FULL).changed(given.set)
@@ -122,8 +131,9 @@ def start_child(name: str, given: argparse.Namespace) -> Child:
     command = [sys.executable, "-u", __file__, *sys.argv[1:], "--child", name]
     with open(logs / f"{name}{suffix}.log", "ab") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            process_group=0,  # a second signal ends a run without saving it, so only this process sends them one
+        )  # fmt: skip
     return Child(name, process, time.monotonic())
 
 
@@ -135,11 +145,9 @@ def measure_all(given: argparse.Namespace) -> int:
     said(f"{board.name}, {board.init}: {', '.join(waiting) or 'nothing to do'}; results in {board.path}")
     ends = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
     running: list[Child] = []
-    num_missed = 0
+    num_missed, signals = 0, noted_signals()
     try:
-        while running or waiting:
-            if time.monotonic() > ends:
-                break
+        while (running or waiting) and not signals and time.monotonic() < ends:
             while len(running) < given.jobs and (name := next_ready(waiting, running)):
                 waiting.remove(name)
                 running.append(start_child(name, given))
@@ -154,6 +162,14 @@ def measure_all(given: argparse.Namespace) -> int:
             child.process.wait()
             num_missed += not ended(child, board)
     return num_missed + len(waiting)
+
+
+def noted_signals() -> list[int]:
+    """Return a list that gets the signals that ask for an end: the children's runs are then saved before it."""
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signals.append(number))
+    return signals
 
 
 def next_ready(waiting: list[str], running: list[Child]) -> str | None:
@@ -205,7 +221,6 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     given = options()
-    signal.signal(signal.SIGTERM, signal.default_int_handler if not given.child else signal.SIG_DFL)
     try:
         if given.child:
             return run_child(given)
