@@ -39,6 +39,10 @@ COLUMNS = (
     "setting", "notes",
 )  # fmt: skip
 _NONE = "–"
+_LEGEND = (
+    "In percent. Dev: the median of the seeds at the best setting (lowest to highest), each at its best epoch. Test: "
+    "the best of these runs by dev. Google's are the GLUE server's figures of their model of this size."
+)
 
 
 def merged(there: Models, name: str, about: Mapping[str, Any], init: str, found: Mapping[str, Any]) -> Models:
@@ -78,7 +82,7 @@ def joined(files: Iterable[Models]) -> Models:
 
 def markdown(models: Models, order: Iterable[str]) -> str:
     """Write a table for each model, its tasks in an order that is given."""
-    parts = []
+    parts = [_LEGEND + "\n"]
     for name, model in models.items():
         head = f"### {name} ({model['sizes']})\n\nweights: {', '.join(model['weights'].values())}\n"
         lines = [COLUMNS, ("---",) * len(COLUMNS), *rows(name, model, order)]

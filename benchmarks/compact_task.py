@@ -18,6 +18,10 @@ from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TEST, open_dataset
 
 _GOLD = "test-gold"
+_SQUAD_NOTE = "train: where an answer stands was found by search, 10.8 % of them stand at several places"
+_SWAG_NOTE = "derived from novels, not SWAG"
+_CODAH_NOTE = "fold 0 of 5"
+_NSMC_NOTE = "split rebuilt, not the official one"
 _KORNLI_NOTE = "train: KorNLI's dev set, as its train set cannot be had"
 _WNLI_NOTE = "the paper leaves it out: dev repeats train's sentences with other labels; the larger class has 56.3"
 
@@ -42,24 +46,24 @@ class Work(NamedTuple):
 
 # The longest first: so none of them is alone at the end.
 ENGLISH = {
-    "squad2": Work("squad2"),
-    "squad1": Work("squad1"),
+    "squad2": Work("squad2", note=_SQUAD_NOTE),
+    "squad1": Work("squad1", note=_SQUAD_NOTE),
     "snli": Work("snli", TEST),
     "qnli": Work("qnli"),
-    "swag-like": Work("swag-like"),
+    "swag-like": Work("swag-like", note=_SWAG_NOTE),
     "sst2": Work("sst2"),
     "conll2003": Work("conll2003", TEST),
     "qqp": Work("qqp"),
     "cola": Work("cola"),
     "stsb": Work("stsb", _GOLD),
     "mrpc": Work("mrpc", _GOLD),
-    "codah": Work("codah", TEST),
+    "codah": Work("codah", TEST, note=_CODAH_NOTE),
     "rte": Work("rte"),
     "rte-from-snli": Work("rte", source="snli", note="started from the best SNLI run's model"),
     "wnli": Work("wnli", note=_WNLI_NOTE),
 }
 KOREAN = {
-    "nsmc": Work("nsmc", TEST),
+    "nsmc": Work("nsmc", TEST, note=_NSMC_NOTE),
     "korsts": Work("korsts", TEST),
     "kornli": Work("kornli", TEST, is_dev_train=True, note=_KORNLI_NOTE),
 }
