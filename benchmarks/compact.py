@@ -1,0 +1,239 @@
+"""What do our compact models score? Every task searched as Google's were, three seeds at the best, one table.
+
+    python benchmarks/compact.py runs/mini --data DIR --out runs/mini-tasks --jobs 8 --json compact.json
+    python benchmarks/compact.py runs/mini --data DIR --out runs/mini-tasks --jobs 8 --json compact.json --init random
+    python benchmarks/compact.py runs/ko --name mini-ko --data DIR --out runs/ko-tasks --tasks nsmc korsts kornli
+    python benchmarks/compact.py --json compact.json --table compact.md
+
+Each task is a process of its own, --jobs of them at a time: small models leave most of a GPU idle, so several runs
+share it, and the minutes of each are then longer than it would take alone. Results are written after every task, beside
+what the file has; a task that is in it is passed over unless --again. What was ended, by --minutes or by a kill, goes
+on where it was with the same command, as long as --out is there.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compact_table import SIZE_NAMES, Models, check_same_model, joined, markdown, merged
+from compact_task import ENGLISH, FULL, QUICK, WORKS, measure, result_path
+
+from bertworks.errors import UserError
+from bertworks.files import atomic_write
+
+_STOPPED = 75  # a child's status when a signal ended its runs
+_POLL_S = 0.2
+
+
+class Child(NamedTuple):
+    """A task under way."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+class Board:
+    """The results of this command's model, in a file that others add to as well."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.path: Path = given.json[0] if given.json else given.out / "results.json"
+        self.init, self.folder, self.jobs = given.init, given.out / given.init, given.jobs
+        self.about = about_model(given.model)
+        sizes: str = self.about["sizes"]
+        self.name: str = given.name or SIZE_NAMES.get(sizes, sizes)
+        if given.quick:
+            self.name += "-quick"
+        there = read_models(self.path)
+        if self.name in there:
+            check_same_model(there[self.name], self.name, self.about)
+
+    def has(self, name: str) -> bool:
+        """Tell whether a task was measured already, here or on another machine."""
+        return name in read_models(self.path).get(self.name, {}).get("results", {}).get(self.init, {})
+
+    def add(self, name: str) -> dict[str, Any]:
+        """Put a finished task's result beside the others, read anew: another command may have added some."""
+        result: dict[str, Any] = json.loads(result_path(self.folder, name).read_text(encoding="utf-8"))
+        models = merged(read_models(self.path), self.name, self.about, self.init, {name: result})
+        write_json(self.path, {"models": models})
+        return result
+
+
+def about_model(model: str) -> dict[str, Any]:
+    """Return the sizes of a model and the checksums of its weights."""
+    from bertworks.interop.folder import CONFIG_FILE, read_json
+    from bertworks.interop.sentence_folders import find_encoder
+    from bertworks.locate import find_model
+    from bertworks.train.warm_start import checksums
+
+    folder = find_encoder(find_model(model))
+    config = read_json(folder / CONFIG_FILE)
+    return {"sizes": f"{config['num_hidden_layers']}x{config['hidden_size']}", "weights": checksums(folder)}
+
+
+def machine(jobs: int) -> str:
+    import torch
+
+    place = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
+    return f"{place}, torch {torch.__version__}, {jobs} tasks at a time, a thread each"
+
+
+def read_models(path: Path) -> Models:
+    models: Models = json.loads(path.read_text(encoding="utf-8"))["models"] if path.exists() else {}
+    return models
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as stream:
+        json.dump(content, stream, ensure_ascii=False, indent=1, allow_nan=False)
+        stream.write("\n")
+
+
+def said(line: str) -> None:
+    print(line, flush=True)
+
+
+def end_with(parent: int) -> None:
+    """Ask this process to end when its parent is gone: killed, that one can tell it nothing."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_child(given: argparse.Namespace) -> int:
+    """Measure one task in this process and leave its result beside its runs."""
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    folder, name = given.out / given.init, given.child
+    folder.mkdir(parents=True, exist_ok=True)
+    search = (QUICK if given.quick else FULL).changed(given.set)
+    found = measure(name, given.model, given.data, folder, given.init, search)
+    if found is None:
+        return _STOPPED
+    arguments = sys.argv[1 : sys.argv.index("--child")]
+    command = shlex.join(["python", "benchmarks/compact.py", *arguments])
+    write_json(result_path(folder, name), found | {"command": command, "machine": machine(given.jobs)})
+    return 0
+
+
+def start_child(name: str, given: argparse.Namespace) -> Child:
+    logs = given.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    suffix = "" if given.init == "model" else f"-{given.init}"
+    command = [sys.executable, "-u", __file__, *sys.argv[1:], "--child", name]
+    with open(logs / f"{name}{suffix}.log", "ab") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            process_group=0,  # a second signal ends a run without saving it, so only this process sends them one
+        )  # fmt: skip
+    return Child(name, process, time.monotonic())
+
+
+def measure_all(given: argparse.Namespace) -> int:
+    """Run the tasks, some at a time, until all have ended or the time is up; returns how many have no result."""
+    given.out.mkdir(parents=True, exist_ok=True)
+    board = Board(given)
+    waiting = [name for name in WORKS if name in given.tasks and (given.again or not board.has(name))]
+    said(f"{board.name}, {board.init}: {', '.join(waiting) or 'nothing to do'}; results in {board.path}")
+    ends = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    running: list[Child] = []
+    num_missed, signals = 0, noted_signals()
+    try:
+        while (running or waiting) and not signals and time.monotonic() < ends:
+            while len(running) < given.jobs and (name := next_ready(waiting, running)):
+                waiting.remove(name)
+                running.append(start_child(name, given))
+            time.sleep(_POLL_S)
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                num_missed += not ended(child, board)
+    finally:
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.process.wait()
+            num_missed += not ended(child, board)
+    return num_missed + len(waiting)
+
+
+def noted_signals() -> list[int]:
+    """Return a list that gets the signals that ask for an end: the children's runs are then saved before it."""
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signals.append(number))
+    return signals
+
+
+def next_ready(waiting: list[str], running: list[Child]) -> str | None:
+    """Return the first task that waits for no other; one whose source has failed says so itself."""
+    busy = {*waiting, *(child.name for child in running)}
+    return next((name for name in waiting if WORKS[name].source not in busy), None)
+
+
+def ended(child: Child, board: Board) -> bool:
+    """Say how a task ended; its result, if it has one, goes into the file."""
+    minutes, status = (time.monotonic() - child.started) / 60, child.process.returncode
+    if status:
+        how = "stopped; the same command goes on" if status in (_STOPPED, -signal.SIGTERM) else f"failed ({status})"
+        said(f"{child.name}: {how}; {minutes:.1f} minutes; see logs/")
+        return False
+    result = board.add(child.name)
+    scores = " ".join(f"{metrics.get(result['metric'], float('nan')):.4f}" for metrics in result["seeds"].values())
+    said(f"{child.name}: {result['metric']} {scores} with {result['setting']}; {minutes:.1f} minutes")
+    return True
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", help="model folder or run folder; without it --table alone is possible")
+    parser.add_argument("--name", help="of the model in results; by its sizes without it: 4x256 is mini, 4x512 small")
+    parser.add_argument("--data", type=Path, help="folder with the tasks' own files, unpacked")
+    parser.add_argument("--out", type=Path, help="folder for runs and logs; the same one goes on")
+    parser.add_argument("--tasks", nargs="+", choices=tuple(WORKS), default=tuple(ENGLISH))
+    parser.add_argument("--init", choices=("model", "random"), default="model")
+    parser.add_argument("--json", type=Path, nargs="+", help="results; several only with --table. OUT/results.json")
+    parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
+    parser.add_argument(
+        "--set", nargs="+", default=(), metavar="KEY=VALUE", help="over the settings; noted in the table"
+    )
+    parser.add_argument("--minutes", type=float, help="ask what is under way to end after so many")
+    parser.add_argument("--again", action="store_true", help="also tasks that the results have already")
+    parser.add_argument("--quick", action="store_true", help="100 examples, 1 epoch, 2 points, 2 seeds: to try it out")
+    parser.add_argument("--table", type=Path, help="write the results as markdown")
+    parser.add_argument("--child", choices=tuple(WORKS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.model and not (given.data and given.out):
+        parser.error("MODEL needs --data and --out")
+    if not given.model and not (given.table and given.json):
+        parser.error("give MODEL, --data and --out to measure, or --table and --json for a table")
+    if given.model and given.json and len(given.json) > 1:
+        parser.error("one --json to measure into")
+    return given
+
+
+def main() -> int:
+    given = options()
+    try:
+        if given.child:
+            return run_child(given)
+        num_missed = measure_all(given) if given.model else 0
+        if given.table:
+            paths = given.json or [given.out / "results.json"]
+            with atomic_write(given.table) as stream:
+                stream.write(markdown(joined(map(read_models, paths)), WORKS))
+        return 1 if num_missed else 0
+    except UserError as error:
+        print(f"compact.py: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

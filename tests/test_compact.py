@@ -1,0 +1,221 @@
+"""The benchmark of our compact models: results add up, bars are held, the table says what was measured."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertworks.errors import UserError
+from bertworks.tasks.registry import TASKS
+
+_BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(_BENCHMARKS))
+    yield
+    for name in [name for name in sys.modules if name.startswith("compact")]:
+        del sys.modules[name]
+
+
+MINI = {"sizes": "4x256", "weights": {"model.safetensors": "ab"}}
+
+
+def _result(task, metric, scores, *, test=None, notes=(), **others):
+    scores = sorted(scores)
+    return {
+        "task": task, "metric": metric, "median": scores[len(scores) // 2], "min": scores[0], "max": scores[-1],
+        "medians": {metric: scores[len(scores) // 2], **others}, "setting": {"lr": "3e-4"}, "notes": list(notes),
+        "test": test,
+    }  # fmt: skip
+
+
+def _run(point, seed, score, *, is_search=False, error="", **metrics):
+    found = {} if error or score is None else {"accuracy": score, **metrics}
+    return {"point": point, "seed": seed, "score": score, "is_search": is_search, "error": error, "metrics": found,
+            "values": {"lr": point}}  # fmt: skip
+
+
+def _grid(*runs, chosen, search_examples=0):
+    return {"metric": "accuracy", "chosen": chosen, "search_examples": search_examples, "examples": 40, "minutes": 2.0,
+            "failed": 0, "notes": [], "runs": {str(number): run for number, run in enumerate(runs)}}  # fmt: skip
+
+
+def _cells(models, name="mini"):
+    from compact_table import COLUMNS, rows
+    from compact_task import WORKS
+
+    return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows(name, models[name], WORKS)}
+
+
+def test_results_of_several_commands_add_up():
+    from compact_table import merged
+
+    first = merged({}, "mini", MINI, "model", {"rte": 1, "cola": 2})
+    second = merged(first, "mini", MINI, "random", {"rte": 3})
+    third = merged(second, "mini", MINI, "model", {"cola": 4})
+    assert third["mini"]["results"] == {"model": {"rte": 1, "cola": 4}, "random": {"rte": 3}}
+    assert first["mini"]["results"] == {"model": {"rte": 1, "cola": 2}}, "what was there is not changed"
+
+
+def test_two_models_are_not_put_under_one_name():
+    from compact_table import merged
+
+    there = merged({}, "mini", MINI, "model", {"rte": 1})
+    with pytest.raises(UserError, match="other weights; choose another --name"):
+        merged(there, "mini", MINI | {"weights": {"model.safetensors": "cd"}}, "model", {"cola": 2})
+
+
+def test_files_are_joined_the_later_over_the_earlier():
+    from compact_table import joined, merged
+
+    files = [merged({}, "mini", MINI, "model", {"rte": number, str(number): 0}) for number in (1, 2)]
+    assert joined(files)["mini"]["results"]["model"] == {"rte": 2, "1": 0, "2": 0}
+
+
+@pytest.mark.parametrize(
+    ("median", "said"),
+    [(0.61, "yes"), (0.65, "yes"), (0.6096, "yes"), (0.6093, "no, 0.1 short"), (0.5, "no, 11.0 short")],
+)
+def test_a_bar_is_held_against_the_figure_that_is_shown(median, said):
+    from compact_table import reached
+
+    assert reached(_result("rte", "accuracy", [median]), 61.0) == said
+
+
+def test_a_score_that_is_not_defined_reaches_no_bar():
+    from compact_table import measured, reached
+
+    result = _result("stsb", "spearman", [0.0]) | {"median": None}
+    assert reached(result, 0.0) == "no"
+    assert measured(result, ["spearman"]) == "not defined"
+
+
+def test_every_bar_and_published_figure_is_of_a_task_and_metric_that_is_measured():
+    from compact_table import BARS, GOOGLE
+    from compact_task import WORKS
+
+    assert all(work in WORKS for bars in BARS.values() for work in bars)
+    for figures in GOOGLE.values():
+        for work, metrics in figures.items():
+            assert set(metrics) == set(TASKS[WORKS[work].task].metrics) - ({"accuracy"} if work == "cola" else set())
+
+
+def test_bars_are_at_or_above_googles_models_of_the_same_size():
+    from compact_table import BARS, GOOGLE
+
+    for name, size in (("mini", "4x256"), ("small", "4x512")):
+        for work, bar in BARS[name].items():
+            assert bar >= GOOGLE[size][work][TASKS[work].metrics[0]], (name, work)
+
+
+def test_every_test_split_and_source_that_is_named_is_there():
+    from compact_task import WORKS
+
+    order = list(WORKS)
+    for name, work in WORKS.items():
+        assert not work.test or work.test in TASKS[work.task].splits, name
+        assert not work.source or order.index(work.source) < order.index(name), name
+
+
+def test_the_table_has_median_spread_random_test_and_bar():
+    from compact_table import merged
+
+    test = {"metrics": {"f1": 0.8123, "accuracy": 0.75}}
+    ours = _result("mrpc", "f1", [0.87, 0.86, 0.88], accuracy=0.8, test=test, notes=["dev: official"])
+    models = merged({}, "mini", MINI, "model", {"mrpc": ours})
+    models = merged(models, "mini", MINI, "random", {"mrpc": _result("mrpc", "f1", [0.81], accuracy=0.68)})
+    row = _cells(models)["mrpc"]
+    assert row["metric"] == "f1 / accuracy"
+    assert row["ours, dev"] == "87.0 (86.0 to 88.0) / 80.0"
+    assert row["random initialisation"] == "81.0 (81.0 to 81.0) / 68.0"
+    assert row["ours, test"] == "81.2 / 75.0"
+    assert row["Google's, test"] == "81.1 / 71.8"
+    assert (row["bar"], row["reached"], row["notes"]) == ("86", "yes", "dev: official")
+
+
+def test_answers_are_in_percent_already():
+    from compact_table import merged
+
+    models = merged({}, "mini", MINI, "model", {"squad1": _result("squad1", "f1", [71.25], exact_match=60.0)})
+    assert _cells(models)["squad1"]["ours, dev"] == "71.2 (71.2 to 71.2) / 60.0"
+
+
+def test_rte_by_way_of_snli_is_held_against_rte():
+    from compact_table import merged
+
+    models = merged({}, "mini", MINI, "model", {"rte-from-snli": _result("rte", "accuracy", [0.6])})
+    row = _cells(models)["rte-from-snli"]
+    assert (row["Google's, test"], row["bar"], row["reached"]) == ("57.9", "61", "no, 1.0 short")
+
+
+def test_a_task_measured_from_random_weights_alone_is_in_the_table_without_a_verdict():
+    from compact_table import markdown, merged
+
+    models = merged({}, "mini", MINI, "random", {"rte": _result("rte", "accuracy", [0.9])})
+    row = _cells(models)["rte"]
+    assert (row["ours, dev"], row["reached"]) == ("–", "–")
+    lines = markdown(models, ["rte"]).splitlines()
+    assert "### mini (4x256)" in lines
+    assert "GLUE server's" in lines[0], "Google's are no dev scores, and the table says so"
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+
+
+def test_only_the_seeds_on_all_examples_count():
+    from compact_task import summary
+
+    search = [_run("a", 0, 0.9, is_search=True), _run("b", 0, 0.8, is_search=True)]
+    seeds = [_run("a", seed, score, loss=1.0) for seed, score in enumerate((0.7, 0.5, 0.6))]
+    found = summary(_grid(*search, *seeds, chosen="a", search_examples=10), 3)
+    assert (found["median"], found["min"], found["max"]) == (0.6, 0.5, 0.7)
+    assert found["search"] == {"examples": 10, "scores": {"a": 0.9, "b": 0.8}}
+    assert list(found["seeds"]) == ["0", "1", "2"]
+
+
+def test_a_search_that_saw_all_examples_is_the_first_seed():
+    from compact_task import summary
+
+    runs = [_run("a", 0, 0.9), _run("b", 0, 0.8), _run("a", 1, 0.7), _run("a", 2, 0.8)]
+    found = summary(_grid(*runs, chosen="a"), 3)
+    assert (found["median"], found["search"]) == (0.8, {"examples": 40, "scores": {"a": 0.9, "b": 0.8}})
+
+
+def test_a_seed_that_failed_is_not_passed_over_in_silence():
+    from compact_task import summary
+
+    runs = [_run("a", 0, 0.9), _run("a", 1, None, error="out of memory"), _run("a", 2, 0.8)]
+    with pytest.raises(UserError, match="2 of 3 runs"):
+        summary(_grid(*runs, chosen="a"), 3)
+
+
+def test_a_work_waits_for_the_one_it_starts_from(tmp_path):
+    from compact import next_ready
+    from compact_task import source_model
+
+    assert next_ready(["snli", "rte-from-snli"], []) == "snli"
+    assert next_ready(["rte-from-snli", "snli"], []) == "snli"
+    assert next_ready(["rte-from-snli"], []) == "rte-from-snli"
+    with pytest.raises(UserError, match="no finished runs of snli"):
+        source_model(tmp_path, "snli")
+
+
+def test_settings_that_are_given_come_last_and_are_noted():
+    from compact_task import FULL
+
+    changed = FULL.changed(["task.max_examples=500"])
+    assert changed.overrides == (*FULL.overrides, "task.max_examples=500")
+    assert changed.notes == ("with task.max_examples=500",)
+    assert FULL.changed([]) == FULL
+
+
+def test_the_search_is_the_one_that_was_asked_for():
+    from compact_task import FULL
+
+    from bertworks.tuning.axes import points_of
+
+    points = points_of(TASKS["rte"], FULL.overrides, is_grid=FULL.plan.grid)
+    tried = {(point.settings.optim.lr, point.settings.train.batch_size) for point in points}
+    assert tried == {(lr, batch) for lr in (3e-4, 1e-4, 5e-5, 3e-5) for batch in (16, 32)}
+    assert {point.settings.train.epochs for point in points} == {4}
+    assert (FULL.plan.restarts, FULL.plan.restart_best, FULL.plan.search_examples) == (3, True, 10_000)
