@@ -37,11 +37,16 @@ class ConfigError(UserError):
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
     """Return " (did you mean 'x'?)" for the nearest known name, or the known names; "" where nothing is known."""
+    if hint := nearest_name(given, known):
+        return hint
+    more = ", ..." if len(known) > _MAX_NAMES_SHOWN else ""
+    return f" (known: {', '.join(known[:_MAX_NAMES_SHOWN])}{more})" if known else ""
+
+
+def nearest_name(given: str, known: Sequence[str]) -> str:
+    """Return " (did you mean 'x'?)" for the nearest known name; "" where none is near."""
     from difflib import get_close_matches  # 5 ms that only a mistake should cost
 
     by_lower_case = {name.lower(): name for name in known}
     nearest = get_close_matches(given.lower(), by_lower_case, n=1, cutoff=0.6)
-    if nearest:
-        return f" (did you mean {by_lower_case[nearest[0]]!r}?)"
-    more = ", ..." if len(known) > _MAX_NAMES_SHOWN else ""
-    return f" (known: {', '.join(known[:_MAX_NAMES_SHOWN])}{more})" if known else ""
+    return f" (did you mean {by_lower_case[nearest[0]]!r}?)" if nearest else ""

@@ -1,11 +1,15 @@
-"""Where a model lies: a folder, a run folder, or a name in the local Hugging Face cache. Nothing is ever fetched."""
+"""Where a model lies: a folder, a run folder, a shipped model, or a name in the local Hugging Face cache.
+
+Looked for in this order, so that a folder of one's own is never hidden by a name. Nothing is ever fetched.
+"""
 
 import os
 import re
 from pathlib import Path
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, nearest_name
 from bertworks.files import safe_join
+from bertworks.shipped_models import find_shipped, shipped_names
 
 _CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _MAX_REVISION_BYTES = 64
@@ -21,12 +25,20 @@ def find_model(source: str | os.PathLike[str]) -> Path:
             return folder / "model" if is_run else folder
         if folder.exists():
             raise UserError(f"{source} is a file; give the folder with its config.json")
-        cached = _find_cached(os.fspath(source))
+        found = find_shipped(os.fspath(source)) or _find_cached(os.fspath(source))
     except OSError as error:
         raise UserError(f"no model {str(source)[:80]!r}: {error.strerror}") from error
-    if cached is None:
-        raise UserError(f"no model {str(source)[:80]!r}: neither a folder nor a name in {_cache_folder()}")
-    return cached
+    if found is None:
+        raise UserError(_not_found(os.fspath(source)))
+    return found
+
+
+def _not_found(name: str) -> str:
+    names = shipped_names()
+    return (
+        f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
+        f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
+    )
 
 
 def is_model(source: str | os.PathLike[str]) -> bool:

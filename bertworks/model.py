@@ -322,7 +322,7 @@ _TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenize
 
 
 def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
-    """Open a model: a folder in Hugging Face's form, a run folder, or a name in the local Hugging Face cache.
+    """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
 
     A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`, unless it was fine-tuned: then it is a `TaskModel`.
     """

@@ -45,7 +45,7 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     assert names == [
         "vocab", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "finetune", "evaluate", "predict",
         "convert", "fill", "nsp", "classify", "tag", "answer", "choose", "embed", "features", "attend", "recipes",
-        "tasks", "demo",
+        "tasks", "models", "demo",
     ]  # fmt: skip
 
 

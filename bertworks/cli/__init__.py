@@ -14,7 +14,7 @@ from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare
 from bertworks.cli.finetuning import finetune
 from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
-from bertworks.cli.shipped import demo, recipes, tasks
+from bertworks.cli.shipped import demo, models, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain, report
 from bertworks.cli.tuned import choose, classify, evaluate, predict
@@ -33,7 +33,7 @@ for _command in (
     classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(no_args_is_help=True)(_command)
-for _needs_nothing in (recipes, tasks, demo):
+for _needs_nothing in (recipes, tasks, models, demo):
     app.command()(_needs_nothing)
 
 

@@ -17,7 +17,7 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A checkpoint of the original BERT (its prefix, .index file or folder), or a model folder.",
+            help="A checkpoint of the original BERT (its prefix, .index file or folder), or a model or run folder.",
         ),
     ],
     destination: Annotated[
@@ -35,16 +35,21 @@ def convert(
         bool,
         typer.Option("--allow-pickle", help="Make a safe folder of one with pytorch_model.bin; no code in it is run."),
     ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Make of a model or run folder one whose weights are float32, bfloat16 or float16."),
+    ] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back."""
+    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back; or a folder's number type."""
     from bertworks.interop.convert import convert
 
     lowercase = None if cased is None else not cased
     converted = convert(
-        source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer, from_pickle=allow_pickle
-    )
+        source, destination, to=to, lowercase=lowercase, with_optimizer=with_optimizer, from_pickle=allow_pickle,
+        dtype=dtype,
+    )  # fmt: skip
     for warning in converted.warnings:
         warn(warning)
     if as_json:

@@ -134,7 +134,7 @@ def _check_is_data(data: str) -> None:
     if not os.path.isdir(data):
         raise UserError(
             f"{data[:80]!r} is neither a folder that `bertworks prepare` made nor a model: no such folder, and no such "
-            "name in the local Hugging Face cache"
+            "name among the shipped models or in the local Hugging Face cache"
         )
     if not os.path.exists(os.path.join(data, MANIFEST)):
         raise UserError(

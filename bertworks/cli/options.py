@@ -39,7 +39,10 @@ SkipBadShardsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A model folder, a run folder, or a name in the local Hugging Face cache."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A model folder, a run folder, a name that `models` lists, or one in the local Hugging Face cache.",
+    ),
 ]
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")
@@ -65,7 +68,10 @@ def check_workers(workers: int | None) -> None:
 
 ModelsArgument = Annotated[
     list[str],
-    typer.Argument(metavar="MODEL...", help="Model folders, run folders, or names in the local Hugging Face cache."),
+    typer.Argument(
+        metavar="MODEL...",
+        help="Model folders, run folders, names that `models` lists, or some in the local Hugging Face cache.",
+    ),
 ]
 ColumnOption = Annotated[
     list[str] | None,

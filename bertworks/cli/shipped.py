@@ -1,4 +1,4 @@
-"""What comes with the package: recipes, tasks, demo."""
+"""What comes with the package: recipes, tasks, models, demo."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ ORIGINS = (
 )
 
 if TYPE_CHECKING:
+    from bertworks.shipped_models import ShippedModel
     from bertworks.tasks.task import Task
 
 
@@ -83,6 +84,35 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_shown(inner)}" for key, inner in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's card.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the models that come with the package; every command that takes a model takes their names."""
+    from bertworks.shipped_models import describe_shipped, read_card, shipped_names
+
+    if name is not None:
+        card = read_card(name)
+        print_json({**describe_shipped(name)._asdict(), "card": card}) if as_json else typer.echo(card.rstrip())
+        return
+    described = [describe_shipped(one) for one in shipped_names()]
+    if as_json:
+        print_json({model.name: model._asdict() for model in described})
+    elif not described:
+        typer.echo("No model comes with this version; `bertworks recipes` lists what can be trained.")
+    for model in [] if as_json else described:
+        typer.echo(_model_line(model))
+
+
+def _model_line(model: "ShippedModel") -> str:
+    size = f"{model.layers}x{model.width}"
+    accuracy = "" if model.mlm_accuracy is None else f"MLM {model.mlm_accuracy:.1%}"
+    return (
+        f"{model.name:<8} {size:<7} {model.parameters / 1e6:>5.1f} M parameters {model.megabytes:>5.1f} MB  "
+        f"{model.language or '':<3} {accuracy:<9}  {model.trained_on or ''}"
+    ).rstrip()
 
 
 def demo(

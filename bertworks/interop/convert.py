@@ -1,8 +1,8 @@
 """`bertworks convert`: a checkpoint of the original BERT to a model folder, and a model folder to such a checkpoint.
 
-Where it is allowed, also a folder with pickled weights to one without. The way is told by what SRC is. Everything is
-read and checked before a byte is written, and the folder of the result appears whole. Nothing is lost without a word:
-what is left out is named.
+Where it is allowed, also a folder with pickled weights to one without; and where a dtype is given, a model or run
+folder to one with weights of that type. The way is told by what SRC is. Everything is read and checked before a byte
+is written, and the folder of the result appears whole. Nothing is lost without a word: what is left out is named.
 """
 
 import json
@@ -34,6 +34,7 @@ from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
+from bertworks.locate import find_model
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
@@ -65,6 +66,7 @@ def convert(
     lowercase: bool | None = None,
     with_optimizer: bool = False,
     from_pickle: bool = False,
+    dtype: str | None = None,
 ) -> Converted:
     """Convert a checkpoint of the original BERT to a model folder, or a model folder to such a checkpoint.
 
@@ -75,11 +77,16 @@ def convert(
         lowercase: whether the model was trained on lower-cased text; None: what the vocabulary looks like.
         with_optimizer: convert Adam's state and the step too.
         from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
+        dtype: float32, bfloat16 or float16: make of a model or run folder one with weights of this type.
     """
     source, destination = Path(source), Path(destination)
     to = to or ("google" if destination.suffix == ".ckpt" else "folder")
     if to not in FORMS:
         raise UserError(f"--to {to!r:.60} is not possible; choose {' or '.join(FORMS)}")
+    if dtype is not None:
+        if to == "google" or with_optimizer or from_pickle:
+            raise UserError("--dtype makes a model folder of a model or run folder; give SRC, a new folder and no more")
+        return _to_dtype(source, destination, lowercase, dtype)
     if pickle := _pickle_of(source):
         if not from_pickle:
             raise UserError(refusal(pickle))
@@ -91,7 +98,7 @@ def convert(
         return _from_pickle(source, destination, lowercase)
     is_folder = (source / CONFIG_FILE).is_file()
     if is_folder and to == "folder":
-        raise UserError(f"{source} is a model folder already; for a checkpoint of Google's, give --to google")
+        raise UserError(f"{source} is a model folder already; give --to google for a checkpoint, or --dtype")
     if not is_folder and to == "google":
         raise UserError(f"{source} is no model folder: it has no {CONFIG_FILE}, so no checkpoint can be made of it")
     if is_folder:
@@ -185,7 +192,7 @@ def _each_once(tensors: Tensors) -> Tensors:
 
 
 def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Converted:
-    from bertworks.interop.pickles import read_pickled_folder, write_unpickled  # needs torch, as nothing else here does
+    from bertworks.interop.pickles import read_pickled_folder, write_unpickled  # needs torch
 
     _check_free(destination)
     tensors = read_pickled_folder(source)
@@ -201,6 +208,29 @@ def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Con
         lowercase=tokenizer.rules.lowercase if tokenizer else None,
         left_out=left_out,
         notes=[_left_out_note(left_out)] if left_out else [],
+        warnings=[],
+    )
+
+
+def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: str) -> Converted:
+    from bertworks.interop.recast import check_dtype, read_recast, write_recast  # needs torch
+
+    check_dtype(dtype)
+    _check_free(destination)
+    model = find_model(source)
+    tensors, notes = read_recast(model, dtype)
+    with _new_folder(destination) as folder:
+        left_out = write_recast(folder, model, tensors)
+        tokenizer = _tokenizer_of(folder, lowercase)
+    return Converted(
+        out=str(destination),
+        form="folder",
+        tensors=len(tensors),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        optimizer_tensors=0,
+        lowercase=tokenizer.rules.lowercase if tokenizer else None,
+        left_out=left_out,
+        notes=[*notes, *([_left_out_note(left_out)] if left_out else [])],
         warnings=[],
     )
 

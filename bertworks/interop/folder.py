@@ -4,6 +4,7 @@ Nothing here needs torch. Weights lie in one file, or in several that an index n
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.files import safe_join
 from bertworks.interop.safetensors_format import PICKLE_STARTS
 
-CONFIG_FILE, OWN_FILE = "config.json", "bertworks.json"
+CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
 WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
     "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
 )  # fmt: skip
@@ -21,6 +22,11 @@ GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
+_SMALL_FILES = (
+    CONFIG_FILE, OWN_FILE, CARD_FILE, "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
+    "1_Pooling/config.json",
+)  # fmt: skip
 _MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")
 
@@ -78,6 +84,14 @@ def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> d
     if missing := sorted(set(names) - set(tensors)):
         raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
     return tensors
+
+
+def copy_small_files(source: Path, folder: Path) -> None:
+    """Copy everything of a model folder that is not weights and that we know."""
+    for name in _SMALL_FILES:
+        if (source / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
 
 
 def pickles_in(folder: Path) -> list[Path]:

@@ -8,7 +8,6 @@ file like those of any other. A file that asks for more than tensors is refused,
 import json
 import mmap
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder
-from bertworks.interop.folder import WEIGHTS_FILE, read_sharded
+from bertworks.interop.folder import WEIGHTS_FILE, copy_small_files, read_sharded
 from bertworks.interop.models import read_model
 from bertworks.interop.safetensors_format import NUM_BYTES, Entry
 from bertworks.interop.weights import view_of, write_weights
@@ -31,10 +30,6 @@ _TYPES = {
     "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
     "BoolStorage": "BOOL",
 }  # fmt: skip
-_SMALL_FILES = (
-    "config.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "bertworks.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
-)  # fmt: skip
 
 
 def read_pickle_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -99,10 +94,7 @@ def read_pickled_folder(folder: Path) -> dict[str, Tensor]:
 
 def write_unpickled(folder: Path, source: Path, tensors: dict[str, Tensor]) -> list[str]:
     """Write the weights of `source` and copies of its small files; returns the names of files that are left out."""
-    for name in _SMALL_FILES:
-        if (source / name).is_file():
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, folder / name)
+    copy_small_files(source, folder)
     write_weights(folder / WEIGHTS_FILE, tensors)
     read_model(folder)  # or raise: what does not open is no result
     names = (path.name for path in source.iterdir() if not path.name.startswith("pytorch_model"))

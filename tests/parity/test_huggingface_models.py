@@ -338,7 +338,7 @@ def test_a_name_is_found_in_their_cache(tmp_path, monkeypatch, stored, asked, op
     monkeypatch.chdir(snapshot)
     assert_same_outputs(bw.load(".", device="cpu").net, model)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "elsewhere"))
-    with pytest.raises(UserError, match="neither a folder nor a name in"):
+    with pytest.raises(UserError, match=r"neither a folder, nor shipped .*, nor a name in"):
         bw.load(asked)
 
 
