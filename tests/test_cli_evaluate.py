@@ -79,9 +79,20 @@ def test_the_classes_of_several_labels_and_no_classes_of_others(bertworks, runs)
     assert not {"confusion", "per_class"} & set(found)
 
 
+def spoiled(dev, kind, path):
+    """Write a file with every fifth label another one, so that even a perfect model is wrong."""
+    other = {
+        "classify": lambda label: {"about cats": "about dogs", "about dogs": "about cats"}[label],
+        "multilabel": lambda labels: [label for label in ("cat", "dog") if label not in labels],
+        "choose": lambda label: 1 - label,
+    }[kind]
+    name, rows = "labels" if kind == "multilabel" else "label", lines(dev)
+    return write_rows(path, [row | {name: other(row[name])} if not i % 5 else row for i, row in enumerate(rows)])
+
+
 @pytest.mark.parametrize("kind", ["classify", "multilabel", "choose"])
 def test_the_wrong_examples_are_those_that_are_wrong_the_surest_first(bertworks, runs, tmp_path, kind):
-    dev, out = dev_of(runs, kind), tmp_path / "wrong.jsonl"
+    dev, out = spoiled(dev_of(runs, kind), kind, tmp_path / "dev.jsonl"), tmp_path / "wrong.jsonl"
     found = evaluated(bertworks, runs / f"{kind}0", "--task", kind, "--data", dev, "--wrong", out)
     wrong = lines(out)
     assert len(wrong) == round(40 * (1 - found["accuracy"]))

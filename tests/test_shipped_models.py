@@ -114,7 +114,7 @@ def test_transformers_opens_the_same_folder_with_the_same_logits(shipped):
     assert inputs["input_ids"][0].tolist() == encoding.ids
     with torch.inference_mode():
         output = theirs(**inputs)
-        tokens = ours._pack([encoding.ids], [encoding.segment_ids])
+        tokens = ours.pack([encoding.ids], [encoding.segment_ids])
         hidden_TD = ours.net(tokens)
         mlm = ours.mlm_logits(hidden_TD)
         nsp = ours.net.heads["nsp"](ours.net.pooled(hidden_TD, tokens.packing))
