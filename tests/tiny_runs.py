@@ -1,7 +1,10 @@
 """Prepared data and recipes small enough that a run of forty steps takes a second."""
 
 import json
+import os
 import random
+import signal
+import time
 
 from bertworks.config import validate
 from bertworks.data.prepare import Options, prepare
@@ -88,3 +91,24 @@ def _untimed(path, content):
 
 def lines_of(run, name="metrics.jsonl"):
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def kill_until_through(work, seed, *, attempts=60, first=0.3, more=0.2):
+    """Start work in children, each killed at a random instant, ever later, until one gets through."""
+    rng = random.Random(seed)
+    for attempt in range(attempts):
+        child = os.fork()
+        if not child:
+            try:
+                work()
+            finally:
+                os._exit(0)
+        deadline = time.monotonic() + rng.uniform(0.02, first + more * attempt)
+        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        try:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        except (ProcessLookupError, ChildProcessError):
+            return
+    raise AssertionError(f"killed {attempts} times, and never through")

@@ -199,17 +199,7 @@ def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Con
     with _new_folder(destination) as folder:
         left_out = write_unpickled(folder, source, tensors)
         tokenizer = _tokenizer_of(folder, lowercase)
-    return Converted(
-        out=str(destination),
-        form="folder",
-        tensors=len(tensors),
-        parameters=sum(tensor.numel() for tensor in tensors.values()),
-        optimizer_tensors=0,
-        lowercase=tokenizer.rules.lowercase if tokenizer else None,
-        left_out=left_out,
-        notes=[_left_out_note(left_out)] if left_out else [],
-        warnings=[],
-    )
+    return _rewritten(destination, tensors, tokenizer, left_out, [])
 
 
 def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: str) -> Converted:
@@ -222,6 +212,12 @@ def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: st
     with _new_folder(destination) as folder:
         left_out = write_recast(folder, model, tensors)
         tokenizer = _tokenizer_of(folder, lowercase)
+    return _rewritten(destination, tensors, tokenizer, left_out, notes)
+
+
+def _rewritten(
+    destination: Path, tensors: dict[str, Any], tokenizer: Any, left_out: list[str], notes: Sequence[str]
+) -> Converted:
     return Converted(
         out=str(destination),
         form="folder",

@@ -3,9 +3,8 @@
 import itertools
 import json
 import os
-import random
 import signal
-import time
+from functools import partial
 
 import pytest
 import tiny_runs
@@ -67,25 +66,9 @@ def test_a_run_in_two_parts_equals_a_run_in_one(finished, data, tmp_path):
 @pytest.mark.parametrize("trial", range(3))
 def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
     """F1: killed at random instants until it is through, some of them inside a save."""
-    rng, run = random.Random(trial), tmp_path / "run"
-    started = time.monotonic()
-    for attempt in range(100):
-        child = os.fork()
-        if not child:
-            try:
-                pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu", resume=True)
-            finally:
-                os._exit(0)
-        # Ever later, so that it gets through at some time.
-        deadline = time.monotonic() + rng.uniform(0.05, 0.5 + 0.3 * attempt)
-        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        except (ProcessLookupError, ChildProcessError):
-            break
-        assert time.monotonic() - started < 300
+    run, options = tmp_path / "run", {"data": data, "device": "cpu", "resume": True}
+    work = partial(pretrain, tiny_runs.recipe(), out=run, **options)
+    tiny_runs.kill_until_through(work, trial, attempts=100, first=0.5, more=0.3)
     assert files_of(run) == files_of(finished[0])
 
 

@@ -1,18 +1,14 @@
 """Feature-based training: what is learnt on frozen layers, the model that comes out of it, and exact resume."""
 
 import json
-import os
-import random
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
 import torch
 from calm_models import write_calm_model
 from conll_files import write_conll
-from tiny_runs import files_of, lines_of
+from tiny_runs import files_of, kill_until_through, lines_of
 from toy_tasks import write_task
 
 import bertworks as bw
@@ -85,22 +81,9 @@ def test_the_same_settings_give_the_same_bytes_with_any_cache(finished, model, d
 
 def test_resume_is_bit_exact_after_sigkill(finished, model, data, tmp_path):
     """F1: killed at random instants, among them while features are computed, until it is through."""
-    rng, run = random.Random(3), tmp_path / "run"
-    for attempt in range(60):
-        child = os.fork()
-        if not child:
-            try:
-                finetune("conll2003", model=model, data=data, out=run, overrides=LAST, device="cpu", resume=True)
-            finally:
-                os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.02, 0.3 + 0.2 * attempt)
-        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        except (ProcessLookupError, ChildProcessError):
-            break
+    run = tmp_path / "run"
+    options = {"model": model, "data": data, "out": run, "overrides": LAST, "device": "cpu", "resume": True}
+    kill_until_through(lambda: finetune("conll2003", **options), 3)
     assert files_of(run) == files_of(finished[0])
 
 

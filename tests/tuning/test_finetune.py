@@ -2,15 +2,11 @@
 
 import json
 import math
-import os
-import random
-import signal
-import time
 
 import pytest
 import torch
 from small_models import write_small_model
-from tiny_runs import files_of, lines_of
+from tiny_runs import files_of, kill_until_through, lines_of
 from toy_tasks import QUICK, SIZES, write_rows, write_task
 
 import bertworks as bw
@@ -104,23 +100,9 @@ def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path)
 @pytest.mark.parametrize("trial", range(2))
 def test_resume_is_bit_exact_after_sigkill(finished, model, files, tmp_path, trial):
     """F1: killed at random instants until it is through; the best model survives too."""
-    rng, run = random.Random(trial), tmp_path / "run"
-    for attempt in range(60):
-        child = os.fork()
-        if not child:
-            try:
-                options = {"overrides": QUICK, "device": "cpu", "resume": True, **files["classify"]}
-                finetune("classify", model=model, out=run, **options)
-            finally:
-                os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.05, 0.3 + 0.2 * attempt)
-        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        except (ProcessLookupError, ChildProcessError):
-            break
+    run = tmp_path / "run"
+    options = {"overrides": QUICK, "device": "cpu", "resume": True, **files["classify"]}
+    kill_until_through(lambda: finetune("classify", model=model, out=run, **options), trial)
     assert files_of(run) == files_of(finished[0])
 
 

@@ -2,16 +2,12 @@
 
 import gc
 import json
-import os
-import random
-import signal
-import time
 from contextlib import contextmanager
 
 import pytest
 import torch
 from small_models import write_small_model
-from tiny_runs import files_of
+from tiny_runs import files_of, kill_until_through
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
@@ -74,22 +70,8 @@ def told(results):
 
 def test_a_grid_that_is_killed_at_any_instant_goes_on_to_the_same_results(finished, task, tmp_path):
     """F1: killed at random instants until it is through."""
-    rng, out = random.Random(0), tmp_path / "grid"
-    for attempt in range(40):
-        child = os.fork()
-        if not child:
-            try:
-                finetune_grid(out=out, plan=GridPlan(restarts=2), resume=True, **task)
-            finally:
-                os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.05, 0.5 + 0.2 * attempt)
-        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        except (ProcessLookupError, ChildProcessError):
-            break
+    out = tmp_path / "grid"
+    kill_until_through(lambda: finetune_grid(out=out, plan=GridPlan(restarts=2), resume=True, **task), 0, first=0.5)
     assert told(json.loads((out / "grid.json").read_text())) == told(finished[1].results)
     assert files_of(out / "model") == files_of(finished[0] / "model")
     assert not list(out.rglob("checkpoints"))
