@@ -89,9 +89,10 @@ class Session:
         view: View,
         ranks: Ranks | None = None,
         note: Callable[[str], None] = _log.info,
+        kind: Kind | None = None,
     ) -> None:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
-        self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
+        self.kind: Kind = start.features.kind if start.features else kind or kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
         self.notes = list(dataset.notes)
