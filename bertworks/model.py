@@ -44,9 +44,10 @@ from bertworks.nn.packing import Tokens, pack
 from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.task_model import TaskModel
-from bertworks.tasks.answer_windows import AnswerSettings
+from bertworks.tasks.answer_windows import ORIGINAL_CUT
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import ChoiceExample
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.spelt_words import SpeltTokenizer
@@ -162,7 +163,7 @@ class Model:
         """
         self._need("span", "answer questions")
         return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(AnswerSettings().max_length),
+            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(ORIGINAL_CUT.max_length),
             laying=self._laying(), threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
 

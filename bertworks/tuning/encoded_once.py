@@ -9,8 +9,9 @@ are not made again, its words are met again in the same order, so that items mea
 from collections.abc import Sequence
 from typing import Any
 
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import Example
-from bertworks.tasks.items import Cut, Items
+from bertworks.tasks.items import Items
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.task import Task
 from bertworks.text.spelt_words import SpeltTokenizer

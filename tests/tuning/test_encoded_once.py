@@ -8,8 +8,9 @@ from toy_elmo_tasks import QUICK as QUICK_ELMO
 from toy_elmo_tasks import write_elmo
 from toy_tasks import SIZES, write_task
 
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import TextExample
-from bertworks.tasks.items import Cut, Items
+from bertworks.tasks.items import Items
 from bertworks.tasks.kinds import KINDS
 from bertworks.tasks.task import Task
 from bertworks.text.spelt_words import SpeltTokenizer
