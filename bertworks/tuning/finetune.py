@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertworks.errors import UserError
-from bertworks.model import find_device
+from bertworks.loading import find_device
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
