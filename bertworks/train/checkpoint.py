@@ -13,7 +13,6 @@ BERT base with Adam. No times or host names are written: the same training gives
 import json
 import logging
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,17 +45,6 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
     weights: dict[str, Tensor]  # under the names of the model folder's form
     optimizer: dict[str, Tensor]
-    file_sizes: dict[str, int]  # of the files in the manifest
-
-    def model_writer(self) -> ModelWriter:
-        """Return what `publish_model` takes: the files of the model folder, without what only a run needs."""
-        sizes = {name: size for name, size in self.file_sizes.items() if name not in (OPTIMIZER_FILE, STATE_FILE)}
-
-        def write(folder: Path) -> None:
-            for name in sizes:
-                shutil.copyfile(self.path / name, folder / name)
-
-        return ModelWriter(write, sum(sizes.values()))
 
 
 def save_checkpoint(
@@ -171,8 +159,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     found = _tensors(path)
     for name, tensors in found.items():
         check_layout(path / name, layout_of(tensors), state["tensors"][name])
-    sizes = {name: entry["bytes"] for name, entry in listed.items()}
-    return Checkpoint(path, state["step"], state, found[WEIGHTS_FILE], found[OPTIMIZER_FILE], sizes)
+    return Checkpoint(path, state["step"], state, found[WEIGHTS_FILE], found[OPTIMIZER_FILE])
 
 
 def _tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
