@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertworks.errors import UserError
     from bertworks.language_models import LanguageModel
-    from bertworks.model import Model, load
+    from bertworks.loading import load
+    from bertworks.model import Model
     from bertworks.task_model import TaskModel
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
@@ -45,7 +46,7 @@ _HOMES = {
     "finetune": "bertworks.tuning.finetune",
     "finetune_glue": "bertworks.tuning.glue",
     "finetune_grid": "bertworks.tuning.grid",
-    "load": "bertworks.model",
+    "load": "bertworks.loading",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",
 }

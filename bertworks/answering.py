@@ -5,11 +5,12 @@ from typing import Any
 
 from bertworks.guesses import check_top_k
 from bertworks.nn.bert import Bert
-from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindows, encode_answers
+from bertworks.tasks.answer_windows import AnswerWindows, encode_answers
 from bertworks.tasks.answers import N_BEST, Answered, decode_answers
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import SpanExample
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import KINDS
 from bertworks.tasks.window_kinds import answer_items
 from bertworks.text.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ def answer_question(
     """
     check_top_k(top_k)
     example = SpanExample("0", question, context, (), False)
-    encoded = encode_answers(tokenizer, [example], AnswerSettings(cut.max_length, cut.doc_stride, cut.max_query))
+    encoded = encode_answers(tokenizer, [example], cut)
     (answered,) = predict_answers(net, [example], encoded, laying, n_best=max(top_k, N_BEST))
     shares = answered.probabilities(with_null=threshold is not None)
     results: list[dict[str, Any]] = [

@@ -51,7 +51,7 @@ def run_demo(overrides: Sequence[str], *, quiet: bool = False) -> None:
 
 def _pretrain(topics: Sequence[str], tokenizer: Tokenizer, recipe: Recipe, folder: Path, *, quiet: bool) -> None:
     from bertworks.data.prepare import Options, prepare
-    from bertworks.model import load
+    from bertworks.loading import load
     from bertworks.train.pretrain import pretrain
     from bertworks.train.view import training_view
 

@@ -16,7 +16,7 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.hidden_states import Features
 from bertworks.interop.numpy_weights import announced, write_in_order
-from bertworks.model import AnyModel
+from bertworks.loading import AnyModel
 from bertworks.text.encoding import Encoding
 
 PER = ("token", "word")

@@ -1,4 +1,4 @@
-"""A model to use: `bw.load(folder)` and what can be asked of a BERT."""
+"""A BERT to use: what can be asked of it. `bw.load(folder)` gives it, see `loading.py`."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -27,35 +27,24 @@ from bertworks.hidden_states import (
 from bertworks.interop.feature_folder import write_features
 from bertworks.interop.huggingface import write_folder
 from bertworks.interop.model_folder import ModelFolder
-from bertworks.interop.models import read_model
-from bertworks.interop.sentence_folders import Pooling, find_encoder, read_pooling, write_pooling
-from bertworks.language_models import LanguageModel
-from bertworks.locate import find_model
+from bertworks.interop.sentence_folders import Pooling, write_pooling
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
-from bertworks.nn.compound import Compound
-from bertworks.nn.elmo import Elmo
-from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.feature_reader import reader_of
-from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
 from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
-from bertworks.task_model import TaskModel
-from bertworks.tasks.answer_windows import AnswerSettings
+from bertworks.tasks.answer_windows import ORIGINAL_CUT
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import ChoiceExample
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
-from bertworks.text.gpt_bpe import GptTokenizer
-from bertworks.text.spelt_words import SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import MASK
-from bertworks.text.words import WordTokenizer
 
 POOLS = ("cls", "mean", "max")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Model:
@@ -162,7 +151,7 @@ class Model:
         """
         self._need("span", "answer questions")
         return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(AnswerSettings().max_length),
+            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(ORIGINAL_CUT.max_length),
             laying=self._laying(), threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
 
@@ -309,54 +298,3 @@ class Model:
         if head not in self.net.heads:
             found = ", ".join(self.net.heads) or "none"
             raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
-
-
-AnyModel = Model | LanguageModel | TaskModel
-_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]] = {
-    Bert: Tokenizer,
-    Gpt: GptTokenizer,
-    Elmo: WordTokenizer,
-    ElmoTasks: SpeltTokenizer,
-    Compound: Tokenizer,
-}
-
-
-def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
-    """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
-
-    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`, unless it was fine-tuned: then it is a `TaskModel`.
-    """
-    place = find_device(device)
-    if dtype not in DTYPES:
-        raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
-    root = find_model(source)
-    folder = find_encoder(root)
-    opened = read_model(folder)
-    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
-        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
-    tokenizer = _TOKENIZERS[type(opened.net)].from_folder(folder)
-    if len(tokenizer) > opened.net.config.vocab_size:
-        raise UserError(
-            f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
-        )
-    opened.net.to(place, DTYPES[dtype])
-    if isinstance(opened.net, Compound | ElmoTasks) or (isinstance(opened.net, Gpt) and "task" in opened.about):
-        return TaskModel(opened, tokenizer, place)
-    if isinstance(tokenizer, Tokenizer):
-        return Model(opened, tokenizer, read_pooling(root), place)
-    assert not isinstance(tokenizer, SpeltTokenizer), "its model is of a task"
-    return LanguageModel(opened, tokenizer, place)
-
-
-def find_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is a GPU where there is one."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).cpu()  # refused by `meta` too, a device without memory
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"the device {name[:40]!r} is not there; choose auto or cpu") from error
-    return device

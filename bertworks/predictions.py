@@ -22,9 +22,10 @@ from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
 from bertworks.tasks.answers import Answered
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import Example, SpanExample, TagExample, TextExample
-from bertworks.tasks.items import Cut, Items, Laying
+from bertworks.tasks.items import Items, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer

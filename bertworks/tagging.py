@@ -13,10 +13,11 @@ import numpy as np
 from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.entity_scores import entities
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import TagExample, words_example
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import KINDS
 from bertworks.tasks.tag_windows import NO_UNIT, TagWindows, UnitLabels, decode_tags, encode_tags, unit_labels
 from bertworks.tasks.window_kinds import tag_items

@@ -25,7 +25,7 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
 from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
-from bertworks.tasks.answer_windows import AnswerSettings
+from bertworks.tasks.answer_windows import ORIGINAL_CUT
 from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Laying
 from bertworks.text.gpt_inputs import GptInputs
@@ -143,7 +143,7 @@ class TaskModel:
         self._need("span", "answer questions")
         return answer_question(
             self.net, self.tokenizer, question, context, top_k=top_k, laying=self._laying,
-            cut=stated_cut(self.about, AnswerSettings().max_length, self.max_length),
+            cut=stated_cut(self.about, ORIGINAL_CUT.max_length, self.max_length),
             threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
 

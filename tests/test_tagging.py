@@ -10,7 +10,8 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.tagging import Tagged, tag_texts
 from bertworks.tasks.conll import tag_labels
-from bertworks.tasks.items import Cut, Laying
+from bertworks.tasks.cut import Cut
+from bertworks.tasks.items import Laying
 
 CPU = Laying(torch.device("cpu"))
 LABELS = list(tag_labels(("PER", "LOC")))

@@ -25,39 +25,50 @@ from bertworks.cli.options import (
     print_json,
 )
 
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="A task of `bertworks tasks`; glue: all of it; classify, regress, tag, answer, ...: your own files.",
+    ),
+]
+ModelOption = Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")]
+OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
+DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
+TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
+DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
+InitOption = Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")]
+BesideOption = Annotated[
+    str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+FeaturesOption = Annotated[
+    str | None,
+    typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
+]
+CacheOption = Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")]
 _INTERRUPT = 2  # Ctrl-C; the run is saved all the same
 
 
 def finetune(
-    task: Annotated[
-        str,
-        typer.Argument(
-            metavar="TASK",
-            help="A task of `bertworks tasks`; glue: all of it; classify, regress, tag, answer, ...: your own files.",
-        ),
-    ],
-    model: Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")],
-    out: Annotated[str, typer.Option(help="The run folder to write.")],
+    task: TaskArgument,
+    model: ModelOption,
+    out: OutOption,
     overrides: OverridesArgument = None,
-    data: Annotated[str | None, typer.Option(help="The folder with the task's files.")] = None,
-    train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
-    dev: Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")] = None,
+    data: DataOption = None,
+    train: TrainOption = None,
+    dev: DevOption = None,
     column: ColumnOption = None,
-    init: Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")] = "model",
-    beside: Annotated[
-        str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
-    ] = None,
+    init: InitOption = "model",
+    beside: BesideOption = None,
     grid: GridOption = False,
     restarts: RestartsOption = None,
     restart_best: RestartBestOption = False,
     search_examples: SearchExamplesOption = None,
     from_mnli: FromMnliOption = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
-    features: Annotated[
-        str | None,
-        typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
-    ] = None,
-    cache: Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")] = None,
+    resume: ResumeOption = False,
+    features: FeaturesOption = None,
+    cache: CacheOption = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -66,40 +77,30 @@ def finetune(
     from bertworks.tasks.named_columns import named_columns
 
     columns = named_columns(task, column or []) if task != "glue" else None
+    files = {"data": data, "train": train, "dev": dev, "columns": columns}
     given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
+    start = {"model": model, "overrides": given, "init": init, "beside": beside, "resume": resume, "device": device}
     if task == "glue" or grid or restart_best or from_mnli or (restarts, search_examples) != (None, None):
-        asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
-        files = {"data": data, "train": train, "dev": dev, "columns": columns}
         refuse_together(features, cache)
-        many = {"model": model, "overrides": given, "init": init, "beside": beside}
-        run_many(asked, files, **many, resume=resume, device=device)
-        return
+        asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
+        run_many(asked, files, **start)
+    else:
+        options = files | start | {"out": out, "cache": cache}
+        _run_one(task, options, is_table=features == TABLE7, quiet=quiet, as_json=as_json)
+
+
+def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool, as_json: bool) -> None:
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 
-    started = time.monotonic()
-    with training_view(quiet=quiet or as_json) as view:
-        options: dict[str, Any] = {
-            "model": model,
-            "out": out,
-            "data": data,
-            "train": train,
-            "dev": dev,
-            "columns": columns,
-            "overrides": given,
-            "init": init,
-            "beside": beside,
-            "resume": resume,
-            "cache": cache,
-            "device": device,
-            "view": view,
-            "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
-        }
-        if features == TABLE7:
+    started, is_silent = time.monotonic(), quiet or as_json
+    with training_view(quiet=is_silent) as view:
+        options |= {"view": view, "note": lambda text: None if is_silent else typer.echo(text, err=True)}
+        if is_table:
             print_table7(task, options, quiet=quiet, as_json=as_json)
             return
         outcome = finetune(task, **options)
-    _tell(outcome, out, time.monotonic() - started, quiet=quiet, as_json=as_json)
+    _tell(outcome, options["out"], time.monotonic() - started, quiet=quiet, as_json=as_json)
     if outcome.signal == _INTERRUPT:
         raise typer.Exit(130)
 

@@ -195,7 +195,7 @@ def attend(
 
 
 def _load(model: str, device: str, dtype: str) -> Any:
-    from bertworks.model import load
+    from bertworks.loading import load
 
     return load(model, device=device, dtype=dtype)
 

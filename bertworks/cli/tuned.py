@@ -143,7 +143,7 @@ def _load_all(models: Sequence[str], device: str, dtype: str) -> tuple[list[Any]
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.errors import UserError
     from bertworks.language_models import LanguageModel
-    from bertworks.model import load
+    from bertworks.loading import load
 
     opened = load(model, device=device, dtype=dtype)
     if isinstance(opened, LanguageModel):

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.divided_weights import Put, put_whole
 from bertworks.interop.elmo_folder import SPELLING, spelling_problems
-from bertworks.interop.folder import CONFIG_FILE, ELMO_TASK_TYPE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.folder import CONFIG_FILE, ELMO_TASK_TYPE, read_json, read_tensors
 from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
@@ -26,7 +27,7 @@ from bertworks.interop.model_folder import (
     write_description,
     wrong_labels,
 )
-from bertworks.interop.weights import read_weights, write_weights
+from bertworks.interop.weights import read_weights
 from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo_tasks import ElmoTasks
 
@@ -69,10 +70,20 @@ def _num_labels(net: ElmoTasks) -> int | None:
     return next((len(net.get_parameter(_HEADS[head])) for head in net.heads if head in _LABELLED), None)
 
 
+def is_elmos(name: str) -> bool:
+    """Tell whether a tensor of a folder is that of the ELMo below the readers."""
+    return name.startswith("elmo.")
+
+
 def write_elmo_task(
-    folder: Path, net: ElmoTasks, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
+    folder: Path,
+    net: ElmoTasks,
+    *,
+    labels: list[str] | None = None,
+    about: Mapping[str, Any] | None = None,
+    put: Put = put_whole,
 ) -> None:
-    """Write config, weights and bertworks.json into a folder that is there."""
-    write_weights(folder / WEIGHTS_FILE, net.state_dict())
+    """Write config, weights and bertworks.json into a folder that is there; `put` writes the weights."""
+    put(folder, net.state_dict())
     config = {"model_type": ELMO_TASK_TYPE, **SPELLING, **dict(net.config), "reader": dict(net.reader)}
     write_description(folder, config | stated_labels(labels or [], _num_labels(net)), about or {})

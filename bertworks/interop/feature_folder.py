@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
-from bertworks.interop.folder import CONFIG_FILE, FEATURES_TYPE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.interop.divided_weights import Put, put_whole
+from bertworks.interop.folder import CONFIG_FILE, FEATURES_TYPE, read_json, read_tensors
 from bertworks.interop.huggingface import config_json, read_config, to_ours, to_theirs
 from bertworks.interop.model_folder import (
     ModelFolder,
@@ -26,7 +27,7 @@ from bertworks.interop.model_folder import (
     write_description,
     wrong_labels,
 )
-from bertworks.interop.weights import read_weights, write_weights
+from bertworks.interop.weights import read_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.feature_config import FeatureConfig
 from bertworks.nn.feature_reader import HEAD, FeatureReader, feature_bert, reader_of
@@ -78,11 +79,18 @@ def tensors_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return to_theirs(encoder) | {_READER + name.removeprefix(_OUR_READER): reader[name] for name in reader}
 
 
-def write_features(folder: Path, net: Bert, *, labels: list[str], about: Mapping[str, Any]) -> None:
-    """Write config, weights and bertworks.json into a folder that is there."""
+def is_encoders(name: str) -> bool:
+    """Tell whether a tensor of a folder is the frozen encoder's."""
+    return not name.startswith(_READER)
+
+
+def write_features(
+    folder: Path, net: Bert, *, labels: list[str], about: Mapping[str, Any], put: Put = put_whole
+) -> None:
+    """Write config, weights and bertworks.json into a folder that is there; `put` writes the weights."""
     reader = reader_of(net)
     assert reader is not None, "without a reader it is a plain BERT"
-    write_weights(folder / WEIGHTS_FILE, tensors_of({name: tensor.detach() for name, tensor in net.named_parameters()}))
+    put(folder, tensors_of({name: tensor.detach() for name, tensor in net.named_parameters()}))
     config = config_json(net.config, "FeatureTagger")
     config |= {_ENCODER_TYPE: config["model_type"], "model_type": FEATURES_TYPE, **dict(reader.config)}
     config |= stated_labels(labels, len(reader.out.weight))

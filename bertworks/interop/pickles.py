@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import MANIFEST_NAME, atomic_folder
+from bertworks.files import MANIFEST_NAME
 from bertworks.interop.folder import WEIGHTS_FILE, copy_small_files, read_sharded
 from bertworks.interop.models import read_model
 from bertworks.interop.safetensors_format import NUM_BYTES, Entry
@@ -68,19 +68,6 @@ def _tensor(mapped: mmap.mmap, kind: str, first_byte: int, num_items: int, *view
     storage = view_of(mapped, Entry(type_name, (num_items,), first_byte, num_items * NUM_BYTES[type_name]))
     offset, size, stride = view
     return storage.as_strided(size, stride, offset)
-
-
-def pickle_to_folder(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
-    """Write a model folder with the weights of one whose weights are pickled, and copies of its other small files.
-
-    Args:
-        source: a folder with pytorch_model.bin, or with several such files and their index.
-        destination: a folder that is not there yet; it appears only if it opens as a model.
-    """
-    source = Path(source)
-    tensors = read_pickled_folder(source)
-    with atomic_folder(destination) as temporary:
-        write_unpickled(temporary, source, tensors)
 
 
 def read_pickled_folder(folder: Path) -> dict[str, Tensor]:

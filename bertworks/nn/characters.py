@@ -18,7 +18,7 @@ from bertworks.nn.baseline_config import ElmoConfig
 from bertworks.nn.layers import Embedding, Linear
 
 NUM_CHARACTERS = 262
-BEGIN_OF_SENTENCE, END_OF_SENTENCE, BEGIN_OF_WORD, END_OF_WORD, PADDING = 257, 258, 259, 260, 261
+PADDING = 261  # behind a word's end
 
 _CARRY_BIAS = -2.0
 _FILTER_RANGE = 0.05

@@ -16,21 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import NOT_LOCATED, Skipped, SpanExample
 from bertworks.tasks.pieces import Pieces, pieces_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, SEP
 
 NO_ANSWER = 0  # the place of [CLS]
+ORIGINAL_CUT = Cut(max_length=384, doc_stride=128, max_query=64)  # the original code's
 _NUM_SPECIAL = 3
-
-
-class AnswerSettings(NamedTuple):
-    """How contexts are cut, as in the original code."""
-
-    max_length: int = 384
-    doc_stride: int = 128
-    max_query: int = 64
 
 
 class AnswerWindow(NamedTuple):
@@ -60,7 +54,7 @@ class AnswerWindows(NamedTuple):
 def encode_answers(
     tokenizer: Tokenizer,
     examples: Sequence[SpanExample],
-    settings: AnswerSettings | None = None,
+    cut: Cut = ORIGINAL_CUT,
     *,
     is_training: bool = False,
     skipped: Skipped | None = None,
@@ -70,17 +64,17 @@ def encode_answers(
     Args:
         tokenizer: the model's.
         examples: the questions; a context that several share is split into pieces once.
-        settings: how to cut.
+        cut: how contexts and questions are cut.
         is_training: leave questions out whose answer has no pieces (it is not in the context, or white space).
         skipped: counts them.
     """
-    settings = _checked(settings or AnswerSettings())
+    _check(cut)
     numbers: dict[str, int] = {}
     places = [numbers.setdefault(example.context, len(numbers)) for example in examples]
     split = list(pieces_of(tokenizer, list(numbers)))
     contexts = [split[place] for place in places]
     # A model that reads little keeps half of its window for the context.
-    longest = min(settings.max_query, (settings.max_length - _NUM_SPECIAL) // 2)
+    longest = min(cut.max_query, (cut.max_length - _NUM_SPECIAL) // 2)
     questions = pieces_of(tokenizer, [example.question for example in examples])
     special = np.array([tokenizer.id_of(CLS), tokenizer.id_of(SEP)], np.int32)
     windows: list[AnswerWindow] = []
@@ -91,19 +85,17 @@ def encode_answers(
                 skipped.add("questions whose answer has no pieces", f"question {example.id[:40]}")
             continue
         head = np.concatenate([special[:1], question.ids[:longest], special[1:]])
-        windows += _windows(number, head, contexts[number], answer, settings)
+        windows += _windows(number, head, contexts[number], answer, cut)
     return AnswerWindows(windows, contexts)
 
 
-def _checked(settings: AnswerSettings) -> AnswerSettings:
-    max_length, doc_stride, max_query = settings
-    if max_length < _NUM_SPECIAL + 2:
+def _check(cut: Cut) -> None:
+    if cut.max_length < _NUM_SPECIAL + 2:
         raise UserError(
-            f"max_length={max_length} is too small for a question and a context; {_NUM_SPECIAL + 2} or more"
+            f"max_length={cut.max_length} is too small for a question and a context; {_NUM_SPECIAL + 2} or more"
         )
-    if doc_stride < 1 or max_query < 1:
-        raise UserError(f"doc_stride={doc_stride} and max_query={max_query} must be 1 or more")
-    return settings
+    if cut.doc_stride < 1 or cut.max_query < 1:
+        raise UserError(f"doc_stride={cut.doc_stride} and max_query={cut.max_query} must be 1 or more")
 
 
 def answer_pieces(example: SpanExample, context: Pieces) -> tuple[int, int] | None:
@@ -118,9 +110,9 @@ def answer_pieces(example: SpanExample, context: Pieces) -> tuple[int, int] | No
 
 
 def _windows(
-    number: int, head: NDArray[np.int32], context: Pieces, answer: tuple[int, int] | None, settings: AnswerSettings
+    number: int, head: NDArray[np.int32], context: Pieces, answer: tuple[int, int] | None, cut: Cut
 ) -> list[AnswerWindow]:
-    cuts = context_cuts(len(context.ids), settings.max_length - len(head) - 1, settings.doc_stride)
+    cuts = context_cuts(len(context.ids), cut.max_length - len(head) - 1, cut.doc_stride)
     best = most_context(len(context.ids), cuts)
     windows = []
     for place, (first, last) in enumerate(cuts):

@@ -17,27 +17,7 @@ from torch import Tensor
 
 from bertworks.nn.packing import Tokens, pack_arrays
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.tag_windows import Context
 from bertworks.text.encoding import Encoding
-
-
-class Cut(NamedTuple):
-    """How much of an example is read at once, in tokens.
-
-    Attributes:
-        max_length: of a sequence, special tokens included.
-        context: of tagging: whether a sentence is read with its document, or alone.
-        stride: of tagging: how far apart windows start; half a window without it.
-        doc_stride: of answering: the same.
-        max_query: of answering: longer questions are cut.
-    """
-
-    max_length: int
-    context: Context = "document"
-    stride: int | None = None
-    doc_stride: int = 128
-    max_query: int = 64
-
 
 _LEAST_STEP = 32
 

@@ -18,8 +18,9 @@ from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.lm import Sums, sums_of
 from bertworks.tasks import window_kinds
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import ChoiceExample, Example, TextExample
-from bertworks.tasks.items import Cut, Items, TaskBatch, make_items
+from bertworks.tasks.items import Items, TaskBatch, make_items
 from bertworks.tasks.measure import measure
 from bertworks.tasks.splits import class_weights, positive_weights
 from bertworks.tasks.task import Task

@@ -11,21 +11,20 @@ Units are counted over all examples, so that windows, which may hold parts of ma
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.tasks.conll import OUTSIDE
+from bertworks.tasks.cut import Context
 from bertworks.tasks.document_windows import most_central, overlapping, side_by_side
 from bertworks.tasks.examples import TagExample
 from bertworks.tasks.pieces import Pieces, pieces_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, SEP
 
-Context = Literal["document", "sentence"]
-CONTEXTS = ("document", "sentence")
 UNKNOWN = -1  # the target of a unit that has no tag
 NO_UNIT = -1
 _NUM_SPECIAL = 2
@@ -87,8 +86,8 @@ def encode_tags(
     room = max_length - _NUM_SPECIAL
     if room < 1:
         raise UserError(f"max_length={max_length} is too small: [CLS] and [SEP] alone take {_NUM_SPECIAL}")
-    if context not in CONTEXTS:
-        raise UserError(f"context={str(context)[:40]!r} is not known; choose {' or '.join(CONTEXTS)}")
+    if context not in get_args(Context):
+        raise UserError(f"context={str(context)[:40]!r} is not known; choose {' or '.join(get_args(Context))}")
     stride = max(room // 2, 1) if stride is None else stride
     if not 1 <= stride <= room:
         raise UserError(f"stride={stride} is not possible; windows of max_length {max_length} allow 1 to {room}")

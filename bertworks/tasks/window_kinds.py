@@ -19,10 +19,11 @@ from torch import Tensor
 from bertworks.nn.bert import Bert
 from bertworks.nn.lm import Sums, sums_of
 from bertworks.nn.packing import Packing
-from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindow, AnswerWindows, encode_answers
+from bertworks.tasks.answer_windows import AnswerWindow, AnswerWindows, encode_answers
 from bertworks.tasks.answers import Answered, choose_threshold, decode_answers, null_odds_of, predictions_of
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import Skipped, SpanExample, TagExample
-from bertworks.tasks.items import Cut, Items, TaskBatch
+from bertworks.tasks.items import Items, TaskBatch
 from bertworks.tasks.measure import measure, measure_answers
 from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.tasks.task import Task
@@ -105,8 +106,8 @@ def encode_answer_items(
     examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Task, cut: Cut, *, is_training: bool = False
 ) -> Items:
     """Make items of questions; in training those whose answer has no pieces are left out, and counted."""
-    settings, skipped = AnswerSettings(cut.max_length, cut.doc_stride, cut.max_query), Skipped()
-    encoded = encode_answers(tokenizer, examples, settings, is_training=is_training, skipped=skipped)
+    skipped = Skipped()
+    encoded = encode_answers(tokenizer, examples, cut, is_training=is_training, skipped=skipped)
     return answer_items(encoded, skipped)
 
 

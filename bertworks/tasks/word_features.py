@@ -19,8 +19,9 @@ from bertworks.hidden_states import batches
 from bertworks.nn.bert import Bert
 from bertworks.nn.feature_reader import FeatureReader
 from bertworks.nn.packing import pack
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import TagExample
-from bertworks.tasks.items import Cut, Items, Laying, TaskBatch
+from bertworks.tasks.items import Items, Laying, TaskBatch
 from bertworks.tasks.kinds import KINDS, Kind
 from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.tasks.task import Task

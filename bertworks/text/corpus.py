@@ -58,15 +58,11 @@ class Corpus:
         """Lines, or records, of the current pass in which something was not UTF-8 and was replaced."""
         return self._decoder.num_replaced
 
-    def lines(self) -> Iterator[str]:
-        """Yield each paragraph without its newline, and "" after each document; every call is a new pass."""
-        for block in self.blocks():
-            lines = block.split("\n")
-            lines.pop()
-            yield from lines
-
     def blocks(self) -> Iterator[str]:
-        r"""Yield the same lines in blocks of about a million characters, every line ended by "\n"."""
+        r"""Yield paragraphs, and "" after each document, in blocks of about a million characters; "\n" ends every line.
+
+        Every call is a new pass.
+        """
         self._start_pass()
         for path in self.files:
             kind, compression = form_of(path)

@@ -2,7 +2,8 @@
 
 `RUN/checkpoints/step-00001000/` is a model folder with what a run needs besides to go on: `optimizer.safetensors` and
 `state.json` (step, place in the data, random numbers, versions, and which tensors there are). `manifest.json`, with the
-sha256 of every file, comes last; then the folder gets its name. Nothing that a save can meet costs an older checkpoint:
+sha256 of every file, comes last; then the folder gets its name. What is frozen in a network may lie in a file that
+checkpoints share by hard links (`interop/divided_weights.py`). Nothing that a save can meet costs an older checkpoint:
 those are deleted only when the new one has been read back and verified.
 
 What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for
@@ -12,7 +13,6 @@ BERT base with Adam. No times or host names are written: the same training gives
 import json
 import logging
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +23,13 @@ from torch import Tensor
 from bertworks import __version__
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, discard_folder, sync_folder, verify_manifest
-from bertworks.interop.folder import CONFIG_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.folder import CONFIG_FILE, INDEX_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.weights import read_weights, write_weights
 from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, check_room, refusals_with_room
 
 FORMAT = 1  # of state.json
 STATE_FILE = "state.json"
-_NEEDED_FILES = (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE, STATE_FILE)
+_NEEDED_FILES = (CONFIG_FILE, OPTIMIZER_FILE, STATE_FILE)
 _TENSOR_FILES = (WEIGHTS_FILE, OPTIMIZER_FILE)
 _FOLDER_NAME = re.compile(r"step-(\d{8,})")
 _log = logging.getLogger(__name__)
@@ -45,17 +45,6 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
     weights: dict[str, Tensor]  # under the names of the model folder's form
     optimizer: dict[str, Tensor]
-    file_sizes: dict[str, int]  # of the files in the manifest
-
-    def model_writer(self) -> ModelWriter:
-        """Return what `publish_model` takes: the files of the model folder, without what only a run needs."""
-        sizes = {name: size for name, size in self.file_sizes.items() if name not in (OPTIMIZER_FILE, STATE_FILE)}
-
-        def write(folder: Path) -> None:
-            for name in sizes:
-                shutil.copyfile(self.path / name, folder / name)
-
-        return ModelWriter(write, sum(sizes.values()))
 
 
 def save_checkpoint(
@@ -111,7 +100,7 @@ def _write(
     with atomic_folder(folder) as temporary:
         model.write(temporary)
         write_weights(temporary / OPTIMIZER_FILE, optimizer)
-        layouts = {name: layout_of(read_weights(temporary / name)) for name in _TENSOR_FILES}
+        layouts = {name: layout_of(tensors) for name, tensors in _tensors(temporary).items()}
         own = {"format": FORMAT, "step": step, "versions": {"bertworks": __version__, "torch": torch.__version__}}
         assert not {*own, "tensors"} & set(state), "these names are the checkpoint's own"
         with atomic_write(temporary / STATE_FILE) as stream:
@@ -162,15 +151,20 @@ def _step_in_name(folder: Path) -> int:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Open a checkpoint after verifying every byte of it, or raise CorruptFile with the file and the reason."""
     listed = verify_manifest(path)
-    for name in _NEEDED_FILES:
+    is_divided = INDEX_FILE in listed and not (path / WEIGHTS_FILE).exists()
+    for name in (*_NEEDED_FILES, INDEX_FILE if is_divided else WEIGHTS_FILE):
         if name not in listed:
             raise CorruptFile(f"{path / MANIFEST_NAME} does not list {name}, without which nothing can go on")
     state = _read_state(path)
-    weights, optimizer = (read_weights(path / name) for name in _TENSOR_FILES)
-    for name, tensors in zip(_TENSOR_FILES, (weights, optimizer), strict=True):
+    found = _tensors(path)
+    for name, tensors in found.items():
         check_layout(path / name, layout_of(tensors), state["tensors"][name])
-    sizes = {name: entry["bytes"] for name, entry in listed.items()}
-    return Checkpoint(path, state["step"], state, weights, optimizer, sizes)
+    return Checkpoint(path, state["step"], state, found[WEIGHTS_FILE], found[OPTIMIZER_FILE])
+
+
+def _tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the model's tensors, in however many files they lie, and the optimizer's."""
+    return {WEIGHTS_FILE: read_tensors(folder, read_weights), OPTIMIZER_FILE: read_weights(folder / OPTIMIZER_FILE)}
 
 
 def _read_state(path: Path) -> dict[str, Any]:

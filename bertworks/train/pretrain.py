@@ -19,7 +19,7 @@ import torch
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
-from bertworks.model import find_device, load
+from bertworks.loading import find_device, load
 from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe
 from bertworks.train.asking import take_samples

@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 from bertworks.errors import ConfigError, UserError
-from bertworks.interop.elmo_task_folder import write_elmo_task
+from bertworks.interop.divided_weights import put_whole
+from bertworks.interop.elmo_task_folder import is_elmos, write_elmo_task
 from bertworks.interop.folder import CONFIG_FILE
 from bertworks.interop.models import kind_of_model, read_model
 from bertworks.locate import find_model
@@ -77,9 +78,12 @@ def open_elmo(wanted: Wanted) -> TaskStart:
         net=net,
         tokenizer=tokenizer,
         about=take_over(net, weights, wanted, opened.labels),
-        write=lambda folder, about: write_elmo_task(folder, net, labels=list(wanted.task.labels), about=about),
+        write=lambda folder, about, put=put_whole: write_elmo_task(
+            folder, net, labels=list(wanted.task.labels), about=about, put=put
+        ),
         from_file=dict,
         is_plain=True,
+        is_frozen=None if net.reader.trains_elmo else is_elmos,
     )
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from bertworks.errors import UserError
-from bertworks.model import find_device
-from bertworks.tasks.kinds import kind_of
+from bertworks.loading import find_device
+from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.distributed import joined_ranks, local_device
@@ -95,13 +95,17 @@ def tune(
     device: str = "auto",
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
+    kind: Kind | None = None,
 ) -> Finetuned:
-    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`."""
-    place = local_device(find_device(device))
+    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`.
+
+    The kind is the task's if it is not given.
+    """
+    place, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
     if starts_with_elmo(model, run):
         check_elmo_settings(settings, is_random=is_random)
     start = open_task_start(
-        model, run, dataset.task, kind_of(dataset.task), settings.task,
+        model, run, dataset.task, kind, settings.task,
         seed=settings.train.seed, is_random=is_random, beside=beside,
     )  # fmt: skip
     for line in start.notes:
@@ -110,7 +114,7 @@ def tune(
         if settings.task.features:
             kept = Path(cache) if cache else None
             start = start._replace(features=open_features(start.net, kept, run, settings, place, ranks, note))
-        session = Session(settings, dataset, start, run, place, view, ranks, note)
+        session = Session(settings, dataset, start, run, place, view, ranks, note, kind)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run()

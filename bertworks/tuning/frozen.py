@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from bertworks.errors import ConfigError, UserError
-from bertworks.interop.feature_folder import read_features, reader_weights, write_features
+from bertworks.interop.divided_weights import put_whole
+from bertworks.interop.feature_folder import is_encoders, read_features, reader_weights, write_features
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.models import kind_of_model
 from bertworks.nn.attention import can_flash
@@ -51,10 +52,13 @@ def open_frozen(wanted: Wanted) -> TaskStart:
         net=net,
         tokenizer=tokenizer,
         about={"drawn": [*about["drawn"], *(f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters())]},
-        write=lambda folder, about: write_features(folder, net, labels=list(wanted.task.labels), about=about),
+        write=lambda folder, about, put=put_whole: write_features(
+            folder, net, labels=list(wanted.task.labels), about=about, put=put
+        ),
         from_file=reader_weights,
         is_plain=True,  # an LSTM is cuDNN's or oneDNN's, in fp32, and not compiled
         reader=reader,
+        is_frozen=is_encoders,
     )
 
 

@@ -18,9 +18,10 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.interop.sentence_folders import find_encoder
+from bertworks.loading import load
 from bertworks.locate import find_model
 from bertworks.measuring import measure_models
-from bertworks.model import Model, load
+from bertworks.model import Model
 from bertworks.tasks.glue import MNLI, MRPC, RTE, STSB
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
 from bertworks.train.run_folder import hold_run

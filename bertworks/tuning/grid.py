@@ -3,7 +3,7 @@
 Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written down in
 `grid.json`, its model becomes OUT/model if it is the best so far, and of the folder only logs and settings are kept. So
 a grid of any size takes the disk of one run and one model, and one that was killed goes on where it was, to the same
-results. The files of the task are read once.
+results. The files of the task are read once, and tokenized once.
 
 With `restart_best` the points are searched with one seed, on a part of the examples if that is asked for, and only the
 best is run with all seeds on all examples.
@@ -23,12 +23,14 @@ from bertworks.errors import UserError
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.locate import find_model
 from bertworks.tasks.examples import Example
+from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.run_folder import hold_run
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.axes import points_of
 from bertworks.tuning.elmo_start import usual_for
+from bertworks.tuning.encoded_once import encoded_once
 from bertworks.tuning.finetune import Init, tune
 from bertworks.tuning.grid_record import Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
@@ -144,8 +146,9 @@ def finetune_grid(
     about = _about(dataset, examples, {"model": _digest(weights), "init": init})
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0
     start = partial(
-        tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device
-    )
+        tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
+        kind=encoded_once(kind_of(dataset.task)),
+    )  # fmt: skip
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
         if plan.restart_best:

@@ -15,6 +15,7 @@ import torch
 
 from bertworks.config import to_toml
 from bertworks.errors import UserError
+from bertworks.interop.divided_weights import put_divided
 from bertworks.nn.bert import Bert
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example
@@ -22,6 +23,7 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.text.spelt_words import SpeltTokenizer
+from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Place, Stop
@@ -89,9 +91,10 @@ class Session:
         view: View,
         ranks: Ranks | None = None,
         note: Callable[[str], None] = _log.info,
+        kind: Kind | None = None,
     ) -> None:
         self.dataset, self.task, self.start, self.device = dataset, dataset.task, start, device
-        self.kind: Kind = start.features.kind if start.features else kind_of(self.task)
+        self.kind: Kind = start.features.kind if start.features else kind or kind_of(self.task)
         ranks = ranks or Ranks()
         freeze(start.net, settings.task.freeze)
         self.notes = list(dataset.notes)
@@ -173,7 +176,7 @@ class Session:
             report=self._report,
             evaluate=self._evaluate,
             evaluates_at=self._evaluates_at,
-            writer=lambda place: self._writer(place, self.engine.metrics),
+            writer=lambda place: self._writer(place, self.engine.metrics, is_checkpoint=True),
             finish=self._finish,
             out_of_memory=(
                 f"with batches of {settings.train.batch_size:,} examples in {settings.train.slices} slices; start anew "
@@ -248,7 +251,14 @@ class Session:
         if self.table:
             self.table.restore(tensors)
 
-    def _writer(self, place: Place, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None) -> ModelWriter:
+    def _writer(
+        self,
+        place: Place,
+        metrics: Mapping[str, float],
+        cost: Mapping[str, Any] | None = None,
+        *,
+        is_checkpoint: bool = False,
+    ) -> ModelWriter:
         about = {
             "task": {
                 "name": self.task.name,
@@ -270,7 +280,11 @@ class Session:
         }
 
         def write(folder: Path) -> None:
-            self.subject.write(folder, about)
+            if is_checkpoint and self.start.is_frozen:
+                before = next(iter(checkpoint_folders(self.engine.folder)), None)
+                self.start.write(folder, about, partial(put_divided, is_frozen=self.start.is_frozen, before=before))
+            else:
+                self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
         beside = self.table.at_rest.nbytes if self.table else 0

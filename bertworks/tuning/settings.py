@@ -1,17 +1,15 @@
 """The settings of fine-tuning. What is not said is the paper's (A.3), and else as in pre-training."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from bertworks.config import Settings, from_overrides
 from bertworks.nn.feature_config import FeatureName
+from bertworks.tasks.cut import Context, Cut
 from bertworks.tasks.task import Task
 from bertworks.train.settings import OptimSettings, TrainSettings
-
-if TYPE_CHECKING:
-    from bertworks.tasks.items import Cut
 
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 # Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
@@ -33,7 +31,7 @@ class TaskSettings(Settings):
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
     max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
-    context: Literal["document", "sentence"] = "document"  # of tagging: what a sentence is read with; or it alone
+    context: Context = "document"  # of tagging: what a sentence is read with; or it alone
     stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
     max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
@@ -47,10 +45,8 @@ class TaskSettings(Settings):
     lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
     early_stopping: int = Field(default=0, ge=0)  # evaluations without a better score that end a run; 0: none do
 
-    def cut(self) -> "Cut":
+    def cut(self) -> Cut:
         """Return how much of an example is read at once."""
-        from bertworks.tasks.items import Cut  # with torch, which a report of a run does without
-
         return Cut(self.max_length, self.context, self.stride, self.doc_stride, self.max_query)
 
     @field_validator("freeze")

@@ -67,18 +67,21 @@ class TaskStart(NamedTuple):
         is_plain: whether it is computed in float32 as it is written, see `Subject`.
         reader: what alone is trained, where the rest is frozen.
         features: what it reads.
+        is_frozen: tells which tensors of a folder never learn, so that checkpoints have them once; `write` then takes
+            what puts weights into a folder, see `divided_weights.py`.
     """
 
     net: Any
     tokenizer: Any
     about: dict[str, Any]
-    write: Callable[[Path, dict[str, Any]], None]
+    write: Callable[..., None]
     from_file: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     lm_weight: float = 0.0
     notes: tuple[str, ...] = ()
     is_plain: bool = False
     reader: FeatureReader | None = None
     features: FrozenFeatures | None = None
+    is_frozen: Callable[[str], bool] | None = None
 
 
 @torch.no_grad()

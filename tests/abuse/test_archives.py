@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from corpus_lines import lines_in
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.corpus import Corpus
@@ -38,7 +39,7 @@ def write(path, data):
 
 
 def lines_of(path):
-    return list(Corpus([path]).lines())
+    return list(lines_in(Corpus([path])))
 
 
 @pytest.fixture

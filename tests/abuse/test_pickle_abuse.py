@@ -22,9 +22,10 @@ import torch
 
 import bertworks
 from bertworks.errors import CorruptFile, UserError
+from bertworks.interop.convert import convert
 from bertworks.interop.huggingface import read_folder, write_folder
 from bertworks.interop.pickle_machine import Machine, describe
-from bertworks.interop.pickles import pickle_to_folder, read_pickle_weights
+from bertworks.interop.pickles import read_pickle_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
@@ -166,7 +167,7 @@ def test_a_malicious_pickle_never_runs(folder, tmp_path, kind):
         if name != "pytorch_model.bin":
             (folder / name).unlink()
     with pytest.raises(UserError, match="refused: pickle"):
-        pickle_to_folder(folder, tmp_path / "new")
+        convert(folder, tmp_path / "new", from_pickle=True)
     assert not canary.exists()
     assert not (tmp_path / "new").exists()
 
@@ -217,7 +218,7 @@ def test_a_pickled_folder_becomes_a_model_folder(folder, tmp_path, net, tensors,
     (folder / "pytorch_model.bin").write_bytes(write(tensors))
     with pytest.raises(UserError, match=r"convert .* NEW --allow-pickle"):
         read_folder(folder)
-    pickle_to_folder(folder, tmp_path / "new")
+    convert(folder, tmp_path / "new", from_pickle=True)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "bertworks.json", "config.json", "manifest.json", "model.safetensors", "vocab.txt"]  # fmt: skip
     opened = dict(read_folder(tmp_path / "new").net.named_parameters())
@@ -233,13 +234,13 @@ def test_a_sharded_pickle_becomes_a_model_folder_and_its_index_cannot_lead_out(f
     index = folder / "pytorch_model.bin.index.json"
     weight_map = {name: file for file, some in parts.items() for name in some}
     index.write_text(json.dumps({"weight_map": weight_map}))
-    pickle_to_folder(folder, tmp_path / "new")
+    convert(folder, tmp_path / "new", from_pickle=True)
     assert read_folder(tmp_path / "new").unused == []
     shutil.copy(folder / "pytorch_model-1.bin", tmp_path / "out.bin")
     for wrong, words in ({"x": "../out.bin"}, "not a usable name"), ({"x": "pytorch_model-1.bin"}, "does not hold"):
         index.write_text(json.dumps({"weight_map": weight_map | wrong}))
         with pytest.raises(UserError, match=words):
-            pickle_to_folder(folder, tmp_path / "other")
+            convert(folder, tmp_path / "other", from_pickle=True)
     assert not (tmp_path / "other").exists()
 
 
@@ -258,7 +259,7 @@ def test_a_refused_pickle_is_not_read_in_another_way(folder, tmp_path, monkeypat
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(torch_bytes({"w": torch.nn.Linear(2, 2)}))  # a module, not tensors
     with pytest.raises(UserError, match=r"asks for torch\.nn\.modules\.linear\.Linear"):
-        pickle_to_folder(folder, tmp_path / "new")
+        convert(folder, tmp_path / "new", from_pickle=True)
 
 
 def storage_id(kind="FloatStorage", num_items=4, key="0", extra=b""):

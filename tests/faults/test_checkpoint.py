@@ -371,8 +371,8 @@ def test_random_numbers_that_are_none_are_corrupt(state):
 # -- RUN/model
 
 
-def test_a_checkpoint_is_published_as_the_runs_model_without_what_only_a_run_needs(run):
-    publish_model(run, latest_checkpoint(run).model_writer())
+def test_a_model_that_is_published_has_the_place_of_the_one_before(run):
+    publish_model(run, writer_of(2))
     assert set(verify_manifest(run / "model")) == FILES - {"optimizer.safetensors", "state.json"}
     assert torch.equal(bw.load(run, device="cpu").net.embeddings.token.weight, net_of(2).embeddings.token.weight)
     publish_model(run, writer_of(7))

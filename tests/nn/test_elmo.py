@@ -11,13 +11,14 @@ from bertworks.config import validate
 from bertworks.errors import ConfigError, UserError
 from bertworks.nn.baseline_config import ElmoConfig, elmo_preset
 from bertworks.nn.bilstm import ScalarMix
-from bertworks.nn.characters import BEGIN_OF_WORD, END_OF_WORD, PADDING
+from bertworks.nn.characters import PADDING
 from bertworks.nn.elmo import Elmo, initialise_elmo
 from bertworks.nn.lm import Targets
 from bertworks.nn.packing import pack
 from bertworks.nn.sampled import Sample, WordSoftmax, draw_sample, log_expected
 
 NUM_WORDS = 60
+BEGIN_OF_WORD, END_OF_WORD = 259, 260  # as the authors of ELMo number characters
 TEXTS = [[5, 6, 7, 8, 9, 10, 11, 5], [3], [], [50, 2, 2, 40], [1, 0, 59, 4, 4, 4, 1, 20]]
 
 

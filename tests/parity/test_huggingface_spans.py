@@ -15,7 +15,8 @@ import transformers
 import bertworks as bw
 from bertworks.answering import predict_answers
 from bertworks.tagging import predict_tags
-from bertworks.tasks.answer_windows import AnswerSettings, encode_answers
+from bertworks.tasks.answer_windows import encode_answers
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import SpanExample, words_example
 from bertworks.tasks.items import Laying
 from bertworks.tasks.tag_windows import encode_tags
@@ -87,7 +88,7 @@ def test_answers_are_the_best_pairs_of_transformers_scores(tmp_path):
     theirs = write_theirs(tmp_path, "BertForQuestionAnswering")
     model = bw.load(tmp_path, device="cpu")
     example = SpanExample("0", QUESTION, TEXT, (), False)
-    settings = AnswerSettings(max_length=24, doc_stride=6)
+    settings = Cut(max_length=24, doc_stride=6)
     encoded = encode_answers(model.tokenizer, [example], settings)
     assert len(encoded.windows) > 3
     (answered,) = predict_answers(model.net, [example], encoded, Laying(torch.device("cpu")))

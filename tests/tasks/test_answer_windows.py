@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.tasks.answer_windows import AnswerSettings, answer_pieces, context_cuts, encode_answers, most_context
+from bertworks.tasks.answer_windows import ORIGINAL_CUT, answer_pieces, context_cuts, encode_answers, most_context
 from bertworks.tasks.answers import (
     ODDS_WITHOUT_A_SPAN,
     Answered,
@@ -20,6 +20,7 @@ from bertworks.tasks.answers import (
     null_odds_of,
     predictions_of,
 )
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped, SpanExample
 from bertworks.tasks.pieces import pieces_of
 from bertworks.tasks.squad_scores import score_squad2
@@ -29,7 +30,7 @@ from bertworks.text.vocabulary import SPECIAL_TOKENS
 LETTERS = [chr(number) for number in range(97, 123)]
 PIECES = [*SPECIAL_TOKENS, *LETTERS, *("##" + letter for letter in LETTERS), *"0123456789.,?-()", "서울", "##은", "비"]
 TOKENIZER = Tokenizer(PIECES, strip_accents=False)
-SMALL = AnswerSettings(max_length=16, doc_stride=4, max_query=5)
+SMALL = Cut(max_length=16, doc_stride=4, max_query=5)
 TEXTS = st.text(st.sampled_from("ab cd. É😀서울은 \x00\n-("), max_size=60)
 
 
@@ -223,7 +224,7 @@ def test_an_empty_context_has_no_answer():
 
 
 def test_a_question_longer_than_the_window_leaves_half_of_it_to_the_context():
-    encoded = encode_answers(TOKENIZER, [question("a b c d", "d", question="why " * 99)], AnswerSettings(max_length=9))
+    encoded = encode_answers(TOKENIZER, [question("a b c d", "d", question="why " * 99)], Cut(max_length=9))
     assert {window.context_place for window in encoded.windows} == {5}
     assert any(window.start for window in encoded.windows)
 
@@ -231,7 +232,7 @@ def test_a_question_longer_than_the_window_leaves_half_of_it_to_the_context():
 @pytest.mark.parametrize("changes", [{"max_length": 4}, {"doc_stride": 0}, {"max_query": 0}])
 def test_settings_that_cannot_be_meant_are_refused(changes):
     with pytest.raises(UserError, match="or more"):
-        encode_answers(TOKENIZER, [question("a")], AnswerSettings(**changes))
+        encode_answers(TOKENIZER, [question("a")], ORIGINAL_CUT._replace(**changes))
 
 
 def test_probabilities_are_shares_of_all_that_may_win():

@@ -7,7 +7,8 @@ from small_models import write_small_model
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
-from bertworks.tasks.items import Cut, Laying, _missing, lay
+from bertworks.tasks.cut import Cut
+from bertworks.tasks.items import Laying, _missing, lay
 from bertworks.tasks.kinds import KINDS, kind_of
 from bertworks.tasks.own import open_own
 

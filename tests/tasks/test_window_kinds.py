@@ -11,8 +11,9 @@ from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
 from bertworks.tagging import predict_tags
-from bertworks.tasks.answer_windows import AnswerSettings, AnswerWindow, AnswerWindows, encode_answers
+from bertworks.tasks.answer_windows import AnswerWindow, AnswerWindows, encode_answers
 from bertworks.tasks.answers import choose_threshold
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import Answer, SpanExample, words_example
 from bertworks.tasks.items import Laying, lay
 from bertworks.tasks.kinds import KINDS
@@ -207,7 +208,7 @@ def test_a_small_net_learns_to_tag_and_to_answer():
         SpanExample(text, text, context, (Answer(context.index(answer), answer),) if answer else (), not answer)
         for text, answer in answers.items()
     ]
-    windows = encode_answers(tokenizer, asked, AnswerSettings(max_length=14, doc_stride=4))
+    windows = encode_answers(tokenizer, asked, Cut(max_length=14, doc_stride=4))
     assert len(windows.windows) > 3
     learnt(net.train(), span, span_batch(windows.windows), 150)
     said = predict_answers(net.eval(), asked, windows, CPU)

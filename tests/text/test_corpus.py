@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from corpus_lines import lines_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ def write_parquet(path, texts, name="text", **options):
 
 
 def lines_of(*sources, **options):
-    return list(Corpus(sources, **options).lines())
+    return list(lines_in(Corpus(sources, **options)))
 
 
 def error_of(*sources, kind=UserError, **options):
@@ -84,7 +85,7 @@ def test_every_form_in_every_compression_gives_the_same_lines(tmp_path, kind, co
     # Wiki text collapses white space, of which U+2028 and U+0085 are two.
     expected = [" ".join(line.split()) for line in LINES] if kind == ".xml" else LINES
     reader = Corpus([path])
-    assert list(reader.lines()) == expected
+    assert list(lines_in(reader)) == expected
     assert reader.num_documents == len(DOCUMENTS)
     assert reader.bytes_read == reader.total_bytes == path.stat().st_size
 
@@ -94,7 +95,7 @@ def test_every_form_in_every_compression_gives_the_same_lines(tmp_path, kind, co
 def test_parquet_gives_the_same_lines(tmp_path, kind, compression):
     texts = pa.array(["\n".join(document) for document in DOCUMENTS], pa.string()).cast(kind)
     reader = Corpus([write_parquet(tmp_path / "c.parquet", texts, compression=compression, row_group_size=2)])
-    assert list(reader.lines()) == LINES
+    assert list(lines_in(reader)) == LINES
     assert reader.num_documents == len(DOCUMENTS)
     assert reader.bytes_read == reader.total_bytes
 
@@ -119,7 +120,7 @@ def test_files_are_documents_of_their_own_even_without_a_last_newline(tmp_path):
 @pytest.mark.parametrize("empty", ["", "\n", " \n\t\n", "\ufeff", "\ufeff\r\n"])
 def test_a_file_without_text_gives_no_lines(tmp_path, empty):
     reader = Corpus([write(tmp_path / "c.txt", empty)])
-    assert list(reader.lines()) == []
+    assert list(lines_in(reader)) == []
     assert reader.num_documents == 0
 
 
@@ -186,7 +187,7 @@ def test_lines_equal_the_slow_reference_wherever_blocks_and_cuts_fall(data, bloc
     ):
         reader = Corpus([write(Path(folder, f"c.txt{compression}"), PACKERS[compression](data))])
         blocks = list(reader.blocks())
-        assert list(reader.lines()) == slow_lines(data, limit)
+        assert list(lines_in(reader)) == slow_lines(data, limit)
     assert all(block.endswith("\n") for block in blocks)
     assert "".join(f"{line}\n" for line in slow_lines(data, limit)) == "".join(blocks)
     assert reader.num_documents == slow_lines(data, limit).count("")
@@ -206,7 +207,7 @@ def test_records_equal_the_slow_reference(documents, block, limit):
         mock.patch.object(utf8, "MAX_LINE_LENGTH", limit),
     ):
         reader = Corpus([write(Path(folder, "c.jsonl"), "\n".join(json.dumps({"text": t}) for t in documents))])
-        assert list(reader.lines()) == expected
+        assert list(lines_in(reader)) == expected
         assert reader.num_documents == expected.count("")
 
 
@@ -220,7 +221,7 @@ def test_a_long_line_is_cut_between_words_within_bounded_memory(tmp_path):
     tracemalloc.start()
     try:
         lengths, num_words = [], 0
-        for line in Corpus([path]).lines():
+        for line in lines_in(Corpus([path])):
             lengths.append(len(line))
             num_words += line.count("한국어")
         peak = tracemalloc.get_traced_memory()[1]
@@ -233,7 +234,7 @@ def test_a_long_line_is_cut_between_words_within_bounded_memory(tmp_path):
 
 def test_a_run_without_white_space_is_cut_at_the_limit(tmp_path):
     path = write(tmp_path / "c.txt", "x" * ((1 << 20) + 5) + "\n\nend")
-    assert [len(line) for line in Corpus([path]).lines()] == [1 << 20, 5, 0, 3, 0]
+    assert [len(line) for line in lines_in(Corpus([path]))] == [1 << 20, 5, 0, 3, 0]
 
 
 def test_blocks_hold_about_a_million_characters(tmp_path):
@@ -262,7 +263,7 @@ def test_progress_goes_up_to_the_size_of_all_files_and_starts_anew_with_each_pas
 
 def test_invalid_bytes_are_replaced_and_their_lines_counted(tmp_path):
     reader = Corpus([write(tmp_path / "c.txt", b"good\nb\xffd \xfe\n\nfine \xed\x95\x9c\ncut \xed\x95")])
-    assert list(reader.lines()) == ["good", "b\ufffdd \ufffd", "", "fine 한", "cut \ufffd", ""]
+    assert list(lines_in(reader)) == ["good", "b\ufffdd \ufffd", "", "fine 한", "cut \ufffd", ""]
     assert reader.num_replaced == 2
 
 
@@ -275,17 +276,17 @@ def test_strict_reading_names_the_line_of_an_invalid_byte(tmp_path):
 
 def test_invalid_bytes_in_records_are_replaced_and_counted(tmp_path):
     reader = Corpus([write(tmp_path / "c.jsonl", b'{"text": "a\xff"}\n{"text": "b"}')])
-    assert list(reader.lines()) == ["a\ufffd", "", "b", ""]
+    assert list(lines_in(reader)) == ["a\ufffd", "", "b", ""]
     assert reader.num_replaced == 1
     bad = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
     reader = Corpus([write_parquet(tmp_path / "c.parquet", bad)])
-    assert list(reader.lines()) == ["a\ufffd", ""]
+    assert list(lines_in(reader)) == ["a\ufffd", ""]
     assert reader.num_replaced == 1
 
 
 def test_lone_surrogates_in_json_are_replaced_and_pairs_are_kept(tmp_path):
     reader = Corpus([write(tmp_path / "c.jsonl", r'{"text": "a\ud800b \ud83d\ude00 \uDC00"}')])
-    (line, _) = reader.lines()
+    (line, _) = lines_in(reader)
     assert line == "a\ufffdb 😀 \ufffd"
     assert reader.num_replaced == 1
 
@@ -299,7 +300,7 @@ def test_binary_files_are_refused(tmp_path):
 
 def test_a_foreign_letter_here_and_there_does_not_make_a_file_binary(tmp_path):
     reader = Corpus([write(tmp_path / "c.txt", "Grüße aus München\n".encode("latin-1") * 100)])
-    assert set(reader.lines()) - {""} == {"Gr\ufffd\ufffde aus M\ufffdnchen"}
+    assert set(lines_in(reader)) - {""} == {"Gr\ufffd\ufffde aus M\ufffdnchen"}
     assert reader.num_replaced == 100
 
 
@@ -370,16 +371,16 @@ def test_standard_input_is_plain_text_of_unknown_size_and_comes_last(tmp_path, m
     standard_input(monkeypatch, "표준 입력\r\n\nx".encode())
     reader = Corpus(["-", write(tmp_path / "a.txt", "file"), "-"])
     assert reader.total_bytes is None
-    assert list(reader.lines()) == ["file", "", "표준 입력", "", "x", ""]
+    assert list(lines_in(reader)) == ["file", "", "표준 입력", "", "x", ""]
     assert reader.files[-1] == Path("-")
 
 
 def test_standard_input_is_not_read_twice(monkeypatch):
     standard_input(monkeypatch, b"x")
     reader = Corpus(["-"])
-    assert list(reader.lines()) == ["x", ""]
+    assert list(lines_in(reader)) == ["x", ""]
     with pytest.raises(UserError, match="only once"):
-        list(reader.lines())
+        list(lines_in(reader))
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def test_files_that_may_not_be_read_are_named_before_anything_is_read(tmp_path, 
         mock.patch.object(Path, "open", side_effect=PermissionError(13, "Permission denied")),
         pytest.raises(UserError, match=f"cannot read {path}: Permission denied"),
     ):
-        next(reader.lines())
+        next(lines_in(reader))
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(UserError, match=f"cannot read {path}: permission denied"):
         Corpus([path])

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from corpus_lines import lines_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ def test_counts_of_a_corpus_equal_those_of_its_whole_text(texts: list[str], rule
         monkeypatch.setattr(word_counts, "_RUNS_MERGED_AT_ONCE", 2)
         corpus = write_corpus(Path(folder) / "corpus", texts)
         counts = count_words(corpus, rules, Path(folder), workers=workers)
-        assert list(read_counts(counts)) == sorted(reference_counts("\n".join(corpus.lines()), rules).items())
+        assert list(read_counts(counts)) == sorted(reference_counts("\n".join(lines_in(corpus)), rules).items())
 
 
 def test_any_word_survives_the_way_through_a_file(tmp_path: Path) -> None:

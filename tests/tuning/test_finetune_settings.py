@@ -11,12 +11,13 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.tasks.cut import Cut
 from bertworks.tasks.registry import find_task
 from bertworks.tuning import finetune as module
 from bertworks.tuning import session as session_module
 from bertworks.tuning.feed import order_of
 from bertworks.tuning.finetune import finetune
-from bertworks.tuning.settings import settings_for
+from bertworks.tuning.settings import TaskSettings, settings_for
 from bertworks.tuning.subject import rate_scales
 
 
@@ -124,3 +125,9 @@ def test_every_epoch_has_another_order_of_all_items_and_a_seed_decides_it():
     assert (first == order_of(1000, 0, 0)).all()
     for one, another in ((first, second), (first, other), (second, other)):
         assert (one == another).sum() < 10
+
+
+def test_what_is_not_said_of_windows_is_what_a_model_takes_without_settings():
+    """`Cut` is what a model's folder without such keys is read with."""
+    assert TaskSettings(max_length=7).cut() == Cut(7)
+    assert set(Cut._fields) < set(TaskSettings.model_fields)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from calm_models import write_calm_model
+from conll_files import write_conll
 from small_models import write_small_model
 from tiny_runs import files_of, kill_until_through
 from toy_tasks import SIZES, write_task
@@ -60,6 +62,18 @@ def test_of_a_run_that_has_ended_only_logs_and_settings_are_kept(finished):
         assert kept == logs | {"dev.json", "report.html"}
     assert (out / "grid.md").read_text().startswith("# ")
     assert json.loads((out / "grid.json").read_text()) == outcome.results
+
+
+def test_features_of_a_run_that_has_ended_are_not_kept(tmp_path):
+    """They take far more disk than all else of a run; nobody reads them again."""
+    (tmp_path / "data").mkdir()
+    overrides = ("task.features=last", "task.cells=4", "task.max_length=18", "train.batch_size=8", "train.epochs=1")
+    outcome = finetune_grid(
+        "conll2003", model=write_calm_model(tmp_path / "model"), data=write_conll(tmp_path / "data"), device="cpu",
+        out=tmp_path / "grid", overrides=(*overrides, "optim.lr=1e-2,1e-3"),
+    )  # fmt: skip
+    assert (len(outcome.results["runs"]), outcome.results["failed"]) == (2, 0)
+    assert not list((tmp_path / "grid").rglob("features"))
 
 
 def told(results):
