@@ -14,9 +14,9 @@ TO_SPLIT = (
 )
 # What a BERT can have learnt in a minute from Python's help.
 HELP_MASKS = (
-    "The [MASK] statement is used to define a function.",
-    "It returns a new [MASK] object.",
     "Changed in [MASK] 3.8.",
+    "The value of the [MASK] is returned.",
+    "A class [MASK] is an executable statement.",
 )
 # What one can know that has read more.
 MASKS = (
@@ -31,8 +31,9 @@ PAIRS = (
 )
 NUM_GUESSES = 5
 
-# A tenth of the run is warm-up and the batches are small, for there are 260 sentences.
-FINETUNING = ("optim.lr=3e-4", "train.epochs=8", "train.batch_size=16")
+# Small batches, for there are 260 sentences. A published model of 6 layers of width 384 scores 88 % on the dev set with
+# these settings, and does not learn at three times the rate.
+FINETUNING = ("optim.lr=1e-4", "train.epochs=8", "train.batch_size=16")
 TO_CLASSIFY = (
     "The room was spotless and the staff could not have been kinder.",
     "Two hours on hold, and then they hung up on me.",

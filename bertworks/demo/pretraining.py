@@ -1,4 +1,4 @@
-"""The third stage: a minute of pre-training from nothing, and what the tiny BERT guesses then."""
+"""The third stage: pre-training from nothing, and what the tiny BERT guesses then."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from bertworks.demo.masks import fill_all, filled_html, tell_filled
 from bertworks.demo.page_parts import paragraph
 from bertworks.demo.show import Show, end_if_signalled
 from bertworks.demo.telling import tell
+from bertworks.demo.threads import one_thread
 from bertworks.report_parts import tile
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _trained(show: Show) -> "Outcome":
     from bertworks.train.pretrain import pretrain
     from bertworks.train.view import training_view
 
-    with training_view(quiet=show.quiet) as view:
+    with training_view(quiet=show.quiet) as view, one_thread():
         outcome = pretrain(show.recipe, data=show.folder / DATA, out=show.folder / RUN, device="cpu", view=view)
     end_if_signalled(outcome.signal)
     return outcome

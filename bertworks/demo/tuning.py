@@ -10,6 +10,7 @@ from bertworks.demo.folder import DEV, TRAIN, TUNED
 from bertworks.demo.page_parts import cards, paragraph, shares, text
 from bertworks.demo.show import Show, end_if_signalled
 from bertworks.demo.telling import bar, tell
+from bertworks.demo.threads import one_thread
 from bertworks.report_parts import tile
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _tuned(show: Show, shipped: Path) -> "Finetuned":
     from bertworks.tuning.finetune import finetune
 
     folder = show.folder
-    with training_view(quiet=show.quiet) as view:
+    with training_view(quiet=show.quiet) as view, one_thread():
         outcome = finetune(
             "classify", model=shipped, train=folder / TRAIN, dev=folder / DEV, out=folder / TUNED,
             overrides=FINETUNING, device="cpu", view=view,
