@@ -13,6 +13,7 @@ layers of 12 heads over 60 tokens are 0.7 MB. Each layer is a text of its own, d
 import base64
 import json
 from string import Template
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,13 @@ _SCRIPTS = ("weights.js", "head_view.js", "model_view.js")
 _LEVELS = 255
 # The paper's large model over 512 tokens fits (101 million); a browser's longest text is about four times this page.
 _MAX_WEIGHTS = 1 << 27
+
+
+class AttentionFiles(NamedTuple):
+    """The style and the script of the page."""
+
+    style: str
+    script: str
 
 
 def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArray[np.float32], title: str) -> str:
@@ -48,8 +56,7 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
         "scale": scale,
         "layers": [_encode_layer(layer, scale) for layer in attentions],
     }
-    style, *scripts = (page_file("attention", name) for name in ("style.css", *_SCRIPTS))
-    script = "".join(scripts)
+    style, script = attention_files()
     return Template(page_file("attention", "page.html")).substitute(
         title=escaped(title),
         style=style,
@@ -58,6 +65,12 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
         script_hash=content_hash(script),
         data=_json_for_html(data),
     )
+
+
+def attention_files() -> AttentionFiles:
+    """Return what is written into every such page; a page that frames one has to allow both."""
+    style, *scripts = (page_file("attention", name) for name in ("style.css", *_SCRIPTS))
+    return AttentionFiles(style, "".join(scripts))
 
 
 def _refuse_what_cannot_be_shown(attentions: NDArray[np.float32]) -> None:

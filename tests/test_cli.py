@@ -237,23 +237,6 @@ def test_tokenize_refuses_what_is_not_utf8(bertworks, tmp_path):
     assert (code, err) == (2, "error: the text '\\udcff' is not UTF-8\n")
 
 
-def test_demo_shows_splits_a_ratio_and_a_model_that_fills_masks(bertworks, monkeypatch):
-    monkeypatch.setattr("bertworks.demo._COPIES", 1)
-    small = ("model.preset=1x32x2", "train.max_steps=3", "train.batch_size=4")
-    code, out, _ = bertworks("demo", "vocab.size=500", *small, "--quiet")
-    assert code == 0
-    assert "Learned 500 pieces" in out
-    assert "[CLS] a class" in out
-    assert "ratio" in out
-    assert "Pre-trained 1x32x2 for 3 steps" in out
-
-
-def test_demo_names_the_nearest_key(bertworks):
-    code, _, err = bertworks("demo", "vocab.sise=500")
-    assert code == 2
-    assert "vocab.size" in err
-
-
 def test_unknown_command_and_option_exit_with_2():
     for arguments in (["vocabb"], ["vocab", "--sise", "3"]):
         assert CliRunner().invoke(cli.app, arguments).exit_code == 2

@@ -117,9 +117,12 @@ def _model_line(model: "ShippedModel") -> str:
 
 def demo(
     overrides: OverridesArgument = None,
+    out: Annotated[
+        str, typer.Option(help="The folder to write; what an earlier demo wrote there is replaced.")
+    ] = "bertworks-demo",
     quiet: QuietOption = False,
 ) -> None:
-    """Show what there is, on this machine, with text that comes with Python."""
-    from bertworks.demo import run_demo
+    """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in some minutes."""
+    from bertworks.demo.run import run_demo
 
-    run_demo(overrides or [], quiet=quiet)
+    run_demo(overrides or [], out=out, quiet=quiet)

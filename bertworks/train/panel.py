@@ -99,8 +99,10 @@ def _table(status: Status) -> list[Text]:
     rows = [Text(f"{'':<8}{'training':>11}{'held out':>11}", "dim")]
     rows.append(_row("loss", _loss(status.values.get("loss")), f"{_loss(status.holdout.get('loss')):>11}"))
     for kind in status.about.kinds:
-        training, held_out = (_percent(values.get(f"{kind}_accuracy")) for values in (status.values, status.holdout))
-        rows.append(_row(kind.upper(), training, f"{held_out:>11}"))
+        name = f"{kind}_accuracy"
+        # On a task's dev set it is one of the task's metrics, where it is one.
+        held_out = status.holdout.get(name, status.holdout.get("accuracy"))
+        rows.append(_row(kind.upper(), _percent(status.values.get(name)), f"{_percent(held_out):>11}"))
     speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, status.values.get("memory_bytes")
     rows.append(_row("speed", f"{speed:,.0f}" if speed else "–", " tokens/s"))
     if mfu is not None:

@@ -79,10 +79,15 @@ def _perplexity(loss: float) -> str:
     return f"{math.exp(loss):,.1f}" if loss < math.log(1_000) else f"{math.exp(loss):,.0f}"
 
 
-def _charts(run: Run) -> Iterable[str]:
+def learning_charts(run: Run) -> Iterable[str]:
+    """Draw what a run learned: its loss and accuracies, in training and on documents kept aside."""
     yield chart("Loss", _both(run, "loss"))
     for kind in run.kinds:
         yield chart(f"{KINDS[kind]} accuracy", _both(run, f"{kind}_accuracy"), percent=True)
+
+
+def _charts(run: Run) -> Iterable[str]:
+    yield from learning_charts(run)
     rate = [Curve("last", points_of(run.training, "lr"))]
     yield chart("Learning rate", rate, from_zero=True, is_noisy=False)
     yield chart("Tokens a second", [Curve("last", points_of(run.timing, "tokens_per_second"))], from_zero=True)

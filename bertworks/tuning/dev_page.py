@@ -27,6 +27,11 @@ def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
 def _classes(dev: DevRecord) -> str:
     if not dev.per_class:
         return ""
+    return f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>'
+
+
+def class_tables(dev: DevRecord) -> str:
+    """Return tables of HTML: how well each class was found, and what it was taken for."""
     scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
     counts: list[Any] = dev.confusion.counts if dev.confusion else []
     breakdown = Breakdown(list(scores), scores, counts)
@@ -35,7 +40,7 @@ def _classes(dev: DevRecord) -> str:
         is_small = len(counts) <= _MOST_CLASSES_IN_A_MATRIX
         parts.append(_matrix(breakdown) if is_small else _commonest(breakdown))
     inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
-    return f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2><div class="dev">{inner}</div></section>'
+    return f'<div class="dev">{inner}</div>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[str], style: str) -> str:

@@ -68,13 +68,14 @@ def is_finetuned(folder: str | Path) -> bool:
 def write_finetune_report(run: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run folder, into it or to another place, and return where it lies."""
     target = Path(out) if out else Path(run) / REPORT_FILE
-    page = finetune_page(_read(Path(run)))
+    page = finetune_page(read_finetune_run(Path(run)))
     with atomic_write(target) as stream:
         stream.write(page)
     return target
 
 
-def _read(folder: Path) -> FinetuneRun:
+def read_finetune_run(folder: Path) -> FinetuneRun:
+    """Read what the report of a run folder needs."""
     if not (folder / RECIPE_FILE).is_file():
         raise UserError(f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks finetune`")
     metrics = read_log(folder / METRICS_FILE)
@@ -136,7 +137,8 @@ def _is_share(run: FinetuneRun, name: str) -> bool:
     return name in _SHARES and run.dev is not None and run.dev.kind != _IN_PERCENT
 
 
-def _charts(run: FinetuneRun) -> Iterable[str]:
+def learning_charts(run: FinetuneRun) -> Iterable[str]:
+    """Draw what a run learned: its loss and its metrics, in training and on the dev set."""
     kind = run.dev.kind if run.dev else ""
     for name in ("loss", *(name for name in run.metrics if name != "loss")):
         in_training = name if name == "loss" else f"{kind}_{name}"
@@ -145,6 +147,10 @@ def _charts(run: FinetuneRun) -> Iterable[str]:
             Curve("dev", points_of(run.evaluations, f"dev_{name}")),
         ]
         yield chart(_titled(name), curves, percent=_is_share(run, name))
+
+
+def _charts(run: FinetuneRun) -> Iterable[str]:
+    yield from learning_charts(run)
     yield chart("Learning rate", [Curve("last", points_of(run.training, "lr"))], from_zero=True, is_noisy=False)
     yield chart("Tokens a second", [Curve("last", points_of(run.timing, "tokens_per_second"))], from_zero=True)
     yield chart("Norm of all gradients", [Curve("last", points_of(run.training, "grad_norm"))], from_zero=True)

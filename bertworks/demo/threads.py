@@ -1,0 +1,17 @@
+"""One thread for the demo's small models: a second gains them a third at best, and costs tenfold on a busy machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread while the block runs."""
+    import torch
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
