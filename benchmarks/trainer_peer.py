@@ -147,9 +147,10 @@ def make_trainer(
         arguments: more `TrainingArguments`.
     """
     transformers.set_seed(settings.train.seed)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.task.dropout)
     network = _MODELS[data.task.kind].from_pretrained(
         encoder, num_labels=data.kind.num_outputs(data.task), dtype=torch.float32,
-        hidden_dropout_prob=settings.task.dropout, attention_probs_dropout_prob=settings.task.dropout,
+        **dropout if settings.task.dropout is not None else {},
     ).to(device)  # fmt: skip
     given = _arguments(settings, folder, device) | arguments
     trainer = transformers.Trainer(

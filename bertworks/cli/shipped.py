@@ -11,6 +11,7 @@ from bertworks.cli.options import JsonOption, OverridesArgument, QuietOption, pr
 ORIGINS = (
     "The paper",
     "Google's compact models",
+    "Ours, for an hour or less",
     "The paper's Table 5: tasks to pre-train with",
     "The paper's Table 6: sizes, beside base and large",
     "The paper's Table 8: what becomes of masked pieces (mask-MASK-SAME-RANDOM)",

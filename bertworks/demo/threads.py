@@ -1,4 +1,4 @@
-"""One thread for the demo's small models: a second gains them a third at best, and costs tenfold on a busy machine."""
+"""One thread for the demo's small models: on a busy machine two took 100 to 244 ms for a step that one does in 26."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -99,9 +99,9 @@ def _compound(
 
 
 def _config(config: BertConfig, settings: TaskSettings) -> BertConfig:
-    update = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
     summary = {"summary": "last"} if config.direction == "left_to_right" else {}
-    return config.model_copy(update=update | summary)
+    return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
 
 
 def _check(wanted: Wanted, config: BertConfig | CompoundConfig, tokenizer: Tokenizer) -> None:

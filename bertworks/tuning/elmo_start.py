@@ -24,7 +24,8 @@ from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.tuning.settings import FinetuneSettings
 from bertworks.tuning.task_start import TaskStart, Wanted, check_sizes, refuse_lm_weight, take_over
 
-_USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", "task.dropout=0.2")
+_DROPOUT = 0.2
+_USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_DROPOUT}")
 # In each direction, by head: GLUE's baselines have 1,500, ELMo's own tagger 200.
 _CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
 
@@ -68,7 +69,7 @@ def open_elmo(wanted: Wanted) -> TaskStart:
     check_sizes(wanted, wanted.settings.max_length, opened.net.config.vocab_size, len(tokenizer))
     config, (head,) = opened.net.config, wanted.heads
     if wanted.is_random:
-        config = config.model_copy(update={"dropout": wanted.settings.dropout})
+        config = config.model_copy(update={"dropout": _dropout(wanted)})
     net = ElmoTasks(config, _reader(wanted, head), wanted.heads)
     initialise_elmo_tasks(net, wanted.seed)
     net.read_words(tokenizer.met)
@@ -87,10 +88,14 @@ def open_elmo(wanted: Wanted) -> TaskStart:
     )
 
 
+def _dropout(wanted: Wanted) -> float:
+    return _DROPOUT if wanted.settings.dropout is None else wanted.settings.dropout
+
+
 def _reader(wanted: Wanted, head: str) -> ElmoReaderConfig:
     return ElmoReaderConfig(
         pairs=wanted.task.is_pair or head in ("choose", "span"),
         num_cells=wanted.settings.cells or _CELLS[head],
-        dropout=wanted.settings.dropout,
+        dropout=_dropout(wanted),
         trains_elmo=wanted.is_random,
     )

@@ -3,7 +3,8 @@
 The loop, the folder and exact resume are those of pre-training. The dev set is measured at the end of every epoch, and
 `model/` holds the model that was best there so far by the task's main metric: it is replaced at the instant a better
 one is measured, so that a run may be killed at any time and has its best model. Without settings of your own it is the
-paper's fine-tuning (A.3): batches of 32, 3 epochs, Adam with a linear decay after a tenth of warm-up, dropout 0.1.
+paper's fine-tuning (A.3): batches of 32, 3 epochs, Adam with a linear decay after a tenth of warm-up; dropout is the
+model's own, 0.1 in the paper's.
 """
 
 import logging

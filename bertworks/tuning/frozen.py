@@ -32,7 +32,7 @@ from bertworks.tuning.settings import FinetuneSettings, TaskSettings
 from bertworks.tuning.task_start import FrozenFeatures, TaskStart, Wanted, check_sizes, refuse_lm_weight, take_over
 
 FEATURES = "features"  # the cache's folder in a run
-_CELLS = FeatureConfig().lstm_cells  # the paper's
+_CELLS, _DROPOUT = FeatureConfig().lstm_cells, FeatureConfig().lstm_dropout  # the paper's
 
 
 def open_frozen(wanted: Wanted) -> TaskStart:
@@ -75,9 +75,8 @@ def _check_start(wanted: Wanted) -> None:
 
 def _new_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> FeatureReader:
     assert settings.features is not None
-    config = FeatureConfig(
-        features=settings.features, lstm_cells=settings.cells or _CELLS, lstm_dropout=settings.dropout
-    )
+    dropout = _DROPOUT if settings.dropout is None else settings.dropout
+    config = FeatureConfig(features=settings.features, lstm_cells=settings.cells or _CELLS, lstm_dropout=dropout)
     reader = FeatureReader(config, net.config, len(task.labels))
     initialise_readers(reader, seed)
     return reader

@@ -27,7 +27,8 @@ def open_gpt(wanted: Wanted) -> TaskStart:
     check_sizes(wanted, opened.net.config.n_positions, opened.net.config.vocab_size, len(plain))
     tokenizer = with_special_pieces(plain)
     update: dict[str, float] = {"vocab_size": max(opened.net.config.vocab_size, len(tokenizer))}
-    update |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), wanted.settings.dropout)
+    if wanted.settings.dropout is not None:
+        update |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), wanted.settings.dropout)
     config = opened.net.config.model_copy(update=update)
     net = Gpt(config, wanted.heads, both_orders=wanted.task.is_symmetric)
     initialise(net, config.initializer_range, wanted.seed, cut=False)

@@ -192,7 +192,7 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
         "warm-up": f"{optim.warmup:,.0f} steps" if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
         "batch": f"{train.batch_size:,} examples",
         "epochs": f"{train.epochs:,}",
-        "dropout": f"{task.dropout:g}",
+        "dropout": "the model's own" if task.dropout is None else f"{task.dropout:g}",
         "seed": f"{train.seed}",
     }
     facts |= {"class weights": "yes"} if task.class_weights else {}

@@ -35,7 +35,7 @@ class TaskSettings(Settings):
     stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
     doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
     max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
-    dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
+    dropout: float | None = Field(default=None, ge=0, lt=1)  # of all layers; None: what the model was trained with
     cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
     class_weights: bool = False  # whether rare classes count as much as frequent ones
     features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
