@@ -119,7 +119,8 @@ def run_child(given: argparse.Namespace) -> int:
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]
-    command = shlex.join(["python", "benchmarks/compact.py", *arguments])
+    told = [Path(argument).name if argument.startswith("/") else argument for argument in arguments]
+    command = shlex.join(["python", "benchmarks/compact.py", *told])  # where files lie on a machine tells nobody else
     write_json(result_path(folder, name), found | {"command": command, "machine": machine(given.jobs)})
     return 0
 
