@@ -32,7 +32,7 @@ TaskArgument = Annotated[
         help="A task of `bertworks tasks`; glue: all of it; classify, regress, tag, answer, ...: your own files.",
     ),
 ]
-ModelOption = Annotated[str, typer.Option(help="A model folder, a run folder, or a name in the local cache.")]
+ModelOption = Annotated[str, typer.Option(help="A model folder, a run folder, or a name, of `models` or in the cache.")]
 OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
 DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
 TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
