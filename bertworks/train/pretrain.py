@@ -112,7 +112,7 @@ class Session:
             raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
         self.subject = subject_of(recipe, dataset, start.config if start else None)
         self.start = start.fill(self.subject.net) if start and start.weights else start
-        self.engine = Engine(self.subject, recipe.optim, recipe.train, run, device, view, self.ranks)
+        self.engine = Engine(self.subject, recipe.optim, recipe.train, run, device, view, self.ranks, shapes="one")
         flash, self.kinds = self.engine.flash, self.subject.kinds
         seeded = flash or self.subject.is_plain
         self.feed = Feed(recipe, dataset, device, self.ranks, self.kinds, flash=flash, seeded=seeded)

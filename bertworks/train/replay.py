@@ -1,12 +1,13 @@
-"""The forward and backward pass of a batch as one recording for each shape of batch: what small batches need on a GPU.
+"""The forward and backward pass of a batch as one recording for each shape of batch: what small steps need on a GPU.
 
 A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, and Python takes
 twenty to ask for the thousand kernels that do it. So they are asked for once, recorded (a CUDA graph) and replayed with
-a single call. Batches are filled up so that they have few shapes (`tasks/items.py`). A batch is recorded when its shape
-is met first, and replayed then too, so that a run that was resumed computes as one that was not.
+a single call. Batches are filled up so that they have few shapes (`tasks/items.py`); those of pre-training have one for
+each length. A batch is recorded when its shape is met first, and replayed then too, so that a run that was resumed
+computes as one that was not.
 
 A recording reads its batch from the same memory every time and adds to the same gradients. Dropout draws from torch's
-generator, whose seed and place a recording takes from outside.
+generator, whose seed and place a recording takes from outside, or from a seed that comes with the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Replayed:
         self._pool = torch.cuda.graph_pool_handle()  # recordings never run side by side, so they may share memory
 
     def __call__(self, batch: Any, counts: Tensor) -> Tensor:
-        """Add the gradients of a batch, which is on the CPU; returns its sums."""
+        """Add the gradients of a batch, which is on the CPU or the device; returns its sums."""
         leaves, form = tree_flatten((batch, counts))
         key = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         if key not in self._recordings:
@@ -48,7 +49,7 @@ class Replayed:
         graph, inputs, sums = self._recordings[key]
         for there, here in zip(inputs, leaves, strict=True):
             if isinstance(here, Tensor):
-                there.copy_(here.pin_memory(), non_blocking=True)
+                there.copy_(here if here.is_cuda else here.pin_memory(), non_blocking=True)
         if self._weights[0].grad is None:  # the first part of a batch
             torch._foreach_zero_(self._grads)
             for weight, grad in zip(self._weights, self._grads, strict=True):
@@ -57,7 +58,7 @@ class Replayed:
         return sums.clone()
 
     def _record(self, leaves: Sequence[Any], form: Any) -> _Recording:
-        inputs = [leaf.to(self._device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        inputs = [leaf.to(self._device, copy=True) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         batch, counts = tree_unflatten(inputs, form)
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         # The generator is left as it was: what is drawn must not depend on when something was recorded.

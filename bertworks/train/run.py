@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from bertworks.train.subject import Subject
 from bertworks.train.trainee import with_backward
 from bertworks.train.view import View
 
+Shapes = Literal["one", "few", "many"]
 _log = logging.getLogger(__name__)
 
 
@@ -109,12 +110,13 @@ class Engine:
         view: shows a person how it goes.
         ranks: this one and the others.
         scales, idle_scale: of the learning rate, see `Optimizer`.
-        may_replay: whether batches have few shapes, so that a GPU can replay what it did for the last of a shape.
+        shapes: how many batches have: one or few can be recorded on a GPU and replayed, and one is worth compiling for.
 
     Attributes:
         half: whether it is computed in half precision.
         flash: whether attention is that of a GPU in half precision.
-        replays: whether batches are replayed; they are then given on the CPU.
+        compiles: whether steps are compiled.
+        replays: whether they are recorded and replayed.
         metrics: the figures of the last evaluation.
         record: of the first rank, while it runs.
     """
@@ -131,14 +133,18 @@ class Engine:
         scales: Mapping[str, float] | None = None,
         idle_scale: float = 1.0,
         *,
-        may_replay: bool = False,
+        shapes: Shapes = "many",
     ) -> None:
         self.subject, self.settings, self.folder, self.device, self.view = subject, train, folder, device, view
         self.ranks, self.kinds = ranks, subject.kinds
         half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
         self.half = half and not subject.is_plain
         self.flash = self.half and device.type == "cuda"
-        self.replays = may_replay and self.flash and not train.compile and not train.shard
+        compiled = device.type == "cuda" and not subject.is_plain and shapes != "few"
+        self.compiles = compiled if train.compile is None else train.compile
+        recordable = shapes == "one" or (shapes == "few" and not self.compiles)
+        # To compute blocks again is to ask for a generator's place, which a recording cannot.
+        self.replays = recordable and self.flash and not train.shard and not train.recompute
         self.placed = Placed(subject, train, device, ranks, half=self.half)
         self.net, self.trainee = self.placed.net, self.placed.trainee
         self.optimizer = Optimizer(self.net, optim, scales, idle_scale)
@@ -206,11 +212,8 @@ class Engine:
         )
 
     def _compute(self) -> Callable[[Any, Tensor], Tensor]:
-        if self.replays:
-            return Replayed(self.trainee, self.optimizer.weights())
-        usual = self.device.type == "cuda" and not self.subject.is_plain
-        compiled = usual if self.settings.compile is None else self.settings.compile
-        return with_backward(torch.compile(self.trainee) if compiled else self.trainee)
+        trainee = torch.compile(self.trainee) if self.compiles else self.trainee
+        return Replayed(trainee, self.optimizer.weights()) if self.replays else with_backward(trainee)
 
     def report(self, place: Place, gathered: Mapping[str, Any]) -> None:
         """Record what the loop gathered."""

@@ -116,7 +116,7 @@ class Session:
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
-            may_replay=isinstance(start.net, Bert) and start.features is None,
+            shapes="few" if isinstance(start.net, Bert) and start.features is None else "many",
         )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
         laying = laying._replace(merged=device.type == "cpu")
