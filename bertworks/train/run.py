@@ -136,7 +136,7 @@ class Engine:
         shapes: Shapes = "many",
     ) -> None:
         self.subject, self.settings, self.folder, self.device, self.view = subject, train, folder, device, view
-        self.ranks, self.kinds = ranks, subject.kinds
+        self.ranks, self.kinds, self._shapes = ranks, subject.kinds, shapes
         half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
         self.half = half and not subject.is_plain
         self.flash = self.half and device.type == "cuda"
@@ -212,7 +212,10 @@ class Engine:
         )
 
     def _compute(self) -> Callable[[Any, Tensor], Tensor]:
-        trainee = torch.compile(self.trainee) if self.compiles else self.trainee
+        # One shape at a time is compiled as it is. Left to itself torch would compile the second length of a run for all
+        # lengths, and a run that was resumed there not: their numbers would differ.
+        fixed = False if self._shapes == "one" else None
+        trainee = torch.compile(self.trainee, dynamic=fixed) if self.compiles else self.trainee
         return Replayed(trainee, self.optimizer.weights()) if self.replays else with_backward(trainee)
 
     def report(self, place: Place, gathered: Mapping[str, Any]) -> None:
