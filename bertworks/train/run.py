@@ -212,8 +212,8 @@ class Engine:
         )
 
     def _compute(self) -> Callable[[Any, Tensor], Tensor]:
-        # One shape at a time is compiled as it is. Left to itself torch would compile the second length of a run for all
-        # lengths, and a run that was resumed there not: their numbers would differ.
+        # Each length is compiled by itself. Left alone, torch would compile the second of a run for all lengths, but
+        # not where a run is resumed with it: their numbers would differ.
         fixed = False if self._shapes == "one" else None
         trainee = torch.compile(self.trainee, dynamic=fixed) if self.compiles else self.trainee
         return Replayed(trainee, self.optimizer.weights()) if self.replays else with_backward(trainee)
