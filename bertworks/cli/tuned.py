@@ -22,9 +22,15 @@ from bertworks.cli.options import (
 
 def evaluate(
     models: ModelsArgument,
-    task: Annotated[str, typer.Option(help="A task of `bertworks tasks`, or a kind of task for a file of your own.")],
-    data: Annotated[str, typer.Option(help="The folder with the task's files, or your own file.")],
-    split: Annotated[str, typer.Option(help="Which split: dev, test, dev-mismatched, ...")] = "dev",
+    data: Annotated[
+        str, typer.Option(help="The folder with the task's files, your own file, or prepared text without --task.")
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="A task of `bertworks tasks`, or a kind of task for a file of your own.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which split: dev (as it is), test, ...; of text holdout (as it is) or train.")
+    ] = None,
     column: ColumnOption = None,
     wrong: Annotated[
         str | None, typer.Option(help="Write what was predicted wrongly, the surest first: .jsonl, .csv or .tsv.")
@@ -32,15 +38,26 @@ def evaluate(
     predictions: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write all predictions as the benchmark's makers read them.")
     ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=8, max=65_536, help="Of sequences of prepared text.  [default: 128]")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of prepared text, not all but so many.")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a fine-tuned model, or several together: their mean."""
+    """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
+    if task is None:
+        _refuse_for_text(models, column, wrong, predictions)
+        _evaluate_text(
+            models[0], data, as_json=as_json, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+        return
     from bertworks.measuring import check_outputs, measure_models, training_cost, write_outputs
     from bertworks.tasks.named_columns import named_columns
 
-    started = time.monotonic()
+    started, split = time.monotonic(), split or "dev"
     columns = named_columns(task, column or [])
     check_outputs(task, split, wrong, predictions)
     opened, ensemble = _load_all(models, device, dtype)
@@ -61,6 +78,32 @@ def evaluate(
     typer.echo(metrics_text(measured.metrics), nl=False)
     if measured.breakdown:
         typer.echo("\n" + breakdown_text(measured.breakdown), nl=False)
+
+
+def _refuse_for_text(models: Sequence[str], *of_tasks: Any) -> None:
+    from bertworks.errors import UserError
+
+    if any(of_tasks):
+        raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
+    if len(models) > 1:
+        raise UserError("on text one model is measured at a time; several are for a task, named with --task")
+
+
+def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> None:
+    from bertworks.held_out import measure_text
+    from bertworks.progress import progress_bar
+    from bertworks.score_tables import metrics_text
+
+    started = time.monotonic()
+    with progress_bar(quiet=as_json) as progress:
+        metrics, counts, max_length = measure_text(model, data, progress=progress, **options)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json(metrics | counts | {"max_length": max_length, "seconds": round(seconds, 2)})
+        return
+    sizes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    typer.echo(f"{sizes}; sequences of up to {max_length}; {seconds:.1f} s", err=True)
+    typer.echo(metrics_text(metrics), nl=False)
 
 
 def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:

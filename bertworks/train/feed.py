@@ -22,7 +22,7 @@ from bertworks.train.batch import dropout_seed, moved, to_device
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Part, Place
 
-_EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run
+EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run and model
 
 
 class Feed:
@@ -120,7 +120,7 @@ class Feed:
             self.dataset,
             self._settings(length),
             self._shapes[length],
-            seed=_EVALUATION_SEED,
+            seed=EVALUATION_SEED,
             split="holdout",
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
