@@ -81,7 +81,8 @@ def measure_text(
     loader = Loader(dataset, settings, shape, seed=EVALUATION_SEED, split=split)
     place = find_device(device)
     flash = _can_flash(model.net, place)
-    total = min(max_tokens or math.inf, dataset.manifest[split]["tokens"])
+    most = max_tokens or math.inf
+    total = min(most, dataset.manifest[split]["tokens"])  # without [CLS] and [SEP], which only the loader adds
     found, num_tokens, labels = _Sums(), 0, [0.0, 0.0]
     for packed in _once(loader):
         with torch.inference_mode():
@@ -90,7 +91,7 @@ def measure_text(
         for label in (0, 1):
             labels[label] += float(packed.next_weights[packed.next_labels == label].sum())
         progress("measuring", min(num_tokens, total), total)
-        if num_tokens >= total:
+        if num_tokens >= most:
             break
     metrics, counts = found.means()
     if "nsp" in counts:

@@ -42,8 +42,10 @@ def measured(request, tmp_path_factory):
     return folder / "run", data, outcome.metrics, epoch
 
 
-def test_a_model_has_the_figures_of_its_run(measured):
+@pytest.mark.parametrize("batch", [64, 8_192])
+def test_a_model_has_the_figures_of_its_run(measured, batch, monkeypatch):
     run, data, of_run, epoch = measured
+    monkeypatch.setattr(held_out, "_BATCH_TOKENS", batch)
     metrics, counts, _ = measure_text(run, data, max_length=32, device="cpu")
     shared = {name.removeprefix("holdout_"): value for name, value in of_run.items() if name != "holdout_loss"}
     assert shared, "the run measured something"
