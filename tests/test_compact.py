@@ -1,5 +1,6 @@
 """The benchmark of our compact models: results add up, bars are held, the table says what was measured."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -215,7 +216,9 @@ def test_the_search_is_the_one_that_was_asked_for():
     from bertworks.tuning.axes import points_of
 
     points = points_of(TASKS["rte"], FULL.overrides, is_grid=FULL.plan.grid)
-    tried = {(point.settings.optim.lr, point.settings.train.batch_size) for point in points}
-    assert tried == {(lr, batch) for lr in (3e-4, 1e-4, 5e-5, 3e-5) for batch in (16, 32)}
+    settings = [point.settings for point in points]
+    tried = {(one.optim.lr, one.train.batch_size, one.task.layer_decay) for one in settings}
+    assert tried == set(itertools.product((3e-4, 1e-4, 5e-5, 3e-5), (16, 32), (1.0, 0.7)))
+    assert len(points) == len(tried)
     assert {point.settings.train.epochs for point in points} == {4}
     assert (FULL.plan.restarts, FULL.plan.restart_best, FULL.plan.search_examples) == (3, True, 10_000)
