@@ -109,7 +109,7 @@ def child(given: argparse.Namespace) -> None:
         for seed in (0, 1):
             folder = given.out / f"{task}-{rate}-{seed}"
             overrides = [f"optim.lr={rate}", "train.epochs=4", f"train.seed={seed}", "train.save_every=1000000",
-                         "task.max_examples=12000", "task.layer_decay=0.7"]  # fmt: skip
+                         "task.max_examples=12000", "task.layer_decay=0.6"]  # fmt: skip
             outcome = bw.finetune(task, model=given.out / "model", data=given.data, out=folder, overrides=overrides)
             scores.setdefault(rate, []).append(outcome.metrics[outcome.metric])
             shutil.rmtree(folder)
