@@ -94,7 +94,7 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(measured, bertworks, 
         ((run, run, "--data", data), "--task"),
         ((run, "--data", data, "--wrong", "wrong.csv"), "--task"),
         ((run, "--data", data, "--split", "dev"), "no dev data"),
-        ((run, "--data", tmp_path), "prepare"),
+        ((run, "--data", tmp_path), "--task"),
     ):
         code, _, err = bertworks("evaluate", *arguments)
         assert (code, words in err) == (2, True), (arguments, err)

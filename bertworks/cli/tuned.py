@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,7 @@ def evaluate(
 ) -> None:
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
     if task is None:
-        _refuse_for_text(models, column, wrong, predictions)
+        _refuse_for_text(models, data, column, wrong, predictions)
         _evaluate_text(
             models[0], data, as_json=as_json, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
             device=device, dtype=dtype,
@@ -80,9 +81,12 @@ def evaluate(
         typer.echo("\n" + breakdown_text(measured.breakdown), nl=False)
 
 
-def _refuse_for_text(models: Sequence[str], *of_tasks: Any) -> None:
+def _refuse_for_text(models: Sequence[str], data: str, *of_tasks: Any) -> None:
+    from bertworks.data.shards import MANIFEST
     from bertworks.errors import UserError
 
+    if not Path(data, MANIFEST).exists():
+        raise UserError(f"{data} is not text that `bertworks prepare` has made; for a task's files name it with --task")
     if any(of_tasks):
         raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
     if len(models) > 1:
