@@ -60,7 +60,7 @@ def as_in_the_paper(run: Path, shards: Path) -> dict[str, float]:
     from bertworks.held_out import measure_text
 
     metrics = measure_text(run, shards).metrics
-    return {f"holdout_paper_{kind}": metrics[f"{kind}_accuracy"] for kind in ("mlm", "nsp")}
+    return {f"holdout_paper_{name}": value for name, value in metrics.items() if name.endswith("_accuracy")}
 
 
 def score(given: argparse.Namespace) -> None:

@@ -95,6 +95,7 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(measured, bertworks, 
         ((run, "--data", data, "--wrong", "wrong.csv"), "--task"),
         ((run, "--data", data, "--split", "dev"), "no dev data"),
         ((run, "--data", tmp_path), "--task"),
+        ((run, "--data", data, "--task", "sst2", "--max-length", 32), "prepared text"),
     ):
         code, _, err = bertworks("evaluate", *arguments)
         assert (code, words in err) == (2, True), (arguments, err)

@@ -55,6 +55,7 @@ def evaluate(
             device=device, dtype=dtype,
         )  # fmt: skip
         return
+    _refuse_for_task(max_length, max_tokens)
     from bertworks.measuring import check_outputs, measure_models, training_cost, write_outputs
     from bertworks.tasks.named_columns import named_columns
 
@@ -91,6 +92,13 @@ def _refuse_for_text(models: Sequence[str], data: str, *of_tasks: Any) -> None:
         raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
     if len(models) > 1:
         raise UserError("on text one model is measured at a time; several are for a task, named with --task")
+
+
+def _refuse_for_task(*of_text: int | None) -> None:
+    from bertworks.errors import UserError
+
+    if any(of_text):
+        raise UserError("--max-length and --max-tokens are for prepared text; a model cuts a task's as it learnt")
 
 
 def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> None:
