@@ -93,22 +93,23 @@ def lines_of(run, name="metrics.jsonl"):
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
-def kill_until_through(work, seed, *, attempts=60, first=0.3, more=0.2):
+def kill_until_through(work, seed):
     """Start work in children, each killed at a random instant, ever later, until one gets through."""
     rng = random.Random(seed)
-    for attempt in range(attempts):
+    for num_killed in range(50):
         child = os.fork()
         if not child:
             try:
                 work()
             finally:
                 os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.02, first + more * attempt)
+        deadline = time.monotonic() + rng.uniform(0.02, 0.1 * 1.2**num_killed)
         while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
         try:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         except (ProcessLookupError, ChildProcessError):
+            assert num_killed, "through before it could be killed"
             return
-    raise AssertionError(f"killed {attempts} times, and never through")
+    raise AssertionError("killed 50 times, and never through")

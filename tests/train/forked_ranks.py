@@ -1,9 +1,12 @@
 """Several ranks as forked children, which need not import torch again; each as torchrun would start it."""
 
+import faulthandler
+import gc
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import NamedTuple
@@ -19,17 +22,19 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=100.0):
+def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=300.0):
     """Have each rank do `work(rank)`; returns how they ended, in their order.
 
-    Ranks that are known to hang are killed when all others have ended, and whoever is there at last.
+    Ranks that are known to hang are killed when all others have ended, and whoever is there at last; what such a rank
+    said ends with where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _be_alone()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     started = time.monotonic()
-    children = [_start(rank, world_size, port, work, folder) for rank in range(world_size)]
+    children = [_start(rank, world_size, port, work, folder, timeout_s) for rank in range(world_size)]
     codes, seconds = {}, {}
     while len(codes) < world_size:
         for rank, child in enumerate(children):
@@ -44,11 +49,20 @@ def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=100.0):
     return [Ended(codes[rank], _said(folder, rank).read_text(), seconds[rank]) for rank in range(world_size)]
 
 
+def _be_alone(timeout_s=10.0):
+    """Let loaders that other tests left behind end: a forked child would have their locks, and nobody to open them."""
+    gc.collect()
+    started = time.monotonic()
+    while any(thread.name == "prefetch" for thread in threading.enumerate()):
+        assert time.monotonic() - started < timeout_s, "a loader is still at work, and its batches are still wanted"
+        time.sleep(0.01)
+
+
 def _said(folder, rank):
     return folder / f"rank-{rank}.txt"
 
 
-def _start(rank, world_size, port, work, folder):
+def _start(rank, world_size, port, work, folder, timeout_s):
     sys.stderr.flush()
     child = os.fork()
     if child:
@@ -61,6 +75,7 @@ def _start(rank, world_size, port, work, folder):
         os.dup2(stream, 1)
         os.dup2(stream, 2)
         sys.stderr = os.fdopen(2, "w", buffering=1)
+        faulthandler.dump_traceback_later(0.9 * timeout_s)
         code = _exit_code(rank, work)
     finally:
         os._exit(code)

@@ -68,7 +68,7 @@ def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
     """F1: killed at random instants until it is through, some of them inside a save."""
     run, options = tmp_path / "run", {"data": data, "device": "cpu", "resume": True}
     work = partial(pretrain, tiny_runs.recipe(), out=run, **options)
-    tiny_runs.kill_until_through(work, trial, attempts=100, first=0.5, more=0.3)
+    tiny_runs.kill_until_through(work, trial)
     assert files_of(run) == files_of(finished[0])
 
 

@@ -1,16 +1,12 @@
 """Fine-tuning an ELMo: what is learnt and what stays, that a run goes on exactly, and what is refused."""
 
 import json
-import os
-import random
-import signal
-import time
 import tomllib
 
 import pytest
 import torch
 from small_models import write_small_model
-from tiny_runs import files_of
+from tiny_runs import files_of, kill_until_through
 from toy_elmo_tasks import QUICK, name_of, write_elmo, write_files
 from toy_tasks import write_rows
 
@@ -115,24 +111,8 @@ def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path)
 
 def test_resume_is_bit_exact_after_sigkill(finished, model, files, tmp_path):
     """F1: killed at random instants until it is through; words are numbered anew each time, in the same order."""
-    rng, run, num_kills = random.Random(0), tmp_path / "run", 0
-    for attempt in range(60):
-        child = os.fork()
-        if not child:
-            try:
-                tuned("pair", model, files, run, resume=True)
-            finally:
-                os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.2, 0.6 + 0.2 * attempt)
-        while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-        try:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            num_kills += 1
-        except (ProcessLookupError, ChildProcessError):
-            break
-    assert num_kills
+    run = tmp_path / "run"
+    kill_until_through(lambda: tuned("pair", model, files, run, resume=True), 0)
     assert files_of(run) == files_of(finished[0])
 
 

@@ -85,7 +85,7 @@ def told(results):
 def test_a_grid_that_is_killed_at_any_instant_goes_on_to_the_same_results(finished, task, tmp_path):
     """F1: killed at random instants until it is through."""
     out = tmp_path / "grid"
-    kill_until_through(lambda: finetune_grid(out=out, plan=GridPlan(restarts=2), resume=True, **task), 0, first=0.5)
+    kill_until_through(lambda: finetune_grid(out=out, plan=GridPlan(restarts=2), resume=True, **task), 0)
     assert told(json.loads((out / "grid.json").read_text())) == told(finished[1].results)
     assert files_of(out / "model") == files_of(finished[0] / "model")
     assert not list(out.rglob("checkpoints"))
