@@ -11,18 +11,12 @@ import sys
 import time
 
 import pytest
+from patience import wait_until
 
 from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME, exclusive
 
 FORK = multiprocessing.get_context("fork")
-
-
-def wait_until(condition, limit_s=10.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def hold(folder, ready, children=0, child_seconds=0.0):

@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
+from patience import is_alive, wait_until
 
 from bertworks.errors import ConfigError, UserError
 from bertworks.processes import num_workers, wait_for, worker_pool
@@ -43,21 +43,6 @@ def ignores_interrupts():
     return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def wait_until(condition, limit_s=10.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def is_alive(pid):
-    """A process that ended but that nobody waited for yet is a zombie, which is dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_every_worker_is_prepared_and_leaves_interrupts_to_the_parent():
     with worker_pool(2, prepare, 1, 2) as pool:
         assert pool.submit(what_was_prepared).result() == [1, 2]
@@ -70,7 +55,7 @@ def test_a_worker_that_dies_is_a_user_error_and_no_hang():
     started = time.monotonic()
     with pytest.raises(UserError, match=r"worker process was killed.*lower --workers, now 2"), worker_pool(2) as pool:
         wait_for({pool.submit(die), pool.submit(time.sleep, 0.01)}, 0)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_a_worker_that_dies_while_it_is_prepared_is_a_user_error():
@@ -141,7 +126,7 @@ def test_an_error_does_not_wait_for_the_other_workers(tmp_path):
     started = time.monotonic()
     with pytest.raises(UserError, match="at once"), worker_pool(2) as pool:
         wait_for({pool.submit(touch_after, tmp_path / "late", 30), pool.submit(fail, UserError("at once"))}, 0)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 25
     assert not (tmp_path / "late").exists()
 
 

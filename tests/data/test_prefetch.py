@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from patience import wait_until
 
 from bertworks.data.prefetch import prefetch
 from bertworks.errors import CorruptFile
@@ -11,13 +12,6 @@ from bertworks.errors import CorruptFile
 
 def prefetch_threads():
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 @pytest.mark.parametrize("depth", [1, 8])
@@ -35,7 +29,7 @@ def test_items_are_made_ahead_but_not_more_than_the_depth():
 
     ahead = prefetch(items(), depth=3)
     assert next(ahead) == 0
-    assert wait_until(lambda: len(made) >= 4)
+    wait_until(lambda: len(made) >= 4)
     time.sleep(0.05)
     assert len(made) <= 5  # one used, three in the queue, one in the thread's hand
 
@@ -56,4 +50,4 @@ def test_the_thread_ends_when_nobody_wants_more():
     next(ahead)
     assert prefetch_threads()
     ahead.close()
-    assert wait_until(lambda: not prefetch_threads())
+    wait_until(lambda: not prefetch_threads())

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import is_alive, wait_until
 
 from bertworks import __version__
 from bertworks.data import arrays, units
@@ -337,13 +338,6 @@ def workers_of(process):
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def wait_until(condition, limit_s=20.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.usefixtures("small_units")
 def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_bytes(
@@ -381,14 +375,6 @@ def slowly(function):
         return function(*arguments)
 
     return slow
-
-
-def is_alive(pid):
-    """A process that ended but that nobody waited for yet is a zombie, which is dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class StoppedError(Exception):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numbered_corpus import make_loader, ordinary_lengths, write_corpus
+from patience import is_alive, wait_until
 
 from bertworks.data import workers as workers_module
 from bertworks.data.loader import State
@@ -51,21 +52,6 @@ def children(pid=None):
 def is_tracker(pid):
     """Python's own, which stays with a process that once started another without forking."""
     return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def is_alive(pid):
-    """A process that ended but that nobody waited for yet is a zombie, which is dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, limit_s=10.0):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def take(items, count):
@@ -182,7 +168,7 @@ def test_a_worker_that_is_killed_is_an_error_that_names_it(numbered, workers, pr
     started = time.monotonic()
     with pytest.raises(UserError, match=rf"loader worker \d \(process {victim}\) was killed, exit code -9"):
         next(found)  # whichever worker's turn it is, and although there are batches of it in its slots
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 45
     assert not children()
 
 
@@ -194,7 +180,7 @@ def test_a_worker_that_was_killed_while_it_was_waited_for_is_no_hang(numbered, m
     started = time.monotonic()
     with pytest.raises(UserError, match=r"loader worker \d \(process \d+\) was killed"):
         next(found)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 45
     killer.join()
 
 

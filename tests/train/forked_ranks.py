@@ -11,6 +11,8 @@ import time
 import traceback
 from typing import NamedTuple
 
+from patience import wait_until
+
 from bertworks.errors import UserError
 
 
@@ -49,13 +51,10 @@ def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=300.0):
     return [Ended(codes[rank], _said(folder, rank).read_text(), seconds[rank]) for rank in range(world_size)]
 
 
-def _be_alone(timeout_s=10.0):
+def _be_alone():
     """Let loaders that other tests left behind end: a forked child would have their locks, and nobody to open them."""
     gc.collect()
-    started = time.monotonic()
-    while any(thread.name == "prefetch" for thread in threading.enumerate()):
-        assert time.monotonic() - started < timeout_s, "a loader is still at work, and its batches are still wanted"
-        time.sleep(0.01)
+    wait_until(lambda: all(thread.name != "prefetch" for thread in threading.enumerate()))
 
 
 def _said(folder, rank):

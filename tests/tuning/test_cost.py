@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 import torch
+from patience import wait_until
 from small_models import write_small_model
 from toy_tasks import QUICK, SIZES, write_task
 
@@ -94,9 +94,7 @@ def test_a_killed_run_counts_and_its_best_model_tells_what_it_took_so_far(files,
             finetune("classify", out=run, overrides=[*QUICK, "train.epochs=10000"], **files)
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 60
-    while not (run / "model").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until((run / "model").exists)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     before = device_minutes(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from calm_models import write_calm_model
 from conll_files import conll_documents
+from patience import wait_until
 
 import bertworks as bw
 from bertworks.errors import UserError
@@ -176,9 +177,7 @@ def test_a_kill_in_the_middle_leaves_whole_parts_to_go_on_with(model, tmp_path, 
             cache_of(tmp_path / "c", model).find(encoded)
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and len(list(tmp_path.glob("c/*/part-*"))) < 2:
-        time.sleep(0.005)
+    wait_until(lambda: len(list(tmp_path.glob("c/*/part-*"))) >= 2)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     there = len(list(tmp_path.glob("c/*/part-*")))
