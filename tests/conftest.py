@@ -30,6 +30,10 @@ _MORE_BLOCKS = (
 )  # fmt: skip
 
 
+# A forked child must not clear up what it has inherited: a destructor may wait for a thread that only the parent has.
+os.register_at_fork(after_in_child=gc.freeze)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_sync():
     """Leaves the disk alone: no test cuts the power, a kill keeps what was written, and a sync may take its time."""

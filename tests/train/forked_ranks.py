@@ -1,17 +1,13 @@
 """Several ranks as forked children, which need not import torch again; each as torchrun would start it."""
 
 import faulthandler
-import gc
 import os
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from typing import NamedTuple
-
-from patience import wait_until
 
 from bertworks.errors import UserError
 
@@ -31,7 +27,6 @@ def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=300.0):
     said ends with where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _be_alone()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -49,12 +44,6 @@ def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=300.0):
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
     return [Ended(codes[rank], _said(folder, rank).read_text(), seconds[rank]) for rank in range(world_size)]
-
-
-def _be_alone():
-    """Let loaders that other tests left behind end: a forked child would have their locks, and nobody to open them."""
-    gc.collect()
-    wait_until(lambda: all(thread.name != "prefetch" for thread in threading.enumerate()))
 
 
 def _said(folder, rank):

@@ -1,5 +1,6 @@
 """N6: each optimizer against its formula, number by number in float64; who is decayed; P6; state that comes back."""
 
+import gc
 import math
 
 import pytest
@@ -312,6 +313,7 @@ def one_rank():
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
+    gc.collect()  # its threads end here, and not in a forked child, which would wait for them for ever
 
 
 @pytest.mark.parametrize("name", NAMES)
