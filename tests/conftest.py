@@ -1,7 +1,6 @@
 """What several test folders share: a vocabulary that hides no mistake, both ways of the tokenizer, the command."""
 
 import gc
-import os
 import sys
 import unicodedata
 
@@ -28,18 +27,6 @@ _MORE_BLOCKS = (
     (0x1F300, 0x1F650), (0x20000, 0x20008), (0x2B730, 0x2B748), (0x2B810, 0x2B928), (0x2CEA8, 0x2CEB8),
     (0x2F7F8, 0x2F808), (0x2FA18, 0x2FA28), (0xE0100, 0xE0110), (0x10FFF8, 0x10FFFE),
 )  # fmt: skip
-
-
-# A forked child must not clear up what it has inherited: a destructor may wait for a thread that only the parent has.
-os.register_at_fork(after_in_child=gc.freeze)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_sync():
-    """Leaves the disk alone: no test cuts the power, a kill keeps what was written, and a sync may take its time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 
-def wait_until(condition, limit_s=60.0):
-    """Wait for something that comes at once, but maybe not on a machine that is busy."""
+def wait_until(condition, limit_s=20.0):
+    """Wait for something that comes at once where a machine is not busy."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "it did not come to pass"

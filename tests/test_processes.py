@@ -55,7 +55,7 @@ def test_a_worker_that_dies_is_a_user_error_and_no_hang():
     started = time.monotonic()
     with pytest.raises(UserError, match=r"worker process was killed.*lower --workers, now 2"), worker_pool(2) as pool:
         wait_for({pool.submit(die), pool.submit(time.sleep, 0.01)}, 0)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 10
 
 
 def test_a_worker_that_dies_while_it_is_prepared_is_a_user_error():
@@ -126,7 +126,7 @@ def test_an_error_does_not_wait_for_the_other_workers(tmp_path):
     started = time.monotonic()
     with pytest.raises(UserError, match="at once"), worker_pool(2) as pool:
         wait_for({pool.submit(touch_after, tmp_path / "late", 30), pool.submit(fail, UserError("at once"))}, 0)
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 10
     assert not (tmp_path / "late").exists()
 
 

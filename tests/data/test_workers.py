@@ -168,7 +168,7 @@ def test_a_worker_that_is_killed_is_an_error_that_names_it(numbered, workers, pr
     started = time.monotonic()
     with pytest.raises(UserError, match=rf"loader worker \d \(process {victim}\) was killed, exit code -9"):
         next(found)  # whichever worker's turn it is, and although there are batches of it in its slots
-    assert time.monotonic() - started < 45
+    assert time.monotonic() - started < 10
     assert not children()
 
 
@@ -180,7 +180,7 @@ def test_a_worker_that_was_killed_while_it_was_waited_for_is_no_hang(numbered, m
     started = time.monotonic()
     with pytest.raises(UserError, match=r"loader worker \d \(process \d+\) was killed"):
         next(found)
-    assert time.monotonic() - started < 45
+    assert time.monotonic() - started < 10
     killer.join()
 
 

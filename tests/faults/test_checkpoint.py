@@ -41,6 +41,8 @@ from bertworks.train.checkpoint import (
 from bertworks.train.rng import restore_rng, to_hex
 from bertworks.train.run_folder import CHECKPOINTS, publish_model
 
+pytestmark = pytest.mark.usefixtures("no_sync")
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -190,10 +192,10 @@ def flip_bit(path, place, bit):
 def assert_falls_back(run, caplog, *said):
     """Step 2 is refused with the file and the reason in under a second, and step 1 is loaded instead."""
     caplog.clear()
-    started = time.process_time()
+    started = time.perf_counter()
     with pytest.raises(CorruptFile) as caught:
         read_checkpoint(folder_of(run, 2))
-    assert time.process_time() - started < 1.0
+    assert time.perf_counter() - started < 1.0
     message = str(caught.value)
     assert len(message) < 500
     for words in ("step-00000002", *said):

@@ -16,7 +16,7 @@ SETTINGS = {"train__save_every": 2, "train__max_steps": 8, "train__slices": 2}
 
 
 @pytest.fixture
-def no_memory(monkeypatch):
+def no_memory(monkeypatch, no_sync):
     calls, real = [], loop.accumulate
 
     def accumulate(*arguments, **options):

@@ -206,7 +206,7 @@ def check_ending(monkeypatch, data, folder, kind, limit_s, **changes):
 @pytest.mark.parametrize("kind", ["kill", "exception", "hang"])
 def test_a_rank_does_not_wait_for_one_that_ended(monkeypatch, data, tmp_path, kind):
     """F13."""
-    check_ending(monkeypatch, data, tmp_path, kind, limit_s=20, train__rank_timeout=2)
+    check_ending(monkeypatch, data, tmp_path, kind, limit_s=10, train__rank_timeout=2)
 
 
 @pytest.mark.faults

@@ -263,13 +263,13 @@ def test_no_other_threshold_has_a_better_f1(rows):
 def test_ten_megabytes_are_cut_and_answered_in_linear_time():
     """T9"""
     context = "a bc de. " * 1_150_000
-    began = time.process_time()
+    began = time.perf_counter()
     cuts = context_cuts(len(context) // 2, 317, 128)
     assert (np.bincount(most_context(len(context) // 2, cuts), minlength=len(cuts)) > 0).all()
-    assert time.process_time() - began < 10
+    assert time.perf_counter() - began < 10
     example = question(context[:1_000_000])
     encoded = encode_answers(TOKENIZER, [example])
-    assert time.process_time() - began < 20
+    assert time.perf_counter() - began < 20
     assert sum(int(window.may_start.sum()) for window in encoded.windows) == len(encoded.contexts[0].ids)
 
 

@@ -205,8 +205,8 @@ def test_settings_that_cannot_be_meant_are_refused(settings, words):
 def test_a_huge_sentence_is_cut_in_linear_time():
     """T9: one sentence of a megabyte; windows that searched all that came before would take minutes."""
     example = words_example("0", ["new", "york"] * 100_000, None, 0)
-    began = time.process_time()
+    began = time.perf_counter()
     encoded = encode_tags(TOKENIZER, [example], LABELS, max_length=512)
     assert sum(len(window.units) for window in encoded.windows) == 200_000
     assert len(encoded.windows) == 200_000 // 255
-    assert time.process_time() - began < 20
+    assert time.perf_counter() - began < 20

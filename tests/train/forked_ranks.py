@@ -20,7 +20,7 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=300.0):
+def run_ranks(world_size, work, folder, *, hanging=(), timeout_s=100.0):
     """Have each rank do `work(rank)`; returns how they ended, in their order.
 
     Ranks that are known to hang are killed when all others have ended, and whoever is there at last; what such a rank

@@ -119,7 +119,7 @@ def test_a_line_costs_the_loop_a_fraction_of_a_millisecond(tmp_path):
     with closing(Record(tmp_path, Place(), ABOUT, CPU)) as record:
         for step in range(20):
             record.train(Place(step=step), {"loss": 1.0})
-        started = time.process_time()
+        started = time.perf_counter()
         for step in range(20, 220):
             record.train(Place(step=step), {"loss": 1.0, "mlm_accuracy": 0.5, "grad_norm": 1.0, "lr": 1e-4})
-        assert (time.process_time() - started) / 200 < 0.005
+        assert (time.perf_counter() - started) / 200 < 0.005

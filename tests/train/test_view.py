@@ -321,7 +321,7 @@ def test_it_is_redrawn_four_times_a_second_at_most_and_takes_half_a_percent(monk
 def test_a_drawing_takes_milliseconds(clock, monkeypatch):
     status = status_after(5_000, clock)
     panel_of(status, 100)
-    started = time.process_time()
+    started = time.perf_counter()
     for _ in range(20):
         panel_of(status, 100)
-    assert (time.process_time() - started) / 20 < 0.05
+    assert (time.perf_counter() - started) / 20 < 0.05

@@ -94,7 +94,7 @@ def test_a_killed_run_counts_and_its_best_model_tells_what_it_took_so_far(files,
             finetune("classify", out=run, overrides=[*QUICK, "train.epochs=10000"], **files)
         finally:
             os._exit(0)
-    wait_until((run / "model").exists)
+    wait_until((run / "model").exists, limit_s=60.0)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     before = device_minutes(
