@@ -1,7 +1,8 @@
 """Guesses at the masks of a text, by a BERT with an MLM head.
 
-In such a text [MASK], and nothing else, is a special token. A model that reads in one direction guesses at a token what
-comes next to it.
+In such a text [MASK], and nothing else, is a special token. It may be a part of a word: what follows it without a
+space goes on with that word, as in pre-training, so "[MASK]이다" asks for a word that ends in -이다. A model that reads
+in one direction guesses at a token what comes next to it.
 """
 
 from collections.abc import Sequence
@@ -43,11 +44,11 @@ def fill_masks(
 
 
 def _ids_with_masks(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
-    encoded = [tokenizer.encode(part).ids for part in text.split(MASK)]
-    ids = encoded[0][:1]
-    for number, part in enumerate(encoded):
-        ids += ([mask_id] if number else []) + part[1:-1]
-    return ids + encoded[0][-1:]
+    first, *rest = text.split(MASK)
+    *ids, end = tokenizer.encode(first).ids
+    for part in rest:
+        ids += [mask_id, *tokenizer.ids_behind(part)]
+    return [*ids, end]
 
 
 def _piece_id(tokenizer: Tokenizer, target: str) -> int:

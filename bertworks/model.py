@@ -88,7 +88,7 @@ class Model:
         """Guess what stands at each [MASK] of a text.
 
         Args:
-            text: with one or more [MASK]; each is guessed by itself.
+            text: with one or more [MASK]; each is guessed by itself; what follows one without a space ends its word.
             top_k: how many guesses to give for each.
             targets: only these words, each a piece of the vocabulary.
             truncate: cut a text that is too long instead of refusing it.

@@ -75,6 +75,28 @@ def test_special_tokens_in_a_text_are_text_but_mask_where_it_is_filled(model):
     assert len(model.fill("[MASK][MASK] [MASK]")) == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("the [MASK]s ran", "the [MASK] ##s ran"),
+        ("the [MASK] s ran", "the [MASK] [UNK] ran"),
+        ("the [MASK]ERs.", "the [MASK] ##er ##s ."),
+        ("the [MASK][MASK]er!", "the [MASK] [MASK] ##er !"),
+        ("the [MASK], [MASK]. ran", "the [MASK] , [MASK] . ran"),
+        ("the [MASK]cat", "the [MASK] cat"),
+    ],
+)
+def test_what_follows_a_mask_without_a_space_goes_on_with_its_word(model, text, tokens):
+    ids = [model.tokenizer.id_of(token) for token in ("[CLS]", *tokens.split(), "[SEP]")]
+    with torch.inference_mode():
+        logits_TV = model.mlm_logits(model.net(pack([ids])))
+    expected = logits_TV[[place for place, id in enumerate(ids) if PIECES[id] == "[MASK]"]].softmax(-1)
+    found = model.fill(text, top_k=len(PIECES))
+    assert len(found) == len(expected)
+    for guesses, scores_V in zip(found, expected, strict=True):
+        np.testing.assert_allclose([guess["score"] for guess in guesses], scores_V.sort(descending=True)[0], atol=1e-6)
+
+
 def test_a_text_that_is_too_long_is_refused_with_its_length_unless_it_may_be_cut(model):
     words = r"has 42 tokens with \[CLS\] and \[SEP\], and the model reads 20"
     for ask in (lambda: model.embed(["a", LONG]), lambda: model.features(["a", LONG]), lambda: model.attention(LONG)):

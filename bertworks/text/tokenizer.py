@@ -14,7 +14,7 @@ from bertworks.errors import UserError
 from bertworks.text.by_words import check_text, columns_by_words, pair_columns
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import Encoding, Encodings, ListColumns, Truncation, check_truncation
-from bertworks.text.normalize import Alphabet, Rules
+from bertworks.text.normalize import Alphabet, Rules, split_words
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import WordPiece
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BULK_FROM_CHARS = 1_000_000
 _BULK_FROM_CHARS_ONCE_LOADED = 4_000
 _CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is asked for again and again
+_SOME_LETTER = "a"  # one that no rule changes
 
 
 class Tokenizer:
@@ -141,6 +142,18 @@ class Tokenizer:
         """Return the ids of many texts end to end, and how many each has, without [CLS] and [SEP]: compiled."""
         rows, counts = self._load_bulk().tokenize(texts)
         return rows[:, 0], counts
+
+    def ids_behind(self, text: str) -> list[int]:
+        """Return the ids of what stands right behind a piece: letters without a space between go on with its word.
+
+        Where no pieces go on with them they begin a word, as they would behind a space.
+        """
+        check_texts([text], None)
+        words = [word.text for word in split_words(_SOME_LETTER + text, self._alphabet)]
+        rest = self._wordpiece.split_rest(words[0][len(_SOME_LETTER) :])
+        if any(id == self._wordpiece.unk_id for id, _, _ in rest):
+            return self._plain_columns(text, segment_id=0).ids
+        return [id for matches in (rest, *map(self._wordpiece.split, words[1:])) for id, _, _ in matches]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.

@@ -41,13 +41,17 @@ class WordPiece:
                 self._remembered[word] = matches
         return matches
 
-    def _match(self, word: str) -> list[Match]:
+    def split_rest(self, rest: str) -> list[Match]:
+        """Return the pieces of the rest of a word whose beginning has been split off."""
+        return self._match(rest, is_rest=True)
+
+    def _match(self, word: str, *, is_rest: bool = False) -> list[Match]:
         unknown = [(self.unk_id, 0, len(word))]
-        if len(word) > MAX_WORD_LENGTH:
+        if len(word) + is_rest > MAX_WORD_LENGTH:  # a rest has a letter before it
             return unknown
         matches: list[Match] = []
         start = 0
-        ids, reach = self._first, self._first_reach
+        ids, reach = (self._rest, self._rest_reach) if is_rest else (self._first, self._first_reach)
         while start < len(word):
             piece = word[start : start + reach.get(word[start : start + _NUM_LOOKED_UP], _NUM_LOOKED_UP - 1)]
             while piece and piece not in ids:

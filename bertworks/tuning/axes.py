@@ -61,7 +61,7 @@ def _axes(overrides: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[st
         values = tuple(value.strip() for value in text.split(","))
         if key == _SEED and len(values) > 1:
             raise UserError(f"{override[:60]}: seeds are no axis; --restarts N takes N of them, from {_SEED} on")
-        if key in PAPER_AXES or len(values) > 1:
+        if key in axes or len(values) > 1:  # the last that is said of a setting counts
             axes[key] = values
         else:
             fixed.append(override)

@@ -112,6 +112,32 @@ def test_tokens_of_texts_with_a_space_between_are_the_tokens_of_both(full, first
     assert full.tokenize(f"{first} {second}") == full.tokenize(first) + full.tokenize(second)
 
 
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(texts)
+def test_what_stands_right_behind_a_piece_goes_on_with_its_word(full, pieces, text):
+    letter = "\U00010428"  # of no other piece, so that a word that begins with it is split right behind it
+    assert not any(letter in piece for piece in pieces)
+    first, *rest = Tokenizer([*pieces, letter]).tokenize(letter + text)
+    behind = [pieces[id] for id in full.ids_behind(text)]
+    assert behind == (rest if first == letter else full.tokenize(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("b b", ["##b", "b"]),
+        ("B, b", ["##b", ",", "b"]),
+        (" b", ["b"]),
+        (",b", [",", "b"]),
+        ("c b", ["c", "b"]),
+        ("bc b", ["[UNK]", "b"]),
+        ("", []),
+    ],
+)
+def test_letters_that_no_piece_goes_on_with_begin_a_word(small, text, tokens):
+    assert [SMALL[id] for id in small.ids_behind(text)] == tokens
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(texts, texts, st.integers(3, 30))
 def test_truncation_keeps_cls_and_sep_and_the_beginnings(full, first, second, max_length):

@@ -39,6 +39,14 @@ def test_any_setting_may_be_an_axis_and_is_in_the_name():
     assert points[1].values == {"batch_size": "8", "lr": "1e-4", "epochs": "1", "freeze": "all"}
 
 
+@pytest.mark.parametrize("key", ["task.layer_decay", "optim.lr"])
+@pytest.mark.parametrize(("said", "left"), [(("0.5,0.6", "0.7"), {0.7}), (("0.7", "0.5,0.6"), {0.5, 0.6})])
+def test_the_last_that_is_said_of_a_setting_counts(key, said, left):
+    section, name = key.split(".")
+    points = points_of(SST2, [f"{key}={values}" for values in said], is_grid=True)
+    assert {getattr(getattr(point.settings, section), name) for point in points} == left
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [("0.00003", "3e-5"), ("3e-05", "3e-5"), ("2.5e-4", "2.5e-4"), ("0.001", "0.001"), ("1", "1")],
