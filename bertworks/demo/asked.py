@@ -3,7 +3,7 @@
 The pre-training's settings are those of the recipe `demo`. The sentences to fine-tune with are in `demo_data`.
 """
 
-SHIPPED = "mini"  # the model that comes with the package
+SHIPPED, KOREAN = "mini", "mini-ko"  # the models that come with the package
 HOLDOUT = 0.05  # of Python's help, to measure the tiny BERT on
 
 # Two that Python's help might have, and one with words that it lacks.
@@ -25,14 +25,18 @@ MASKS = (
     "She opened the [MASK] and looked out into the garden.",
     "The doctor said that the [MASK] would soon be well again.",
 )
+KOREAN_MASKS = (
+    "그는 대학교에서 물리학을 [MASK].",
+    "그는 미국의 [MASK]이다.",
+)
 PAIRS = (
     ("The river rises in the mountains of the north.", "It flows through two lakes before it reaches the sea."),
     ("The river rises in the mountains of the north.", "The band released its second album in the same year."),
 )
 NUM_GUESSES = 5
 
-# Small batches, for there are 260 sentences. Three seeds: 85, 88 and 87 % of the dev set; with 1e-4 80, 90 and 85 %.
-FINETUNING = ("optim.lr=2e-4", "train.epochs=8", "train.batch_size=16")
+# Small batches, for there are 260 sentences. Three seeds: 83, 88 and 88 % of the dev set; with 2e-4 83, 87 and 85 %.
+FINETUNING = ("optim.lr=1e-4", "train.epochs=8", "train.batch_size=16")
 TO_CLASSIFY = (
     "The room was spotless, and everyone at the desk was kind.",
     "Two hours on hold, and then they hung up on me.",

@@ -12,7 +12,8 @@ TOLD = {"language": "en", "trained_on": "tales of a cat", "mlm_accuracy": 0.5123
 @pytest.fixture(scope="session")
 def fake_shipped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shipped")
-    write_small_model(folder / "mini", about={"shipped": TOLD}, max_position_embeddings=128)
+    for name in ("mini", "mini-ko"):
+        write_small_model(folder / name, about={"shipped": TOLD}, max_position_embeddings=128)
     return folder
 
 

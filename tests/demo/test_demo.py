@@ -52,7 +52,8 @@ def test_results_of_every_stage_are_told(demo):
     assert "To be guessed: " in demo.text
     assert "   6 steps, " in demo.text
     assert "trained on tales of a cat; it fills 51% of masks rightly" in " ".join(demo.text.split())
-    for one in (*asked.HELP_MASKS, *asked.MASKS, *(second for _, second in asked.PAIRS), *asked.TO_CLASSIFY):
+    masks = (*asked.HELP_MASKS, *asked.MASKS, *asked.KOREAN_MASKS)
+    for one in (*masks, *(second for _, second in asked.PAIRS), *asked.TO_CLASSIFY):
         assert one in demo.text
     assert re.search(r"\d+% of dev.tsv is judged rightly", demo.text)
     assert re.search(r"Layer \d, head \d of 3 x 2", demo.text)
@@ -149,5 +150,6 @@ def test_what_is_asked_fits_its_purpose():
     data = resources.files("bertworks") / "demo_data"
     labelled = (data / "train.tsv").read_text() + (data / "dev.tsv").read_text()
     assert all(sentence not in labelled for sentence in (*asked.TO_CLASSIFY, asked.TO_ATTEND))
-    assert all(text.count("[MASK]") == 1 for text in (*asked.HELP_MASKS, *asked.MASKS))
-    assert all('"' not in text and "'" not in text for text in (*asked.MASKS, *asked.TO_CLASSIFY, asked.TO_ATTEND))
+    assert all(text.count("[MASK]") == 1 for text in (*asked.HELP_MASKS, *asked.MASKS, *asked.KOREAN_MASKS))
+    quoted = (*asked.MASKS, *asked.KOREAN_MASKS, *asked.TO_CLASSIFY, asked.TO_ATTEND)
+    assert all('"' not in text and "'" not in text for text in quoted)

@@ -82,6 +82,7 @@ def test_guesses_judgements_and_predictions_have_bars(sections):
             assert html.escape(one) in article
             assert article.count("<rect ") == num_bars
     assert sum(second in sections[3] for _, second in asked.PAIRS) == 2
+    assert all(text in sections[3] for text in asked.KOREAN_MASKS)
 
 
 def test_shares_of_a_prediction_are_those_of_the_model(demo, sections):
