@@ -64,7 +64,6 @@ class Job(NamedTuple):
     evaluate: Callable[[Place], None]
     save: Callable[[Place, "Window"], None]
     is_enough: Callable[[], bool] = lambda: False  # whether the evaluations say that more is of no use
-    stepped: Callable[[Place, Tensor], None] = lambda _, __: None  # is told from where, and with which norm
 
 
 class Stop(NamedTuple):
@@ -90,7 +89,6 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum() + _nothing_or_nan(norm, settings)
             rate = job.learning_rate(place)
             job.optimizer.step(rate, norm)
-            job.stepped(place, norm)
             job.optimizer.clear_gradients()
             before, place = place, place.behind(int(num_tokens), data)
             if bad := window.add(Update(before, sums, norm, own, random)):

@@ -73,12 +73,8 @@ class Optimizer:
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self.idle = torch.ones((), dtype=torch.float64, device=device)
 
-    def named_weights(self) -> dict[str, Tensor]:
-        """Return what is changed, always in the same order."""
-        return dict(self._weights)
-
     def weights(self) -> list[Tensor]:
-        """Return what is changed without its names."""
+        """Return what is changed, always in the same order."""
         return list(self._weights.values())
 
     def gradients(self) -> list[Tensor]:

@@ -77,7 +77,6 @@ class Duties(NamedTuple):
         out_of_memory: what to say of batches that are too large.
         is_measured_first: whether to evaluate and save before the first update.
         is_enough: whether what was measured says that more training is of no use.
-        stepped: is called after each update with the place before it and the norm of its gradients.
         memory: what else a checkpoint holds.
         flops_per_token: operations of training, forward and backward, if known.
     """
@@ -95,7 +94,6 @@ class Duties(NamedTuple):
     out_of_memory: str
     is_measured_first: bool = False
     is_enough: Callable[[], bool] = lambda: False
-    stepped: Callable[[Place, Tensor], None] = lambda _, __: None
     memory: Memory | None = None
     flops_per_token: float | None = None
 
@@ -211,7 +209,6 @@ class Engine:
             evaluate=lambda place: self._evaluate(place, duties),
             save=lambda place, window: self._save(place, window, duties),
             is_enough=duties.is_enough,
-            stepped=duties.stepped,
         )
 
     def _compute(self) -> Callable[[Any, Tensor], Tensor]:

@@ -198,7 +198,6 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
     facts |= {"class weights": "yes"} if task.class_weights else {}
     facts |= {"frozen layers": str(task.freeze)} if task.freeze else {}
     facts |= {"rate from layer to layer": f"x {task.layer_decay:g}"} if task.layer_decay < 1 else {}
-    facts |= {"weights averaged over": f"{task.average:g} epochs"} if task.average else {}
     if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
         facts["most memory"] = f"{memory / 1e9:,.2f} GB"
     return facts

@@ -31,7 +31,6 @@ from bertworks.train.run import Duties, Engine, Memory
 from bertworks.train.run_folder import ModelWriter
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View
-from bertworks.tuning.average import Average
 from bertworks.tuning.cost import Clock, state_cost
 from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.feed import TaskFeed
@@ -126,7 +125,6 @@ class Session:
         self.feed = TaskFeed(
             self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
         )
-        self.average = self._averaged(ranks)
         self.best: Best | None = None
         self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
         if self.table:
@@ -145,13 +143,6 @@ class Session:
         if is_spread or not is_trained or self.settings.optim.name == "lamb":
             return None
         return TrainedRows(self.start.net, self.items.ids)
-
-    def _averaged(self, ranks: Ranks) -> Average | None:
-        if not self.settings.task.average:
-            return None
-        if self.settings.train.shard and ranks.world_size > 1:
-            raise UserError("task.average needs all weights on every rank; leave out train.shard")
-        return Average(self.engine.optimizer, self.settings.task.average * self.feed.steps_per_epoch)
 
     def _encoded(self, examples: Sequence[Example], settings: FinetuneSettings) -> Any:
         items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.cut(), is_training=True)
@@ -192,8 +183,7 @@ class Session:
                 "with a higher train.slices, or a lower train.batch_size or task.max_length"
             ),
             is_enough=self._is_enough,
-            stepped=self._stepped,
-            memory=Memory(self._tensors, self._remembered, self._restore),
+            memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
         )
 
     def _digest(self) -> str:
@@ -217,17 +207,8 @@ class Session:
         every = self.settings.train.eval_every
         return place.step % self.feed.steps_per_epoch == 0 or bool(every and place.step % every == 0)
 
-    def _stepped(self, place: Place, norm: torch.Tensor) -> None:
-        if self.average:
-            self.average.follow(place.step, norm)
-
     def _evaluate(self, place: Place) -> dict[str, float]:
-        """Measure the dev set, with averaged weights if that is asked for."""
-        with self.average.shown() if self.average else nullcontext():
-            return self._evaluate_shown(place)
-
-    def _evaluate_shown(self, place: Place) -> dict[str, float]:
-        """Measure the network as it is; a better model than before becomes that of the run."""
+        """Measure the dev set; a better model than before becomes that of the run."""
         laying = Laying(self.device, self.engine.flash)
         with self.table.whole() if self.table else nullcontext():
             found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying)
@@ -260,9 +241,6 @@ class Session:
         patience = self.settings.task.early_stopping
         return bool(patience and self.best and self.best.num_since >= patience)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for part in (self.table, self.average) if part for name, tensor in part.tensors().items()}
-
     def _remembered(self) -> dict[str, Any]:
         state: dict[str, Any] = {"idle": float(self.engine.optimizer.idle)}
         return state | ({"best": self.best._asdict()} if self.best else {})
@@ -270,9 +248,8 @@ class Session:
     def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         self.best = Best(**state["best"]) if "best" in state else None
         self.engine.optimizer.idle.fill_(state["idle"])
-        for part in (self.table, self.average):
-            if part:
-                part.restore(tensors)
+        if self.table:
+            self.table.restore(tensors)
 
     def _writer(
         self,
@@ -310,7 +287,7 @@ class Session:
                 self.subject.write(folder, about)
             self.start.tokenizer.save(folder)
 
-        beside = (self.table.at_rest.nbytes if self.table else 0) + (self.average.nbytes if self.average else 0)
+        beside = self.table.at_rest.nbytes if self.table else 0
         if self.start.features:
             beside += self.start.features.num_bytes
         return ModelWriter(write, self.engine.model_bytes() + beside)
