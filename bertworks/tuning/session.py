@@ -233,9 +233,15 @@ class Session:
         return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
-        """Tell whether the main metric is higher than ever; a correlation that is not defined is lower than all."""
-        main = self.task.metrics[0]
-        return self.best is None or metrics.get(main, -math.inf) > self.best.metrics.get(main, -math.inf)
+        """Tell whether the main metric is higher than ever, or the loss lower where it is the same as in the best.
+
+        A correlation that is not defined is lower than all.
+        """
+
+        def rank(metrics: Mapping[str, float]) -> tuple[float, float]:
+            return metrics.get(self.task.metrics[0], -math.inf), -metrics.get("loss", math.inf)
+
+        return self.best is None or rank(metrics) > rank(self.best.metrics)
 
     def _is_enough(self) -> bool:
         patience = self.settings.task.early_stopping

@@ -92,6 +92,21 @@ def test_the_model_is_that_of_the_best_evaluation_not_of_the_last(model, files, 
     assert about["metrics"]["dev_accuracy"] == 0.9
 
 
+def test_of_evaluations_with_the_same_score_that_with_the_lowest_loss_is_the_best(model, files, tmp_path, monkeypatch):
+    measured = iter([(0.5, 0.1), (0.9, 0.8), (0.9, 0.6), (0.9, 0.7), (0.8, 0.2), (0.9, math.nan)])
+    real = session_module.evaluate
+
+    def fixed(*arguments):
+        accuracy, loss = next(measured)
+        return real(*arguments)._replace(metrics={"accuracy": accuracy, "f1_macro": 0.1, "loss": loss})
+
+    monkeypatch.setattr(session_module, "evaluate", fixed)
+    run = tmp_path / "run"
+    outcome = finetune("classify", model=model, out=run, overrides=QUICK, device="cpu", **files["classify"])
+    assert (outcome.score, outcome.step, outcome.metrics["loss"]) == (0.9, 18, 0.6)
+    assert json.loads((run / "model/bertworks.json").read_text())["provenance"]["steps"] == 18
+
+
 def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path):
     finetune("classify", model=model, out=tmp_path / "run", overrides=QUICK, device="cpu", **files["classify"])
     assert files_of(tmp_path / "run") == files_of(finished[0])
