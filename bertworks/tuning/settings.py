@@ -43,7 +43,7 @@ class TaskSettings(Settings):
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
     bilstm: bool = False  # on top of the encoder, drawn from the seed
     lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
-    early_stopping: int = Field(default=0, ge=0)  # evaluations without a better score that end a run; 0: none do
+    early_stopping: int = Field(default=0, ge=0)  # evaluations without a better model that end a run; 0: none do
 
     def cut(self) -> Cut:
         """Return how much of an example is read at once."""

@@ -1,5 +1,7 @@
 """The demo as a person meets it: numbered stages, commands that do the same by hand, lines that any stream can have."""
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
@@ -13,6 +15,8 @@ from tiny_demo import TINY, in_miniature, shown
 
 from bertworks import cli
 from bertworks.demo import asked, pretraining, vocabulary
+from bertworks.demo.shipped import ask_shipped
+from bertworks.demo.show import Show
 from bertworks.recipe import load_recipe
 from bertworks.train.loop import Place
 from bertworks.train.run import Outcome
@@ -117,6 +121,17 @@ def test_without_a_shipped_model_it_ends_after_three_stages_with_advice_and_a_re
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert page.count("<h2") == 3
     assert "<iframe" not in page
+
+
+def test_without_a_korean_model_the_english_one_is_asked_alone(demo, tmp_path):
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped/mini").symlink_to(demo.shipped / "mini")
+    show = Show(load_recipe("demo", TINY), TINY, tmp_path / "out", quiet=True)
+    written = io.StringIO()
+    with in_miniature(tmp_path / "shipped"), contextlib.redirect_stdout(written):
+        ask_shipped(show, tmp_path / "shipped/mini")
+    assert asked.MASKS[0] in written.getvalue()
+    assert asked.KOREAN not in written.getvalue()
 
 
 @pytest.mark.parametrize("signal", [2, 15])
