@@ -5,12 +5,16 @@ m / (sqrt(v) + eps) and towards 0 by the weight decay. Adam is the original code
 having begun at 0. AdamW and LAMB do, and LAMB scales the step of each matrix to the norm of that matrix (queries, keys
 and values are one here). LayerNorms and biases are neither decayed nor scaled.
 
+On request there is a running mean of the weights themselves besides. It lags behind them and is calmer: while the rate
+is high it measures better than they do. `averaged` puts it in their place for a while.
+
 An update is two calls, `gradient_norm` and `step`, with the loop's decision between them. The step clips, in the kernel
 that reads the gradients anyway. Where the norm is not finite nothing is changed. Adam and AdamW find that out on the
 device, so the loop may look at the norm when it likes and need not wait for it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -22,6 +26,7 @@ from bertworks.nn.layers import LayerNorm
 from bertworks.train.settings import OptimSettings
 from bertworks.train.sharding import fill, own_parts, whole
 
+_MEAN = "mean"  # of a weight, beside the slots
 _NEVER_CORRECTED = 1e30  # after so many updates beta ** updates is 0, and the correction 1
 
 
@@ -50,9 +55,12 @@ class Optimizer:
         net: the network, on the device where it is trained; its parameters give the state its names.
         settings: which optimizer, and its numbers.
         scales: of the learning rate, by name of a parameter; 1 for those that are not named.
+        idle_scale: that of `idle`.
+        reach: over about how many updates the mean of the weights goes; 0: there is none.
 
     Attributes:
-        idle: by how much a weight that is decayed and never has a gradient has shrunk, with a scale of `idle_scale`.
+        idle: by how much a weight that is decayed and never has a gradient has shrunk.
+        idle_mean: the mean of it.
     """
 
     def __init__(
@@ -61,17 +69,19 @@ class Optimizer:
         settings: OptimSettings,
         scales: Mapping[str, float] | None = None,
         idle_scale: float = 1.0,
+        reach: float = 0.0,
     ) -> None:
-        self.settings, self._scales, self._idle_scale = settings, scales or {}, idle_scale
+        self.settings, self._scales, self._idle_scale, self._reach = settings, scales or {}, idle_scale, reach
         self._weights = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self._decayed = decayed_names(net)
         self._m, self._v = (
             {name: torch.zeros_like(p, requires_grad=False) for name, p in self._weights.items()} for _ in SLOTS
         )
+        self._means = {name: p.detach().clone() for name, p in self._weights.items()} if reach else {}
         # On the device, for it is the device that knows whether an update was skipped.
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
-        self.idle = torch.ones((), dtype=torch.float64, device=device)
+        self.idle, self.idle_mean = (torch.ones((), dtype=torch.float64, device=device) for _ in range(2))
 
     def weights(self) -> list[Tensor]:
         """Return what is changed, always in the same order."""
@@ -101,7 +111,7 @@ class Optimizer:
         """
         finite = norm.isfinite()
         self._num_updates += finite
-        self.idle *= torch.where(finite, 1 - lr * self._idle_scale * self.settings.weight_decay, 1.0)
+        self.idle *= 1 - finite.double() * (lr * self._idle_scale * self.settings.weight_decay)
         # The original multiplies by clip / max(norm, clip); either way it is exactly 1 for a norm within the bound.
         clip = self.settings.clip
         divisor = norm.clamp(min=clip).div(clip).float() if clip else torch.ones_like(norm, dtype=torch.float32)
@@ -110,13 +120,43 @@ class Optimizer:
                 self._adam(lists, lr * lists.scale, divisor, skip=1 - finite.float())
             elif finite:  # waits for the device, which is little beside the large batches that LAMB is for
                 self._lamb(lists, lr * lists.scale, divisor)
+        if self._reach:
+            self._take_in(finite)
+
+    def _take_in(self, finite: Tensor) -> None:
+        """Move the means towards the weights: they are plain means until there were as many updates as they go over."""
+        share = finite.double() / self._num_updates.clamp(min=1, max=max(1.0, self._reach))
+        weights, means = own_parts(self._weights.values()), own_parts(self._means.values())
+        moves = torch._foreach_sub(weights, means)
+        torch._foreach_mul_(moves, share.to(moves[0].dtype))
+        torch._foreach_add_(means, moves)
+        self.idle_mean += share * (self.idle - self.idle_mean)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Have the means of the weights in their place for a while; without a reach nothing is changed."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        if not self._reach:
+            return
+        weights, means = [*self._weights.values(), self.idle], [*self._means.values(), self.idle_mean]
+        for weight, mean in zip(own_parts(weights), own_parts(means), strict=True):
+            kept = weight.clone()
+            weight.copy_(mean)
+            mean.copy_(kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state under the weights' names, and the number of updates; the tensors are not copies."""
         state = {GLOBAL_STEP: self._num_updates}
         for slot, tensors in zip(SLOTS, (self._m, self._v), strict=True):
             state |= {f"{name}.{slot}": tensor for name, tensor in tensors.items()}
-        return state
+        return state | {f"{name}.{_MEAN}": tensor for name, tensor in self._means.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], where: str = "the optimizer's state") -> None:
         """Take over a state of the same network; `where` it is from is what an error calls it."""

@@ -37,7 +37,7 @@ class Placed:
     def __init__(
         self, subject: Subject, settings: TrainSettings, device: torch.device, ranks: Ranks, *, half: bool
     ) -> None:
-        self._written, self._ranks = subject.net, ranks
+        self._written, self._ranks, self._device = subject.net, ranks, device
         self.is_spread = settings.shard and ranks.world_size > 1
         self.net: nn.Module = copy.deepcopy(subject.net) if self.is_spread else subject.net.to(device)
         # A spread network makes its copies in half precision itself, when it gathers its weights.
@@ -54,6 +54,15 @@ class Placed:
         """Take over whole weights, which every rank has."""
         for name, tensor in self.net.state_dict().items():
             fill(tensor, weights[name])
+
+    def whole(self) -> nn.Module:
+        """Return the network for every rank to measure: itself, or a copy of all its parts. All ranks must call it."""
+        if not self.is_spread:
+            return self.net
+        weights = gathered(self.net.state_dict(), keep=True)
+        net = copy.deepcopy(self._written).to_empty(device=self._device)
+        net.load_state_dict(weights)
+        return net
 
     def collected(self, optimizer: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Have the subject's network up to date and return the optimizer's state whole, on the rank that writes.

@@ -109,7 +109,7 @@ class Engine:
         device: where to train.
         view: shows a person how it goes.
         ranks: this one and the others.
-        scales, idle_scale: of the learning rate, see `Optimizer`.
+        scales, idle_scale, reach: see `Optimizer`.
         shapes: how many batches have: one or few can be recorded on a GPU and replayed, and one is worth compiling for.
 
     Attributes:
@@ -132,6 +132,7 @@ class Engine:
         ranks: Ranks,
         scales: Mapping[str, float] | None = None,
         idle_scale: float = 1.0,
+        reach: float = 0.0,
         *,
         shapes: Shapes = "many",
     ) -> None:
@@ -147,7 +148,7 @@ class Engine:
         self.replays = recordable and self.flash and not train.shard and not train.recompute
         self.placed = Placed(subject, train, device, ranks, half=self.half)
         self.net, self.trainee = self.placed.net, self.placed.trainee
-        self.optimizer = Optimizer(self.net, optim, scales, idle_scale)
+        self.optimizer = Optimizer(self.net, optim, scales, idle_scale, reach)
         self._by_clock = optim.clock or train.max_minutes is not None
         self.metrics: dict[str, float] = {}
         self.record: Record | None = None

@@ -114,8 +114,10 @@ class Session:
         self.table = self._cut_table(ranks)
         self.subject = task_subject(start, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
+        steps_per_epoch = math.ceil(len(self.items) / settings.train.batch_size)
         self.engine = Engine(
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
+            reach=settings.task.average * steps_per_epoch,
             shapes="few" if isinstance(start.net, Bert) and start.features is None else "many",
         )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
@@ -209,6 +211,10 @@ class Session:
 
     def _evaluate(self, place: Place) -> dict[str, float]:
         """Measure the dev set; a better model than before becomes that of the run."""
+        with self.engine.optimizer.averaged():
+            return self._evaluated(place)
+
+    def _evaluated(self, place: Place) -> dict[str, float]:
         laying = Laying(self.device, self.engine.flash)
         with self.table.whole() if self.table else nullcontext():
             found = evaluate(self._measured(), self.kind, self.task, self.dev, self.dev_items, laying)
@@ -229,8 +235,8 @@ class Session:
 
     def _measured(self) -> Any:
         """Return the network to measure: in half precision a copy, as in training, for the weights are fp32."""
-        net = self.subject.net
-        return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net
+        net = self.engine.placed.whole()
+        return copy.deepcopy(net).to(torch.bfloat16).eval() if self.engine.half else net.eval()
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
         """Tell whether the main metric is higher than ever, or the loss lower where it is the same as in the best.
@@ -248,12 +254,16 @@ class Session:
         return bool(patience and self.best and self.best.num_since >= patience)
 
     def _remembered(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"idle": float(self.engine.optimizer.idle)}
+        optimizer = self.engine.optimizer
+        state: dict[str, Any] = {"idle": float(optimizer.idle)}
+        if self.settings.task.average:
+            state["idle_mean"] = float(optimizer.idle_mean)
         return state | ({"best": self.best._asdict()} if self.best else {})
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
         self.best = Best(**state["best"]) if "best" in state else None
         self.engine.optimizer.idle.fill_(state["idle"])
+        self.engine.optimizer.idle_mean.fill_(state.get("idle_mean", 1.0))
         if self.table:
             self.table.restore(tensors)
 

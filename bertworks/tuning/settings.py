@@ -41,6 +41,7 @@ class TaskSettings(Settings):
     features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
     freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
+    average: float = Field(default=0.0, ge=0, le=1000)  # epochs a mean of the weights goes over, kept in their place
     bilstm: bool = False  # on top of the encoder, drawn from the seed
     lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
     early_stopping: int = Field(default=0, ge=0)  # evaluations without a better model that end a run; 0: none do

@@ -77,8 +77,8 @@ def reference(settings, weights, all_grads, rates):
     return weights, m, v
 
 
-def run(net, settings, steps=range(NUM_STEPS), optimizer=None, rate=rate_of):
-    optimizer = optimizer or Optimizer(net, settings)
+def run(net, settings, steps=range(NUM_STEPS), optimizer=None, rate=rate_of, reach=0.0):
+    optimizer = optimizer or Optimizer(net, settings, reach=reach)
     for step in steps:
         net.give_gradients(step)
         optimizer.step(rate(step), optimizer.gradient_norm())
@@ -177,12 +177,13 @@ def test_without_any_gradient_nothing_happens():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("reach", [0.0, 2.0])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gradient_that_is_not_finite_changes_nothing(name, clip, bad):
-    """P6: not the weights, not m and v, not the number of updates; and the next update is as if it had not been."""
+def test_a_gradient_that_is_not_finite_changes_nothing(name, reach, clip, bad):
+    """P6: not the weights, not m and v nor means, not the number of updates; the next one is as if it had not been."""
     net, untouched = SmallNet(), SmallNet()
     settings = OptimSettings(name=name, clip=clip)
-    optimizer, other = run(net, settings, range(3)), run(untouched, settings, range(3))
+    optimizer, other = (run(each, settings, range(3), reach=reach) for each in (net, untouched))
     net.give_gradients(3)
     net.norm.bias.grad[1] = bad
     norm = optimizer.gradient_norm()
@@ -191,8 +192,42 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name, clip, bad):
     for _ in range(2):
         assert_equal(dict(net.named_parameters()), dict(untouched.named_parameters()))
         assert_equal(optimizer.state_dict(), other.state_dict())
+        assert (optimizer.idle, optimizer.idle_mean) == (other.idle, other.idle_mean)
         run(net, settings, [4], optimizer)
         run(untouched, settings, [4], other)
+
+
+@pytest.mark.parametrize("reach", [0.5, 4.0, 30.5, 1e6])
+def test_the_mean_of_the_weights_follows_the_formula(reach):
+    """A plain mean until there were as many updates as it goes over, and then each counts for one part of that many."""
+    net, settings = SmallNet(torch.float64), OptimSettings(weight_decay=0.1)
+    optimizer, means, idle, idle_mean = Optimizer(net, settings, reach=reach), {}, 1.0, 1.0
+    for step in range(50):
+        run(net, settings, [step], optimizer)
+        share, idle = max(1 / (step + 1), 1 / max(1.0, reach)), idle * (1 - rate_of(step) * 0.1)
+        idle_mean += share * (idle - idle_mean)
+        for name, weight in numbers(dict(net.named_parameters())).items():
+            before = means.get(name, weight)
+            means[name] = [old + share * (new - old) for old, new in zip(before, weight, strict=True)]
+    state = optimizer.state_dict()
+    assert furthest(numbers({name: state[f"{name}.mean"] for name in means}), means) < 1e-6
+    assert float(optimizer.idle_mean) == pytest.approx(idle_mean, abs=1e-9)
+    weights = {name: p.detach().clone() for name, p in net.named_parameters()}
+    with optimizer.averaged():
+        assert furthest(numbers(dict(net.named_parameters())), means) < 1e-6
+        assert float(optimizer.idle) == pytest.approx(idle_mean, abs=1e-9)
+    assert_equal(dict(net.named_parameters()), weights)
+    assert float(optimizer.idle) == pytest.approx(idle, abs=1e-9)
+    assert_equal(optimizer.state_dict(), state)
+
+
+def test_without_a_mean_the_weights_stay_where_they_are():
+    net = SmallNet()
+    optimizer = run(net, OptimSettings(), range(3))
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    with optimizer.averaged():
+        assert_equal(dict(net.named_parameters()), before)
+    assert not any(name.endswith(".mean") for name in optimizer.state_dict())
 
 
 def test_the_norm_is_that_of_all_gradients_as_one_vector():
@@ -264,13 +299,14 @@ def test_positions_that_are_not_learnt_have_no_state():
     assert not any("position" in name for name in Optimizer(net, OptimSettings()).state_dict())
 
 
+@pytest.mark.parametrize("reach", [0.0, 4.0])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_state_that_was_saved_goes_on_bit_for_bit(tmp_path, name):
+def test_a_state_that_was_saved_goes_on_bit_for_bit(tmp_path, name, reach):
     """P1, of the optimizer: 6 steps, or 3, a file, and 3 more."""
     whole, broken, settings = SmallNet(), SmallNet(), OptimSettings(name=name)
-    expected = run(whole, settings, range(6)).state_dict()
-    save_file(run(broken, settings, range(3)).state_dict(), tmp_path / "optimizer.safetensors")
-    resumed = Optimizer(broken, settings)
+    expected = run(whole, settings, range(6), reach=reach).state_dict()
+    save_file(run(broken, settings, range(3), reach=reach).state_dict(), tmp_path / "optimizer.safetensors")
+    resumed = Optimizer(broken, settings, reach=reach)
     resumed.load_state_dict(load_file(tmp_path / "optimizer.safetensors"))
     run(broken, settings, range(3, 6), resumed)
     assert_equal(dict(broken.named_parameters()), dict(whole.named_parameters()))
