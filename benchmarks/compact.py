@@ -1,14 +1,13 @@
 """What do our compact models score? Every task searched as Google's were, three seeds at the best, one table.
 
-    python benchmarks/compact.py runs/mini --data DIR --out runs/mini-tasks --jobs 8 --json compact.json
-    python benchmarks/compact.py runs/mini --data DIR --out runs/mini-tasks --jobs 8 --json compact.json --init random
+    python benchmarks/compact.py runs/mini --data DIR --out runs/mini-tasks --jobs 8 --init model random
     python benchmarks/compact.py runs/ko --name mini-ko --data DIR --out runs/ko-tasks --tasks nsmc korsts kornli
-    python benchmarks/compact.py --json compact.json --table compact.md
+    python benchmarks/compact.py --json runs/mini-tasks/results.json runs/ko-tasks/results.json --table compact.md
 
 Each task is a process of its own, --jobs of them at a time: small models leave most of a GPU idle, so several runs
-share it, and the minutes of each are then longer than it would take alone. Results are written after every task, beside
-what the file has; a task that is in it is passed over unless --again. What was ended, by --minutes or by a kill, goes
-on where it was with the same command, as long as --out is there.
+share it, best under NVIDIA's MPS, and the minutes of each are then longer than it would take alone. Results are written
+after every task, beside what the file has; a task that is in it is passed over unless --again. What was ended, by
+--minutes or by a kill, goes on where it was with the same command, as long as --out is there.
 """
 
 import argparse
@@ -33,10 +32,20 @@ _STOPPED = 75  # a child's status when a signal ended its runs
 _POLL_S = 0.2
 
 
+class Job(NamedTuple):
+    """A task from the model's weights, or from random ones."""
+
+    init: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.init}/{self.name}"
+
+
 class Child(NamedTuple):
     """A task under way."""
 
-    name: str
+    job: Job
     process: subprocess.Popen[bytes]
     started: float
 
@@ -46,7 +55,7 @@ class Board:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.path: Path = given.json[0] if given.json else given.out / "results.json"
-        self.init, self.folder, self.jobs = given.init, given.out / given.init, given.jobs
+        self.out: Path = given.out
         self.about = about_model(given.model)
         sizes: str = self.about["sizes"]
         self.name: str = given.name or SIZE_NAMES.get(sizes, sizes)
@@ -56,14 +65,14 @@ class Board:
         if self.name in there:
             check_same_model(there[self.name], self.name, self.about)
 
-    def has(self, name: str) -> bool:
+    def has(self, job: Job) -> bool:
         """Tell whether a task was measured already, here or on another machine."""
-        return name in read_models(self.path).get(self.name, {}).get("results", {}).get(self.init, {})
+        return job.name in read_models(self.path).get(self.name, {}).get("results", {}).get(job.init, {})
 
-    def add(self, name: str) -> dict[str, Any]:
+    def add(self, job: Job) -> dict[str, Any]:
         """Put a finished task's result beside the others, read anew: another command may have added some."""
-        result: dict[str, Any] = json.loads(result_path(self.folder, name).read_text(encoding="utf-8"))
-        models = merged(read_models(self.path), self.name, self.about, self.init, {name: result})
+        result: dict[str, Any] = json.loads(result_path(self.out / job.init, job.name).read_text(encoding="utf-8"))
+        models = merged(read_models(self.path), self.name, self.about, job.init, {job.name: result})
         write_json(self.path, {"models": models})
         return result
 
@@ -112,46 +121,47 @@ def end_with(parent: int) -> None:
 def run_child(given: argparse.Namespace) -> int:
     """Measure one task in this process and leave its result beside its runs."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
-    folder, name = given.out / given.init, given.child
+    job = Job(*given.child.split("/"))
+    folder = given.out / job.init
     folder.mkdir(parents=True, exist_ok=True)
-    search = (QUICK if given.quick else FULL).changed(given.set)
-    found = measure(name, given.model, given.data, folder, given.init, search)
+    search = (QUICK if given.quick else FULL).of(WORKS[job.name]).changed(given.set)
+    found = measure(job.name, given.model, given.data, folder, job.init, search)
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]
     told = [Path(argument).name if argument.startswith("/") else argument for argument in arguments]
     command = shlex.join(["python", "benchmarks/compact.py", *told])  # where files lie on a machine tells nobody else
-    write_json(result_path(folder, name), found | {"command": command, "machine": machine(given.jobs)})
+    write_json(result_path(folder, job.name), found | {"command": command, "machine": machine(given.jobs)})
     return 0
 
 
-def start_child(name: str, given: argparse.Namespace) -> Child:
-    logs = given.out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    suffix = "" if given.init == "model" else f"-{given.init}"
-    command = [sys.executable, "-u", __file__, *sys.argv[1:], "--child", name]
-    with open(logs / f"{name}{suffix}.log", "ab") as log:
+def start_child(job: Job, given: argparse.Namespace) -> Child:
+    log_path = given.out / "logs" / f"{job}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-u", __file__, *sys.argv[1:], "--child", str(job)]
+    with open(log_path, "ab") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"},
             process_group=0,  # a second signal ends a run without saving it, so only this process sends them one
         )  # fmt: skip
-    return Child(name, process, time.monotonic())
+    return Child(job, process, time.monotonic())
 
 
 def measure_all(given: argparse.Namespace) -> int:
     """Run the tasks, some at a time, until all have ended or the time is up; returns how many have no result."""
     given.out.mkdir(parents=True, exist_ok=True)
     board = Board(given)
-    waiting = [name for name in WORKS if name in given.tasks and (given.again or not board.has(name))]
-    said(f"{board.name}, {board.init}: {', '.join(waiting) or 'nothing to do'}; results in {board.path}")
+    jobs = [Job(init, name) for init in given.init for name in WORKS if name in given.tasks]
+    waiting = [job for job in jobs if given.again or not board.has(job)]
+    said(f"{board.name}: {', '.join(map(str, waiting)) or 'nothing to do'}; results in {board.path}")
     ends = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
     running: list[Child] = []
     num_missed, signals = 0, noted_signals()
     try:
         while (running or waiting) and not signals and time.monotonic() < ends:
-            while len(running) < given.jobs and (name := next_ready(waiting, running)):
-                waiting.remove(name)
-                running.append(start_child(name, given))
+            while len(running) < given.jobs and (job := next_ready(waiting, [child.job for child in running])):
+                waiting.remove(job)
+                running.append(start_child(job, given))
             time.sleep(_POLL_S)
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
@@ -173,10 +183,10 @@ def noted_signals() -> list[int]:
     return signals
 
 
-def next_ready(waiting: list[str], running: list[Child]) -> str | None:
+def next_ready(waiting: list[Job], running: list[Job]) -> Job | None:
     """Return the first task that waits for no other; one whose source has failed says so itself."""
-    busy = {*waiting, *(child.name for child in running)}
-    return next((name for name in waiting if WORKS[name].source not in busy), None)
+    busy = {*waiting, *running}
+    return next((job for job in waiting if job._replace(name=WORKS[job.name].source) not in busy), None)
 
 
 def ended(child: Child, board: Board) -> bool:
@@ -184,11 +194,11 @@ def ended(child: Child, board: Board) -> bool:
     minutes, status = (time.monotonic() - child.started) / 60, child.process.returncode
     if status:
         how = "stopped; the same command goes on" if status in (_STOPPED, -signal.SIGTERM) else f"failed ({status})"
-        said(f"{child.name}: {how}; {minutes:.1f} minutes; see logs/")
+        said(f"{child.job}: {how}; {minutes:.1f} minutes; see logs/")
         return False
-    result = board.add(child.name)
+    result = board.add(child.job)
     scores = " ".join(f"{metrics.get(result['metric'], float('nan')):.4f}" for metrics in result["seeds"].values())
-    said(f"{child.name}: {result['metric']} {scores} with {result['setting']}; {minutes:.1f} minutes")
+    said(f"{child.job}: {result['metric']} {scores} with {result['setting']}; {minutes:.1f} minutes")
     return True
 
 
@@ -199,7 +209,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder with the tasks' own files, unpacked")
     parser.add_argument("--out", type=Path, help="folder for runs and logs; the same one goes on")
     parser.add_argument("--tasks", nargs="+", choices=tuple(WORKS), default=tuple(ENGLISH))
-    parser.add_argument("--init", choices=("model", "random"), default="model")
+    parser.add_argument("--init", nargs="+", choices=("model", "random"), default=("model",))
     parser.add_argument("--json", type=Path, nargs="+", help="results; several only with --table. OUT/results.json")
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
     parser.add_argument(
@@ -209,7 +219,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also tasks that the results have already")
     parser.add_argument("--quick", action="store_true", help="100 examples, 1 epoch, 2 points, 2 seeds: to try it out")
     parser.add_argument("--table", type=Path, help="write the results as markdown")
-    parser.add_argument("--child", choices=tuple(WORKS), help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.model and not (given.data and given.out):
         parser.error("MODEL needs --data and --out")

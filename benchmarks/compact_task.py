@@ -1,9 +1,10 @@
 """One task of `compact.py`: which files, which runs, what is kept of them.
 
-The search is that of Google's compact models as far as issue and time allow: rates 3e-4, 1e-4, 5e-5, 3e-5 with batches
-of 16 and 32, 4 epochs, one seed, at most 10,000 examples; the best point is run with three seeds on all examples. One
-axis is ours: every layer at the same rate, or each at 0.6 of the one above, which small train sets want (docs/log.md).
-The best run's model is measured once more on the test set where its gold is at hand. It was chosen on dev alone.
+The search is that of Google's compact models as far as time allows: rates 3e-4, 1e-4, 5e-5, 3e-5 with batches of 16 and
+32, 4 epochs, one seed, at most 10,000 examples; the best point is run with three seeds on all examples. One axis is
+ours: every layer at the same rate, or each at 0.6 of the one above, which small train sets want (docs/log.md). What
+large ones want 10,000 examples cannot tell, so it is set: the same rate, and a running mean of the weights. The best
+run's model is measured once more on the test set where its gold is at hand. It was chosen on dev alone.
 """
 
 import math
@@ -36,6 +37,7 @@ class Work(NamedTuple):
         task: as `finetune` calls it.
         test: a split whose gold labels are there; "" where there is none.
         source: the work whose best model it starts from; "" for the model itself.
+        is_large: whether it has so many examples that the search sees only a part of them.
         is_dev_train: whether there is only a dev set, from which it learns; a tenth of it is split off.
         note: what must be said beside its scores, besides what its files say.
     """
@@ -43,20 +45,21 @@ class Work(NamedTuple):
     task: str
     test: str = ""
     source: str = ""
+    is_large: bool = False
     is_dev_train: bool = False
     note: str = ""
 
 
 # The longest first: so none of them is alone at the end.
 ENGLISH = {
-    "squad2": Work("squad2", note=_SQUAD_NOTE),
-    "squad1": Work("squad1", note=_SQUAD_NOTE),
-    "snli": Work("snli", TEST),
-    "qnli": Work("qnli"),
-    "swag-like": Work("swag-like", note=_SWAG_NOTE),
-    "sst2": Work("sst2"),
+    "squad2": Work("squad2", is_large=True, note=_SQUAD_NOTE),
+    "squad1": Work("squad1", is_large=True, note=_SQUAD_NOTE),
+    "snli": Work("snli", TEST, is_large=True),
+    "qnli": Work("qnli", is_large=True),
+    "swag-like": Work("swag-like", is_large=True, note=_SWAG_NOTE),
+    "sst2": Work("sst2", is_large=True),
     "conll2003": Work("conll2003", TEST),
-    "qqp": Work("qqp"),
+    "qqp": Work("qqp", is_large=True),
     "cola": Work("cola"),
     "stsb": Work("stsb", _GOLD),
     "mrpc": Work("mrpc", _GOLD),
@@ -66,7 +69,7 @@ ENGLISH = {
     "wnli": Work("wnli", note=_WNLI_NOTE),
 }
 KOREAN = {
-    "nsmc": Work("nsmc", TEST, note=_NSMC_NOTE),
+    "nsmc": Work("nsmc", TEST, is_large=True, note=_NSMC_NOTE),
     "korsts": Work("korsts", TEST),
     "kornli": Work("kornli", TEST, is_dev_train=True, note=_KORNLI_NOTE),
 }
@@ -91,7 +94,12 @@ class Search(NamedTuple):
         notes = (*self.notes, f"with {' '.join(overrides)}") if overrides else self.notes
         return self._replace(overrides=(*self.overrides, *overrides), notes=notes)
 
+    def of(self, work: Work) -> "Search":
+        """Return the same for a work: where examples are many, some of it is set."""
+        return self._replace(overrides=(*self.overrides, *_LARGE)) if work.is_large else self
 
+
+_LARGE = ("task.layer_decay=1", "task.average=0.25")
 # Every checkpoint of `small` is a third of a gigabyte; a run that is asked to end writes one all the same.
 FULL = Search(
     (

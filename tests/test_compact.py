@@ -191,12 +191,15 @@ def test_a_seed_that_failed_is_not_passed_over_in_silence():
 
 
 def test_a_work_waits_for_the_one_it_starts_from(tmp_path):
-    from compact import next_ready
+    from compact import Job, next_ready
     from compact_task import source_model
 
-    assert next_ready(["snli", "rte-from-snli"], []) == "snli"
-    assert next_ready(["rte-from-snli", "snli"], []) == "snli"
-    assert next_ready(["rte-from-snli"], []) == "rte-from-snli"
+    snli, rte, random = Job("model", "snli"), Job("model", "rte-from-snli"), Job("random", "snli")
+    assert next_ready([snli, rte], []) == snli
+    assert next_ready([rte, snli], []) == snli
+    assert next_ready([rte], []) == rte
+    assert next_ready([rte], [snli]) is None
+    assert next_ready([rte], [random]) == rte
     with pytest.raises(UserError, match="no finished runs of snli"):
         source_model(tmp_path, "snli")
 
@@ -211,14 +214,15 @@ def test_settings_that_are_given_come_last_and_are_noted():
 
 
 def test_the_search_is_the_one_that_was_asked_for():
-    from compact_task import FULL
+    from compact_task import FULL, WORKS
 
     from bertworks.tuning.axes import points_of
 
-    points = points_of(TASKS["rte"], FULL.overrides, is_grid=FULL.plan.grid)
-    settings = [point.settings for point in points]
-    tried = {(one.optim.lr, one.train.batch_size, one.task.layer_decay) for one in settings}
-    assert tried == set(itertools.product((3e-4, 1e-4, 5e-5, 3e-5), (16, 32), (1.0, 0.6)))
-    assert len(points) == len(tried)
-    assert {point.settings.train.epochs for point in points} == {4}
+    for name, decays, average in (("rte", (1.0, 0.6), 0.0), ("qnli", (1.0,), 0.25)):
+        points = points_of(TASKS[name], FULL.of(WORKS[name]).overrides, is_grid=FULL.plan.grid)
+        settings = [point.settings for point in points]
+        tried = {(one.optim.lr, one.train.batch_size, one.task.layer_decay) for one in settings}
+        assert tried == set(itertools.product((3e-4, 1e-4, 5e-5, 3e-5), (16, 32), decays))
+        assert len(points) == len(tried)
+        assert {(one.train.epochs, one.task.average) for one in settings} == {(4, average)}
     assert (FULL.plan.restarts, FULL.plan.restart_best, FULL.plan.search_examples) == (3, True, 10_000)
