@@ -3,6 +3,7 @@
 import json
 import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from bertworks.plan.network import network_of
 from bertworks.plan.run import plan_run
 from bertworks.recipe import load_recipe
 
+RESULTS = Path(__file__).parents[1] / "docs/results"
 MASKS = [name for name in recipe_names() if name.startswith("mask-")]
 VARIANTS_OF_BASE = ["large", "tiny", "mini", "small", "medium", "no-nsp", "ltr", "rtl", "3x768", "6x768", "6x768x3",
                     "12x1024", *MASKS]  # fmt: skip
@@ -49,7 +51,19 @@ def test_every_recipe_says_what_it_is_what_it_costs_and_how_it_is_run(name):
 def test_a_recipe_tells_published_scores_from_measured_ones(name):
     scored = header_of(name)["Scored"]
     assert scored.startswith(("published", "nothing published"))
-    assert scored.endswith("Not measured here yet.")
+    assert scored.endswith("Not measured here yet.") or "(docs/results/compact.md)" in scored
+
+
+def test_what_was_measured_with_a_recipe_is_what_the_results_say():
+    found = json.loads((RESULTS / "compact.json").read_text())["models"]["small"]["results"]["model"]
+    held_out = json.loads((RESULTS / "held_out.json").read_text())["small"]
+    scored = header_of("small-20min")["Scored"]
+    pairs = re.findall(r"(\S+) (\d+\.\d)", scored.partition("dev sets:")[2])
+    told = {name.lower().replace("-", ""): float(figure) for name, figure in pairs}
+    assert set(told) == {"cola", "sst2", "mrpc", "stsb", "qnli", "rte"}
+    assert told == {name: round(100 * found[name]["median"], 1) for name in told}
+    accuracies = [round(100 * held_out[length]["mlm_accuracy"], 1) for length in ("128", "512")]
+    assert "MLM {} % at 128 and {} % at 512".format(*accuracies) in scored
 
 
 @pytest.mark.parametrize("name", ["base", "gpt", *VARIANTS_OF_BASE])

@@ -5,6 +5,8 @@ The folders here are small fakes; what is really shipped is looked at by the las
 
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 TOLD = {"language": "en", "trained_on": "tales of a cat", "mlm_accuracy": 0.5123}
 CARD = "# fake\n\nTrained on tales of a cat. Für Katzen, 고양이.\n"
 MOST_BYTES = 25_000_000
+RESULTS = Path(__file__).parents[1] / "docs/results"
+ROWS = {"a set like SWAG": "swag-like", "RTE from an SNLI model": "rte-from-snli", "CoNLL-2003": "conll2003"}
 
 
 @pytest.fixture(autouse=True)
@@ -201,3 +205,29 @@ def test_what_is_really_shipped_is_in_bfloat16_and_fills_masks():
         assert {tensor.type for tensor in tensors.values()} == {"BF16"}, name
         guesses = bw.load(name, device="cpu").fill("[MASK]", top_k=3)[0]
         assert guesses[0]["score"] >= guesses[-1]["score"] > 0, name
+
+
+def percent(share):
+    return f"{100 * share:.1f}"
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-ko"])
+def test_a_card_says_what_was_measured(name):
+    results = json.loads((RESULTS / "compact.json").read_text())["models"][name]["results"]
+    rows = re.findall(r"^\| ([^|,]+), [^|]+\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", read_card(name), re.MULTILINE)
+    works = [ROWS.get(label, label.lower().replace("-", "")) for label, *_ in rows]
+    assert sorted(works) == sorted(results["model"])
+    for work, (label, ours, random, last) in zip(works, rows, strict=True):
+        found, chance = results["model"][work], results["random"].get(work)
+        test = re.search(r"test (\S+)\)", ours)
+        on_test = test[1] if test else last if name == "mini-ko" else None
+        assert ours.split()[0] == percent(found["median"]), label
+        assert random == (percent(chance["median"]) if chance else "–"), label
+        assert on_test == (percent(found["test"]["metrics"][found["metric"]]) if found["test"] else None), label
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-ko"])
+def test_a_card_says_what_was_guessed_of_documents_kept_aside(name):
+    for length, found in json.loads((RESULTS / "held_out.json").read_text())[name].items():
+        mlm, nsp, larger = (percent(found[key]) for key in ("mlm_accuracy", "nsp_accuracy", "nsp_larger_class"))
+        assert f"| length {length} | {mlm} % | {nsp} % of {found['nsp']:,} | {larger} % |" in read_card(name)
