@@ -377,11 +377,12 @@ def test_a_network_spread_by_fsdp_takes_the_same_steps(name, one_rank):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: there is none")
+@pytest.mark.parametrize("reach", [0.0, 4.0])
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_on_a_gpu_an_update_waits_for_nothing_and_is_the_cpus(name):
+def test_on_a_gpu_an_update_waits_for_nothing_and_is_the_cpus(name, reach):
     """P6 there too: the fourth gradient is not finite, and the device alone knows."""
     settings, nets = OptimSettings(name=name), (SmallNet(), SmallNet().cuda())
-    optimizers = [Optimizer(net, settings) for net in nets]
+    optimizers = [Optimizer(net, settings, reach=reach) for net in nets]
     for step in range(20):
         nets[0].give_gradients(step)
         if step == 3:
