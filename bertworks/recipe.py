@@ -19,6 +19,16 @@ class Recipe(Settings):
     optim: OptimSettings = OptimSettings()
     train: TrainSettings = TrainSettings()
 
+    def sequences_of(self, length: int) -> int:
+        """Return how many whole sequences of one of a run's lengths a batch has room for."""
+        data = self.data
+        is_short = length == data.short_length and length < data.max_length
+        return data.short_batch if is_short and data.short_batch else self.train.batch_size
+
+    def batch_tokens(self, length: int) -> int:
+        """Return how many tokens those sequences have."""
+        return self.sequences_of(length) * length
+
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""

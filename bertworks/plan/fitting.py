@@ -1,5 +1,7 @@
 """How a batch is laid on GPUs, and what to change where it does not fit."""
 
+import math
+
 from bertworks.plan.gpus import GPUS
 from bertworks.plan.memory import Slice, fits, memory_of
 from bertworks.plan.network import Network
@@ -16,7 +18,7 @@ def part_of(
     """Return what one GPU computes at once; `slices` and `recompute` are the recipe's unless given."""
     settings = recipe.train
     return Slice(
-        tokens=settings.batch_size * length // (slices or settings.slices),
+        tokens=recipe.batch_tokens(length) // (slices or settings.slices),
         half=settings.dtype != "float32",
         recompute=settings.recompute if recompute is None else recompute,
         parts=gpus if settings.shard else 1,
@@ -61,7 +63,7 @@ def fewest_slices(
     recipe: Recipe, network: Network, length: int, memory_gb: float, gpus: int, *, recompute: bool | None = None
 ) -> int | None:
     """Return the least number of slices, of whole sequences and shared evenly by the GPUs, that fits; or None."""
-    batch_size = recipe.train.batch_size
+    batch_size = math.gcd(recipe.sequences_of(length), recipe.train.batch_size)
     for slices in range(recipe.train.slices, min(batch_size, _MAX_SLICES) + 1):
         if batch_size % slices or slices % gpus:
             continue

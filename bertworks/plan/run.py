@@ -85,12 +85,14 @@ def _check(recipe: Recipe, gpus: int, price: float | None) -> None:
     if recipe.optim.clock and recipe.train.max_minutes is None:
         raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
     settings = recipe.train
-    slices, batch_size = settings.slices, settings.batch_size
-    if max(settings.max_steps, settings.max_tokens or 0, batch_size, slices) > _MOST:
-        raise UserError(f"train.max_steps, max_tokens, batch_size and slices are at most {_MOST:,} in a plan")
+    slices, sizes = settings.slices, {length: recipe.sequences_of(length) for length, _ in _lengths(recipe.data)}
+    if max(settings.max_steps, settings.max_tokens or 0, *sizes.values(), slices) > _MOST:
+        raise UserError(
+            f"train.max_steps, max_tokens, batch_size, slices and data.short_batch are at most {_MOST:,} in a plan"
+        )
     if slices % gpus:
         raise UserError(f"{gpus} GPUs cannot share train.slices={slices}; choose a multiple, as train.slices={gpus}")
-    for length, _ in _lengths(recipe.data):
+    for length, batch_size in sizes.items():
         tokens = batch_size * length
         if tokens % slices or tokens // slices < length:
             raise UserError(f"train.slices {slices} does not cut a batch of {batch_size} x {length} tokens into slices")
@@ -116,7 +118,7 @@ def _phases(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[Phase
             of_steps, of_time = round(share * settings.max_steps), share * seconds
             own = _Limits(seconds=of_time) if recipe.optim.clock else _Limits(steps=of_steps)
         step_s = None if network.is_recurrent else _step_seconds(recipe, network, length, gpu, gpus)
-        batch_tokens = settings.batch_size * length
+        batch_tokens = recipe.batch_tokens(length)
         steps = min(limits.steps_of(batch_tokens, step_s) for limits in (left, own))
         phases.append(Phase(length, batch_tokens, math.ceil(steps), step_s))
         left = left.behind(phases[-1])
@@ -148,7 +150,7 @@ def _step_seconds(recipe: Recipe, network: Network, length: int, gpu: str, gpus:
 
 
 def _memory(recipe: Recipe, network: Network, gpu: str, gpus: int) -> dict[str, Any]:
-    length = max(length for length, share in _lengths(recipe.data) if share > 0)
+    length = max((length for length, share in _lengths(recipe.data) if share > 0), key=recipe.batch_tokens)
     part = part_of(recipe, length, gpus)
     needed = memory_of(network, part)
     peak, memory_gb = sum(needed.values()), find_gpu(gpu).memory_gb

@@ -52,11 +52,7 @@ class Feed:
         self.recipe, self.dataset, self.device, self.ranks = recipe, dataset, device, ranks
         self.kinds, self.flash, self.seeded = kinds, flash, seeded
         # Told before a run starts, not when it comes to its long sequences.
-        self._shapes = {length: _shape(recipe, length) for length in self._lengths()}
-
-    def _lengths(self) -> set[int]:
-        data = self.recipe.data
-        return {data.max_length} | ({data.short_length} if data.short_length else set())
+        self._shapes = {length: _shape(recipe, length) for length in reversed(recipe.data.lengths())}
 
     def length_at(self, share: float) -> int:
         """Return the length of sequences when this share of a run is over."""
@@ -159,7 +155,7 @@ def _next_block(state: State, num_blocks: int) -> State:
 
 def _shape(recipe: Recipe, length: int) -> Shape:
     settings = recipe.train
-    tokens = settings.batch_size * length
+    tokens = recipe.batch_tokens(length)
     if tokens % settings.slices:
         raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
     data = recipe.data.model_copy(update={"max_length": length})

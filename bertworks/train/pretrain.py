@@ -145,9 +145,9 @@ class Session:
         )
 
     def _out_of_memory(self) -> str:
-        settings, length = self.recipe.train, self.recipe.data.max_length
+        settings, length = self.recipe.train, max(self.recipe.data.lengths(), key=self.recipe.batch_tokens)
         return (
-            f"with batches of {settings.batch_size:,} x {length:,} tokens in "
+            f"with batches of {self.recipe.sequences_of(length):,} x {length:,} tokens in "
             f"{settings.slices} slices; go on with --resume train.recompute=true, or start anew with a higher "
             "train.slices or a lower train.batch_size. Checkpoints are as they were"
         )

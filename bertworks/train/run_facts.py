@@ -125,12 +125,13 @@ def _data_facts(run: Run) -> dict[str, str]:
 
 
 def _training_facts(run: Run) -> dict[str, str]:
-    optim, train = run.recipe.optim, run.recipe.train
+    data, optim, train = run.recipe.data, run.recipe.optim, run.recipe.train
+    tokens_of = dict.fromkeys(map(run.recipe.batch_tokens, data.lengths()))  # the same at both lengths, or not
     facts = {
         "optimizer": optim.name,
         "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
         "warm-up": f"{optim.warmup:,.0f} steps" if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
-        "batch": f"{train.batch_size * run.recipe.data.max_length:,} tokens",
+        "batch": " and ".join(f"{tokens:,}" for tokens in tokens_of) + " tokens",
         "seed": f"{train.seed}",
     }
     if run.timing:

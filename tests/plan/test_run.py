@@ -41,6 +41,25 @@ def test_a_share_of_0_or_1_leaves_one_phase():
     assert short["memory"]["slice_tokens"] == 256 * 128
 
 
+def test_more_short_sequences_in_a_batch_are_planned_for():
+    planned = plan("base", "data.short_batch=4096")
+    tokens = [phase["tokens"] // phase["steps"] for phase in planned["phases"]]
+    assert tokens == [4096 * 128, 256 * 512]
+    assert (planned["memory"]["length"], planned["memory"]["slice_tokens"]) == (128, 4096 * 128)
+    with pytest.raises(UserError, match=r"train\.slices 3 does not cut a batch of 256 x 512"):
+        plan("base", "data.short_batch=768", "train.slices=3")
+
+
+def test_slices_that_are_proposed_cut_batches_of_both_lengths():
+    planned = plan("large", "data.short_batch=3072", "train.batch_size=1024", gpu="l4")
+    (slices,) = {
+        int(way.partition("train.slices=")[2]) for way in planned["memory"]["ways_to_fit"] if way.startswith("train.s")
+    }
+    assert plan("large", "data.short_batch=3072", "train.batch_size=1024", f"train.slices={slices}", gpu="l4")[
+        "memory"
+    ]["fits"]
+
+
 def test_mfu_is_the_share_of_the_peak_that_training_uses():
     planned = plan("base")
     seconds = 3600 * planned["time"]["training_hours"]

@@ -37,6 +37,17 @@ def test_the_first_share_of_the_steps_is_short_and_the_rest_long(data):
     assert {len(parts[0].batch.tokens.token_ids) for parts, _ in batches[10:]} == {8 * 32}
 
 
+def test_short_sequences_may_be_more_in_a_batch_and_where_there_is_one_length_none_are(data):
+    more = {"data__short_batch": 16}
+    tokens = [
+        len(parts[0].batch.tokens.token_ids) for parts, _ in first_batches(feed_of(data, **TWO_LENGTHS, **more), 20)
+    ]
+    assert tokens == [16 * 16] * 10 + [8 * 32] * 10
+    for one_length in ({}, {"data__short_length": 32}):
+        ((part,), _), *_ = first_batches(feed_of(data, **one_length, **more), 1)
+        assert len(part.batch.tokens.token_ids) == 8 * 32
+
+
 def test_long_sequences_begin_with_a_block_of_their_own(data):
     batches = first_batches(feed_of(data, **TWO_LENGTHS), 12)
     (_, last_short), (_, first_long) = batches[9:11]
