@@ -27,6 +27,7 @@ from bertworks.train.settings import OptimSettings
 from bertworks.train.sharding import fill, own_parts, whole
 
 _MEAN = "mean"  # of a weight, beside the slots
+_SOME, _MANY = 8, 512  # a mean that goes over many updates takes in every eighth: it has the same value at less cost
 _NEVER_CORRECTED = 1e30  # after so many updates beta ** updates is 0, and the correction 1
 
 
@@ -59,6 +60,7 @@ class Optimizer:
         reach: over about how many updates the mean of the weights goes; 0: there is none.
 
     Attributes:
+        num_steps: updates made or skipped, over all starts of a run.
         idle: by how much a weight that is decayed and never has a gradient has shrunk.
         idle_mean: the mean of it.
     """
@@ -71,7 +73,8 @@ class Optimizer:
         idle_scale: float = 1.0,
         reach: float = 0.0,
     ) -> None:
-        self.settings, self._scales, self._idle_scale, self._reach = settings, scales or {}, idle_scale, reach
+        self.settings, self._scales, self._idle_scale = settings, scales or {}, idle_scale
+        self._reach, self.num_steps = reach, 0
         self._weights = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self._decayed = decayed_names(net)
         self._m, self._v = (
@@ -120,12 +123,14 @@ class Optimizer:
                 self._adam(lists, lr * lists.scale, divisor, skip=1 - finite.float())
             elif finite:  # waits for the device, which is little beside the large batches that LAMB is for
                 self._lamb(lists, lr * lists.scale, divisor)
-        if self._reach:
-            self._take_in(finite)
+        self.num_steps += 1
+        every = _SOME if self._reach >= _MANY else 1
+        if self._reach and self.num_steps % every == 0:
+            self._take_in(finite, every)
 
-    def _take_in(self, finite: Tensor) -> None:
+    def _take_in(self, finite: Tensor, every: int) -> None:
         """Move the means towards the weights: they are plain means until there were as many updates as they go over."""
-        share = finite.double() / self._num_updates.clamp(min=1, max=max(1.0, self._reach))
+        share = finite.double() * every / self._num_updates.clamp(min=every, max=max(every, self._reach))
         weights, means = own_parts(self._weights.values()), own_parts(self._means.values())
         moves = torch._foreach_sub(weights, means)
         torch._foreach_mul_(moves, share.to(moves[0].dtype))

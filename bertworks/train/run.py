@@ -301,11 +301,13 @@ class Engine:
             own = {name: tensors.pop(name) for name in duties.memory.tensors() if name in tensors}
             duties.memory.restore(own, checkpoint.state["memory"])
         self.optimizer.load_state_dict(tensors, str(checkpoint.path))
+        place = Place(**checkpoint.state["place"])
+        self.optimizer.num_steps = place.step
         states = checkpoint.state["rng"]
         if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
             restore_rng(states[self.ranks.rank])
         self.metrics = checkpoint.state["metrics"]
-        return Place(**checkpoint.state["place"]), Window(checkpoint.state["window"], self.device)
+        return place, Window(checkpoint.state["window"], self.device)
 
     def publish(self, writer: ModelWriter) -> None:
         """Make a model that of the run; again if need be, for a kill may have come between. All ranks must call it."""
