@@ -55,6 +55,11 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return found
 
 
+def steps_per_epoch(num_items: int, settings: FinetuneTrainSettings) -> int:
+    """Return how many batches hold all items once; the last may be short."""
+    return math.ceil(num_items / settings.batch_size)
+
+
 class TaskFeed:
     """Makes parts of batches for one rank, on its device.
 
@@ -79,7 +84,7 @@ class TaskFeed:
     ) -> None:
         self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
         self._lengths, self._alike = items.lengths(), alike
-        self.steps_per_epoch = math.ceil(len(items) / settings.batch_size)
+        self.steps_per_epoch = steps_per_epoch(len(items), settings)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
         self._num_parts = math.ceil(settings.slices / ranks.world_size) * ranks.world_size
 

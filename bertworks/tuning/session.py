@@ -33,7 +33,7 @@ from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View
 from bertworks.tuning.cost import Clock, state_cost
 from bertworks.tuning.dev_record import write_dev
-from bertworks.tuning.feed import TaskFeed
+from bertworks.tuning.feed import TaskFeed, steps_per_epoch
 from bertworks.tuning.objective import counts_of
 from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
@@ -114,10 +114,9 @@ class Session:
         self.table = self._cut_table(ranks)
         self.subject = task_subject(start, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
-        steps_per_epoch = math.ceil(len(self.items) / settings.train.batch_size)
         self.engine = Engine(
             self.subject, settings.optim, self.settings.train, run, device, view, ranks, scales, idle_scale,
-            reach=settings.task.average * steps_per_epoch,
+            reach=settings.task.average * steps_per_epoch(len(self.items), settings.train),
             shapes="few" if isinstance(start.net, Bert) and start.features is None else "many",
         )  # fmt: skip
         laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
@@ -329,6 +328,6 @@ class Session:
 def _resolved(settings: FinetuneSettings, num_items: int) -> FinetuneSettings:
     """Turn epochs into steps; a graph is compiled only where that is asked for, as every batch has another shape."""
     train = settings.train
-    steps = train.epochs * math.ceil(num_items / train.batch_size)
+    steps = train.epochs * steps_per_epoch(num_items, train)
     update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
     return settings.model_copy(update={"train": train.model_copy(update=update)})
