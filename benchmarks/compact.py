@@ -125,6 +125,7 @@ def run_child(given: argparse.Namespace) -> int:
     folder = given.out / job.init
     folder.mkdir(parents=True, exist_ok=True)
     search = (QUICK if given.quick else FULL).of(WORKS[job.name]).changed(given.set)
+    search = search.with_seeds(given.seeds) if given.seeds else search
     found = measure(job.name, given.model, given.data, folder, job.init, search)
     if found is None:
         return _STOPPED
@@ -215,6 +216,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--set", nargs="+", default=(), metavar="KEY=VALUE", help="over the settings; noted in the table"
     )
+    parser.add_argument("--seeds", type=int, help="at the best setting, instead of three; noted in the table")
     parser.add_argument("--minutes", type=float, help="ask what is under way to end after so many")
     parser.add_argument("--again", action="store_true", help="also tasks that the results have already")
     parser.add_argument("--quick", action="store_true", help="100 examples, 1 epoch, 2 points, 2 seeds: to try it out")

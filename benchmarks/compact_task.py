@@ -94,6 +94,10 @@ class Search(NamedTuple):
         notes = (*self.notes, f"with {' '.join(overrides)}") if overrides else self.notes
         return self._replace(overrides=(*self.overrides, *overrides), notes=notes)
 
+    def with_seeds(self, number: int) -> "Search":
+        """Return the same with another number of seeds at the best setting, which is noted."""
+        return self._replace(plan=self.plan._replace(restarts=number), notes=(*self.notes, f"seeds: {number}"))
+
     def of(self, work: Work) -> "Search":
         """Return the same for a work: where examples are many, some of it is set."""
         return self._replace(overrides=(*self.overrides, *_LARGE)) if work.is_large else self

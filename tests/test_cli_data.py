@@ -1,8 +1,10 @@
-"""`bertworks prepare` and `bertworks inspect` as a person or a script meets them."""
+"""`bertworks texts`, `prepare` and `inspect` as a person or a script meets them."""
 
 import json
 
 import pytest
+from small_models import write_small_model
+from toy_tasks import QUICK, SIZES, write_task
 
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
@@ -113,9 +115,45 @@ def test_other_tokens_go_from_text_to_instances(bertworks, corpus, tmp_path, tok
     assert "masked" not in bertworks("inspect", tmp_path / "data", "--instances", 1)[1]
 
 
+def test_a_model_learns_the_texts_of_a_task_and_then_the_task(bertworks, tmp_path):
+    model = write_small_model(tmp_path / "small", **SIZES)
+    train, dev = write_task(tmp_path, "classify")
+    code, out, err = bertworks("texts", "classify", "--train", train, "--dev", dev)
+    assert (code, "label from 'label' (guessed)" in err) == (0, True)
+    rows = [json.loads(line) for line in train.read_text().splitlines()]
+    assert out.split("\n\n")[:-1] == [row["text"] for row in rows], "every text, once, and no label"
+    (tmp_path / "texts.txt").write_text(out)
+    data, run = tmp_path / "data", tmp_path / "run"
+    assert bertworks("prepare", tmp_path / "texts.txt", "--vocab", model, "--out", data, "--workers", 1)[0] == 0
+    settings = (
+        "train.max_steps=2",
+        "train.batch_size=4",
+        "data.objective=mlm",
+        "data.max_length=16",
+        "train.loader_workers=0",
+    )
+    code, _, err = bertworks("pretrain", "continue", "--from", model, "--data", data, "--out", run, *settings)
+    assert (code, "0 new words" in err) == (0, True), err
+    tuned = ("--model", run, "--train", train, "--dev", dev, "--out", tmp_path / "tuned")
+    assert bertworks("finetune", "classify", *tuned, *QUICK, "--device", "cpu")[0] == 0
+
+
+def test_texts_keep_out_what_finetune_measures_on(bertworks, tmp_path):
+    train, _ = write_task(tmp_path, "classify")
+    code, out, err = bertworks("texts", "classify", "--train", train)
+    rows = [json.loads(line) for line in train.read_text().splitlines()]
+    assert (code, "split off" in err) == (0, True)
+    assert len(out.split("\n\n")[:-1]) == len(rows) - len(rows) // 10
+    assert bertworks("texts", "classify", "--train", train, "--quiet")[1:] == (out, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("texts", "rte"), "give --data DIR"),
+        (("texts", "classify", "--train", "nowhere.csv"), "nowhere.csv"),
+        (("texts", "clasify", "--train", "corpus.txt"), "no task is called 'clasify'"),
+        (("texts", "rte", "--data", "nowhere"), "nowhere"),
         (("inspect", "nowhere"), "'nowhere' is neither a folder that `bertworks prepare` made nor a model"),
         (("inspect", "corpus.txt"), "'corpus.txt' is neither a folder that `bertworks prepare` made nor a model"),
         (("inspect", "."), "no manifest.json; perhaps `bertworks prepare` was not finished) nor a model"),
@@ -141,3 +179,12 @@ def test_an_unknown_setting_names_the_nearest(bertworks, prepared):
     code, _, err = bertworks("inspect", prepared, "--instances", 1, "masc_rate=0.2")
     assert code == 2
     assert "mask_rate" in err
+
+
+def test_a_models_name_or_run_stands_for_its_vocabulary(bertworks, tmp_path):
+    small = write_small_model(tmp_path / "run" / "model", **SIZES)
+    assert bertworks("tokenize", "--vocab", tmp_path / "run", "cats") == bertworks("tokenize", "--vocab", small, "cats")
+    code, out, _ = bertworks("tokenize", "--vocab", "mini", "The river is cold.")
+    assert (code, out.split()) == (0, ["the", "river", "is", "cold", "."])
+    code, _, err = bertworks("tokenize", "--vocab", "minni", "The river is cold.")
+    assert (code, "there is no such file or folder" in err) == (2, True)

@@ -11,7 +11,7 @@ import typer
 
 from bertworks import __version__
 from bertworks.cli.checkpoints import convert
-from bertworks.cli.data import inspect, prepare
+from bertworks.cli.data import inspect, prepare, texts
 from bertworks.cli.finetuning import finetune
 from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
 from bertworks.cli.shipped import demo, models, recipes, tasks
@@ -29,7 +29,7 @@ app = typer.Typer(
     help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
 )
 for _command in (
-    vocab, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,
+    vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,
     classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(no_args_is_help=True)(_command)

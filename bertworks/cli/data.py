@@ -1,4 +1,4 @@
-"""The commands of prepared data: prepare, inspect (which shows models too)."""
+"""The commands of data to pre-train on: texts, prepare, inspect (which shows models too)."""
 
 import itertools
 import os
@@ -9,6 +9,7 @@ import typer
 
 from bertworks.cli.options import (
     CasedOption,
+    ColumnOption,
     CorpusArgument,
     JoinCjkOption,
     JsonOption,
@@ -24,6 +25,7 @@ from bertworks.cli.options import (
     print_json,
     rules,
     warn_of_replaced,
+    words_of,
 )
 from bertworks.errors import UserError
 
@@ -66,7 +68,7 @@ def prepare(
     check_workers(workers)
     if not 0 <= holdout < 1:
         raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
-    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk), tokens)
+    tokenizer = open_tokenizer(words_of(vocab), rules(cased, keep_accents, join_cjk), tokens)
     source = Corpus(corpus, strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:
@@ -81,6 +83,33 @@ def prepare(
             f"{out}: {counts['tokens']:,} tokens in {counts['sentences']:,} sentences of {counts['documents']:,} "
             f"documents, {manifest['holdout']['documents']:,} more kept aside, in {result['seconds']:.0f} s"
         )
+
+
+def texts(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="A task of `bertworks tasks`, or classify, tag, ...: your own files.")
+    ],
+    data: Annotated[str | None, typer.Option(help="The folder with the task's files.")] = None,
+    train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train, kept out here too.")
+    ] = None,
+    column: ColumnOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Print the texts that a task learns from, without labels, for `prepare` to read: a document for each example."""
+    from bertworks.tasks.documents import documents
+    from bertworks.tasks.named_columns import named_columns
+    from bertworks.tasks.task import DEV, TRAIN
+    from bertworks.tuning.start import examples_of, find_data
+
+    def note(text: str) -> None:
+        if not quiet:
+            typer.echo(text, err=True)
+
+    dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, named_columns(task, column or []))
+    for lines in documents(examples_of(dataset, TRAIN, note)):
+        typer.echo("\n".join(lines) + "\n")
 
 
 def inspect(

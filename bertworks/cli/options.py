@@ -12,6 +12,8 @@ import typer
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertworks.text.normalize import Rules
 
 CorpusArgument = Annotated[
@@ -30,7 +32,10 @@ JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make eve
 TextFieldOption = Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; default: one a core.")]
-VocabOption = Annotated[str, typer.Option("--vocab", help="A vocabulary file, or a folder with tokenizer files.")]
+VocabOption = Annotated[
+    str,
+    typer.Option("--vocab", help="A vocabulary file, a folder with tokenizer files, or a model or its name."),
+]
 OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 SkipBadShardsOption = Annotated[
@@ -58,6 +63,14 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
     from bertworks.text.normalize import Rules
 
     return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
+
+
+def words_of(vocab: str) -> "str | Path":
+    """Return the vocabulary file or folder that is meant: where it is a model's, the folder with its tokenizer."""
+    from bertworks.interop.sentence_folders import find_encoder
+    from bertworks.locate import find_model, is_model
+
+    return find_encoder(find_model(vocab)) if is_model(vocab) else vocab
 
 
 def check_workers(workers: int | None) -> None:

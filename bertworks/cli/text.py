@@ -24,6 +24,7 @@ from bertworks.cli.options import (
     rules,
     warn,
     warn_of_replaced,
+    words_of,
 )
 from bertworks.errors import UserError
 
@@ -136,7 +137,7 @@ def tokenize(
     """Show how texts are split into pieces."""
     from bertworks.text.kinds import open_tokenizer
 
-    tokenizer = open_tokenizer(vocab, rules(cased, keep_accents, join_cjk))
+    tokenizer = open_tokenizer(words_of(vocab), rules(cased, keep_accents, join_cjk))
     for text in lines_of(texts):
         if as_json:
             encoding = tokenizer.encode(text)
