@@ -4,10 +4,11 @@
     python benchmarks/compact.py runs/ko --name mini-ko --data DIR --out runs/ko-tasks --tasks nsmc korsts kornli
     python benchmarks/compact.py --json runs/mini-tasks/results.json runs/ko-tasks/results.json --table compact.md
 
-Each task is a process of its own, --jobs of them at a time: small models leave most of a GPU idle, so several runs
-share it, best under NVIDIA's MPS, and the minutes of each are then longer than it would take alone. Results are written
-after every task, beside what the file has; a task that is in it is passed over unless --again. What was ended, by
---minutes or by a kill, goes on where it was with the same command, as long as --out is there.
+A task's search is a process, and so is each of its seeds, --jobs of them at a time: small models leave most of a GPU
+idle, so several runs share it, best under NVIDIA's MPS, and the minutes of each are then longer than it would take
+alone. Results are written after every task, beside what the file has; a task that is in it is passed over unless
+--again. What was ended, by --minutes or by a kill, goes on where it was with the same command, as long as --out is
+there.
 """
 
 import argparse
@@ -23,7 +24,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compact_table import SIZE_NAMES, Models, check_same_model, joined, markdown, merged
-from compact_task import ENGLISH, FULL, QUICK, WORKS, measure, result_path
+from compact_task import (
+    ENGLISH,
+    FULL,
+    QUICK,
+    SEARCH,
+    WORKS,
+    Place,
+    Search,
+    result_path,
+    run_search,
+    run_seed,
+    searched_values,
+    seed_part,
+    summary,
+)
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
@@ -33,17 +48,25 @@ _POLL_S = 0.2
 
 
 class Job(NamedTuple):
-    """A task from the model's weights, or from random ones."""
+    """A part, the search or a seed, of a task from the model's weights or from random ones."""
 
     init: str
     name: str
+    part: str
 
     def __str__(self) -> str:
-        return f"{self.init}/{self.name}"
+        return f"{self.init}/{self.name}/{self.part}"
+
+    def waits_for(self, other: "Job") -> bool:
+        """Tell whether another one must end first: seeds wait for their search, and some works for others' models."""
+        if self.init != other.init:
+            return False
+        is_own_search = other == self._replace(part=SEARCH) and other != self
+        return is_own_search or (self.part == SEARCH and other.name == WORKS[self.name].source)
 
 
 class Child(NamedTuple):
-    """A task under way."""
+    """A part under way."""
 
     job: Job
     process: subprocess.Popen[bytes]
@@ -65,16 +88,35 @@ class Board:
         if self.name in there:
             check_same_model(there[self.name], self.name, self.about)
 
-    def has(self, job: Job) -> bool:
+    def has(self, init: str, name: str) -> bool:
         """Tell whether a task was measured already, here or on another machine."""
-        return job.name in read_models(self.path).get(self.name, {}).get("results", {}).get(job.init, {})
+        return name in read_models(self.path).get(self.name, {}).get("results", {}).get(init, {})
 
-    def add(self, job: Job) -> dict[str, Any]:
-        """Put a finished task's result beside the others, read anew: another command may have added some."""
-        result: dict[str, Any] = json.loads(result_path(self.out / job.init, job.name).read_text(encoding="utf-8"))
+    def path_of(self, job: Job) -> Path:
+        """Return where the result of a part is."""
+        return result_path(self.out / job.init, job.name, job.part)
+
+    def add(self, job: Job, search: Search) -> dict[str, Any] | None:
+        """Put a task beside the others, read anew as another command may have added some; None if a part is missing."""
+        paths = [self.path_of(job._replace(part=part)) for part in parts_of(search)]
+        if not all(path.exists() for path in paths):
+            return None
+        searched, *seeds = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        result = summary(job.name, search, searched, seeds) | {key: searched[key] for key in ("command", "machine")}
         models = merged(read_models(self.path), self.name, self.about, job.init, {job.name: result})
         write_json(self.path, {"models": models})
         return result
+
+
+def parts_of(search: Search) -> list[str]:
+    """Return the parts of a task, the search first."""
+    return [SEARCH, *map(seed_part, range(search.seeds))]
+
+
+def search_of(name: str, given: argparse.Namespace) -> Search:
+    """Return which runs a task has by the options."""
+    search = (QUICK if given.quick else FULL).of(WORKS[name]).changed(given.set)
+    return search.with_seeds(given.seeds) if given.seeds else search
 
 
 def about_model(model: str) -> dict[str, Any]:
@@ -93,7 +135,7 @@ def machine(jobs: int) -> str:
     import torch
 
     place = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
-    return f"{place}, torch {torch.__version__}, {jobs} tasks at a time, a thread each"
+    return f"{place}, torch {torch.__version__}, {jobs} searches and seeds at a time, a thread each"
 
 
 def read_models(path: Path) -> Models:
@@ -119,20 +161,22 @@ def end_with(parent: int) -> None:
 
 
 def run_child(given: argparse.Namespace) -> int:
-    """Measure one task in this process and leave its result beside its runs."""
+    """Make the runs of one part in this process and leave its result beside them."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     job = Job(*given.child.split("/"))
     folder = given.out / job.init
     folder.mkdir(parents=True, exist_ok=True)
-    search = (QUICK if given.quick else FULL).of(WORKS[job.name]).changed(given.set)
-    search = search.with_seeds(given.seeds) if given.seeds else search
-    found = measure(job.name, given.model, given.data, folder, job.init, search)
+    search, place = search_of(job.name, given), Place(job.name, given.model, given.data, folder, job.init)
+    if job.part == SEARCH:
+        found = run_search(place, search)
+    else:
+        found = run_seed(place, search, searched_values(folder, job.name), int(job.part.rpartition("-")[2]))
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]
     told = [Path(argument).name if argument.startswith("/") else argument for argument in arguments]
     command = shlex.join(["python", "benchmarks/compact.py", *told])  # where files lie on a machine tells nobody else
-    write_json(result_path(folder, job.name), found | {"command": command, "machine": machine(given.jobs)})
+    write_json(result_path(folder, *job[1:]), found | {"command": command, "machine": machine(given.jobs)})
     return 0
 
 
@@ -152,9 +196,12 @@ def measure_all(given: argparse.Namespace) -> int:
     """Run the tasks, some at a time, until all have ended or the time is up; returns how many have no result."""
     given.out.mkdir(parents=True, exist_ok=True)
     board = Board(given)
-    jobs = [Job(init, name) for init in given.init for name in WORKS if name in given.tasks]
-    waiting = [job for job in jobs if given.again or not board.has(job)]
-    said(f"{board.name}: {', '.join(map(str, waiting)) or 'nothing to do'}; results in {board.path}")
+    tasks = [(init, name) for init in given.init for name in WORKS if name in given.tasks]
+    tasks = [task for task in tasks if given.again or not board.has(*task)]
+    waiting = [Job(*task, part) for task in tasks for part in parts_of(search_of(task[1], given))]
+    for job in waiting:  # its runs are gone on with, but settings may be others now
+        board.path_of(job).unlink(missing_ok=True)
+    said(f"{board.name}: {', '.join(map('/'.join, tasks)) or 'nothing to do'}; results in {board.path}")
     ends = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
     running: list[Child] = []
     num_missed, signals = 0, noted_signals()
@@ -166,13 +213,13 @@ def measure_all(given: argparse.Namespace) -> int:
             time.sleep(_POLL_S)
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
-                num_missed += not ended(child, board)
+                num_missed += not ended(child, board, given)
     finally:
         for child in running:
             child.process.terminate()
         for child in running:
             child.process.wait()
-            num_missed += not ended(child, board)
+            num_missed += not ended(child, board, given)
     return num_missed + len(waiting)
 
 
@@ -185,21 +232,23 @@ def noted_signals() -> list[int]:
 
 
 def next_ready(waiting: list[Job], running: list[Job]) -> Job | None:
-    """Return the first task that waits for no other; one whose source has failed says so itself."""
-    busy = {*waiting, *running}
-    return next((job for job in waiting if job._replace(name=WORKS[job.name].source) not in busy), None)
+    """Return the first part that waits for no other; one for which another has failed says so itself."""
+    busy = [*waiting, *running]
+    return next((job for job in waiting if not any(map(job.waits_for, busy))), None)
 
 
-def ended(child: Child, board: Board) -> bool:
-    """Say how a task ended; its result, if it has one, goes into the file."""
+def ended(child: Child, board: Board, given: argparse.Namespace) -> bool:
+    """Say how a part ended; with the last one its task goes into the file."""
     minutes, status = (time.monotonic() - child.started) / 60, child.process.returncode
     if status:
         how = "stopped; the same command goes on" if status in (_STOPPED, -signal.SIGTERM) else f"failed ({status})"
         said(f"{child.job}: {how}; {minutes:.1f} minutes; see logs/")
         return False
-    result = board.add(child.job)
-    scores = " ".join(f"{metrics.get(result['metric'], float('nan')):.4f}" for metrics in result["seeds"].values())
-    said(f"{child.job}: {result['metric']} {scores} with {result['setting']}; {minutes:.1f} minutes")
+    found = json.loads(board.path_of(child.job).read_text(encoding="utf-8"))
+    what = f"best {found['values']}" if child.job.part == SEARCH else f"{found['metric']} {found['score']}"
+    said(f"{child.job}: {what}; {minutes:.1f} minutes")
+    if child.job.part != SEARCH and (result := board.add(child.job, search_of(child.job.name, given))):
+        said(f"{child.job.name}: {result['metric']} {result['median']}, the median of {len(result['seeds'])}")
     return True
 
 
@@ -212,7 +261,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=tuple(WORKS), default=tuple(ENGLISH))
     parser.add_argument("--init", nargs="+", choices=("model", "random"), default=("model",))
     parser.add_argument("--json", type=Path, nargs="+", help="results; several only with --table. OUT/results.json")
-    parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="searches and seeds at a time")
     parser.add_argument(
         "--set", nargs="+", default=(), metavar="KEY=VALUE", help="over the settings; noted in the table"
     )

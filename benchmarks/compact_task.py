@@ -3,10 +3,13 @@
 The search is that of Google's compact models as far as time allows: rates 3e-4, 1e-4, 5e-5, 3e-5 with batches of 16 and
 32, 4 epochs, one seed, at most 10,000 examples; the best point is run with three seeds on all examples. One axis is
 ours: every layer at the same rate, or each at 0.6 of the one above, which small train sets want (docs/log.md). What
-large ones want 10,000 examples cannot tell, so it is set: the same rate, and a running mean of the weights. The best
-run's model is measured once more on the test set where its gold is at hand. It was chosen on dev alone.
+large ones want 10,000 examples cannot tell, so it is set: the same rate, and a running mean of the weights. The models
+are measured once more on the test set where its gold is at hand; the one that counts is chosen on dev alone.
+
+The search and each seed are grids of their own, in folders of their own: so each can be a process.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -81,12 +84,14 @@ class Search(NamedTuple):
 
     Attributes:
         overrides: settings, several values being an axis.
-        plan: of the search and the seeds.
+        examples: how many the search sees at most.
+        seeds: how many runs the best point has on all examples.
         notes: what is not as it should be.
     """
 
     overrides: tuple[str, ...]
-    plan: bw.GridPlan
+    examples: int
+    seeds: int
     notes: tuple[str, ...] = ()
 
     def changed(self, overrides: Sequence[str]) -> "Search":
@@ -96,7 +101,7 @@ class Search(NamedTuple):
 
     def with_seeds(self, number: int) -> "Search":
         """Return the same with another number of seeds at the best setting, which is noted."""
-        return self._replace(plan=self.plan._replace(restarts=number), notes=(*self.notes, f"seeds: {number}"))
+        return self._replace(seeds=number, notes=(*self.notes, f"seeds: {number}"))
 
     def of(self, work: Work) -> "Search":
         """Return the same for a work: where examples are many, some of it is set."""
@@ -113,55 +118,120 @@ FULL = Search(
         "train.epochs=4",
         "train.save_every=5000",
     ),
-    bw.GridPlan(restarts=3, restart_best=True, search_examples=10_000),
+    examples=10_000,
+    seeds=3,
 )
 QUICK = Search(
     ("optim.lr=3e-4,1e-4", "train.batch_size=16", "train.epochs=1", "task.max_examples=100"),
-    bw.GridPlan(restarts=2, restart_best=True, search_examples=50),
-    ("tried out on 100 examples",),
+    examples=50,
+    seeds=2,
+    notes=("tried out on 100 examples",),
 )
 
 
-def measure(name: str, model: str, data: Path, folder: Path, init: str, search: Search) -> dict[str, Any] | None:
-    """Make all runs of a task in folder/name, or go on with them; None where a signal ended them.
+class Place(NamedTuple):
+    """What a work's runs start from, and where they are put.
 
-    Args:
+    Attributes:
         name: of the work.
         model: the pre-trained one.
         data: the folder with the tasks' own files.
         folder: of all works with the same start.
         init: whether the model's weights are taken.
-        search: which runs.
     """
-    work = WORKS[name]
-    start = source_model(folder, work.source) if work.source else model
-    outcome = bw.finetune_grid(
-        **_files(work, data), model=start, out=folder / name, overrides=search.overrides, plan=search.plan,
-        init="model" if work.source else init, resume=True, note=lambda text: print(text, flush=True),
-    )  # fmt: skip
-    if outcome.signal:
+
+    name: str
+    model: str
+    data: Path
+    folder: Path
+    init: str
+
+    def grid(self, part: str, overrides: Sequence[str]) -> dict[str, Any] | None:
+        """Make the runs of a part in folder/name/part, or go on with them; None where a signal ended them."""
+        work = WORKS[self.name]
+        outcome = bw.finetune_grid(
+            **_files(work, self.data), model=source_model(self.folder, work.source) if work.source else self.model,
+            out=self.folder / self.name / part, overrides=overrides, init="model" if work.source else self.init,
+            resume=True, note=lambda text: print(text, flush=True),
+        )  # fmt: skip
+        if outcome.is_failed:
+            error = list(outcome.results["runs"].values())[-1]["error"]
+            raise UserError(f"{self.name}, {part}: all runs failed, the last with: {error}")
+        return None if outcome.signal else outcome.results
+
+
+SEARCH = "search"
+
+
+def run_search(place: Place, search: Search) -> dict[str, Any] | None:
+    """Run every point with one seed on some of the examples; None where a signal ended it."""
+    grid = place.grid(SEARCH, (*search.overrides, f"task.max_examples={min_examples(search)}"))
+    if grid is None:
         return None
-    if outcome.is_failed:
-        raise UserError(
-            f"{name}: all runs failed, the last with: {list(outcome.results['runs'].values())[-1]['error']}"
-        )
-    found = summary(outcome.results, search.plan.restarts) | {"task": work.task, "overrides": list(search.overrides)}
-    found["notes"] += [*[work.note] * bool(work.note), *search.notes]
-    return found | {"test": _test(work, data, folder / name)}
+    runs = [run for run in grid["runs"].values() if run["score"] is not None]
+    if not runs:
+        raise UserError(f"{place.name}: no run of the search has a score")
+    best = max(runs, key=lambda run: run["score"])
+    return {
+        "values": best["values"], "scores": {run["point"]: run["score"] for run in runs}, "minutes": grid["minutes"],
+        "examples": min(grid["examples"], min_examples(search)), "failed": grid["failed"],
+    }  # fmt: skip
+
+
+def min_examples(search: Search) -> int:
+    """Return how many examples the search sees where settings of its own may want fewer."""
+    given = [int(text.partition("=")[2]) for text in search.overrides if text.startswith("task.max_examples=")]
+    return min([search.examples, *filter(None, given[-1:])])  # 0: all of them
+
+
+def run_seed(place: Place, search: Search, values: Mapping[str, str], seed: int) -> dict[str, Any] | None:
+    """Run the point that was chosen on all examples; None where a signal ended it."""
+    part = seed_part(seed)
+    grid = place.grid(part, (*search.overrides, *chosen(search.overrides, values), f"train.seed={seed}"))
+    if grid is None:
+        return None
+    (run,) = (run for run in grid["runs"].values() if run["values"] == values)
+    found = {name: run[name] for name in ("score", "metrics", "minutes", "seed")} | {"metric": grid["metric"]}
+    return found | {
+        "examples": grid["examples"], "notes": list(grid["notes"]),
+        "test": _test(WORKS[place.name], place.data, place.folder / place.name / part),
+    }  # fmt: skip
+
+
+def searched_values(folder: Path, name: str) -> dict[str, str]:
+    """Return the point that the search of a work has chosen."""
+    path = result_path(folder, name, SEARCH)
+    if not path.exists():
+        raise UserError(f"{name}: its search has no result; see its log")
+    values: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["values"]
+    return values
+
+
+def chosen(overrides: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Return the settings of a point: what the axes, which are named by their last word, have there."""
+    keys = dict.fromkeys(text.partition("=")[0] for text in overrides)
+    return [f"{key}={values[name]}" for key in keys if (name := key.rpartition(".")[2]) in values]
+
+
+def seed_part(seed: int) -> str:
+    """Return what the run with a seed is called."""
+    return f"seed-{seed}"
 
 
 def source_model(folder: Path, source: str) -> str:
-    """Return the grid folder of a work that is through; one that is under way has not its best model yet."""
-    if not result_path(folder, source).exists():
+    """Return the folder of a work's best model by dev; one that is under way has not its best model yet."""
+    paths = {path: result_path(folder, source, path.name) for path in (folder / source).glob(seed_part("*"))}
+    found = {path: json.loads(result.read_text(encoding="utf-8")) for path, result in paths.items() if result.exists()}
+    if not found or len(found) < len(paths):
         raise UserError(
             f"{folder} has no finished runs of {source} to start from; measure it first, with the same --out"
         )
-    return str(folder / source)
+    return str(max(found, key=lambda path: found[path]["score"]))
 
 
-def result_path(folder: Path, name: str) -> Path:
-    """Return where the result of a work is put beside its runs."""
-    return folder / f"{name}.json"
+def result_path(folder: Path, name: str, part: str) -> Path:
+    """Return where the result of a part is put beside its runs."""
+    return folder / f"{name}.{part}.json"
 
 
 def _files(work: Work, data: Path) -> dict[str, Any]:
@@ -173,34 +243,32 @@ def _files(work: Work, data: Path) -> dict[str, Any]:
     return {"task": task.kind, "train": path, "columns": columns}
 
 
-def summary(grid: Mapping[str, Any], num_seeds: int) -> dict[str, Any]:
-    """Return what is kept of a grid: the point that was chosen, its seeds, and what all of it took."""
-    runs = [run for run in grid["runs"].values() if run["point"] == grid["chosen"] and not run["is_search"]]
-    seeds = sorted((run for run in runs if not run["error"]), key=lambda run: run["seed"])
-    if len(seeds) < num_seeds:
-        raise UserError(f"{len(seeds)} of {num_seeds} runs at the best setting came to their end; run the task again")
-    scores = [run["score"] for run in seeds if run["score"] is not None]
+def summary(
+    name: str, search: Search, searched: Mapping[str, Any], seeds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what is kept of a work: the point that was chosen, its seeds, and what all of it took."""
+    work, scores = WORKS[name], [run["score"] for run in seeds if run["score"] is not None]
+    best = max(seeds, key=lambda run: -math.inf if run["score"] is None else run["score"])
     return {
-        "metric": grid["metric"],
-        "setting": seeds[0]["values"],
+        "metric": best["metric"],
+        "setting": dict(searched["values"]),
         "seeds": {str(run["seed"]): run["metrics"] for run in seeds},
         "median": statistics.median(scores) if scores else None,
         "min": min(scores, default=None),
         "max": max(scores, default=None),
         "medians": _medians([run["metrics"] for run in seeds]),
-        "examples": grid["examples"],
-        "search": {
-            "examples": grid["search_examples"] or grid["examples"],
-            "scores": {run["point"]: run["score"] for run in grid["runs"].values() if run["seed"] == seeds[0]["seed"]
-                       and run["is_search"] == bool(grid["search_examples"])},
-        },
-        "minutes": grid["minutes"],
-        "failed_runs": grid["failed"],
-        "notes": list(grid["notes"]),
-    }  # fmt: skip
+        "examples": best["examples"],
+        "search": {"examples": searched["examples"], "scores": dict(searched["scores"])},
+        "minutes": round(searched["minutes"] + sum(run["minutes"] for run in seeds), 4),
+        "failed_runs": searched["failed"],
+        "notes": [*best["notes"], *[work.note] * bool(work.note), *search.notes],
+        "task": work.task,
+        "overrides": list(search.overrides),
+        "test": best["test"],
+    }
 
 
-def _medians(seeds: list[dict[str, float]]) -> dict[str, float]:
+def _medians(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of every metric that all seeds have."""
     names = [name for name in seeds[0] if all(name in metrics for metrics in seeds)]
     return {name: statistics.median(metrics[name] for metrics in seeds) for name in names}

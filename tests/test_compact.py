@@ -1,6 +1,8 @@
 """The benchmark of our compact models: results add up, bars are held, the table says what was measured."""
 
+import argparse
 import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -30,17 +32,6 @@ def _result(task, metric, scores, *, test=None, notes=(), **others):
         "medians": {metric: scores[len(scores) // 2], **others}, "setting": {"lr": "3e-4"}, "notes": list(notes),
         "test": test,
     }  # fmt: skip
-
-
-def _run(point, seed, score, *, is_search=False, error="", **metrics):
-    found = {} if error or score is None else {"accuracy": score, **metrics}
-    return {"point": point, "seed": seed, "score": score, "is_search": is_search, "error": error, "metrics": found,
-            "values": {"lr": point}}  # fmt: skip
-
-
-def _grid(*runs, chosen, search_examples=0):
-    return {"metric": "accuracy", "chosen": chosen, "search_examples": search_examples, "examples": 40, "minutes": 2.0,
-            "failed": 0, "notes": [], "runs": {str(number): run for number, run in enumerate(runs)}}  # fmt: skip
 
 
 def _cells(models, name="mini"):
@@ -163,45 +154,92 @@ def test_a_task_measured_from_random_weights_alone_is_in_the_table_without_a_ver
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
-def test_only_the_seeds_on_all_examples_count():
-    from compact_task import summary
+def _seed(seed, score, **others):
+    metrics = {} if score is None else {"accuracy": score, "loss": 1.0}
+    return {
+        "seed": seed, "score": score, "metrics": metrics, "metric": "accuracy", "minutes": 2.0, "examples": 40,
+        "notes": ["train: a part"], "test": {"of": seed}, **others,
+    }  # fmt: skip
 
-    search = [_run("a", 0, 0.9, is_search=True), _run("b", 0, 0.8, is_search=True)]
-    seeds = [_run("a", seed, score, loss=1.0) for seed, score in enumerate((0.7, 0.5, 0.6))]
-    found = summary(_grid(*search, *seeds, chosen="a", search_examples=10), 3)
-    assert (found["median"], found["min"], found["max"]) == (0.6, 0.5, 0.7)
+
+SEARCHED = {"values": {"lr": "3e-4"}, "scores": {"a": 0.9, "b": 0.8}, "minutes": 1.5, "examples": 10, "failed": 1}
+
+
+def test_the_seeds_on_all_examples_count_and_the_best_is_the_one_on_test():
+    from compact_task import FULL, summary
+
+    found = summary("wnli", FULL.changed(["optim.lr=1"]), SEARCHED, [_seed(0, 0.7), _seed(1, 0.9), _seed(2, 0.6)])
+    assert (found["median"], found["min"], found["max"]) == (0.7, 0.6, 0.9)
+    assert (found["test"], found["medians"]) == ({"of": 1}, {"accuracy": 0.7, "loss": 1.0})
     assert found["search"] == {"examples": 10, "scores": {"a": 0.9, "b": 0.8}}
-    assert list(found["seeds"]) == ["0", "1", "2"]
+    assert (list(found["seeds"]), found["minutes"], found["failed_runs"]) == (["0", "1", "2"], 7.5, 1)
+    assert found["notes"][0] == "train: a part"
+    assert found["notes"][-1] == "with optim.lr=1"
 
 
-def test_a_search_that_saw_all_examples_is_the_first_seed():
-    from compact_task import summary
+def test_a_seed_without_a_score_is_not_the_best_and_has_no_part_in_the_median():
+    from compact_task import FULL, summary
 
-    runs = [_run("a", 0, 0.9), _run("b", 0, 0.8), _run("a", 1, 0.7), _run("a", 2, 0.8)]
-    found = summary(_grid(*runs, chosen="a"), 3)
-    assert (found["median"], found["search"]) == (0.8, {"examples": 40, "scores": {"a": 0.9, "b": 0.8}})
-
-
-def test_a_seed_that_failed_is_not_passed_over_in_silence():
-    from compact_task import summary
-
-    runs = [_run("a", 0, 0.9), _run("a", 1, None, error="out of memory"), _run("a", 2, 0.8)]
-    with pytest.raises(UserError, match="2 of 3 runs"):
-        summary(_grid(*runs, chosen="a"), 3)
+    found = summary("stsb", FULL, SEARCHED, [_seed(0, None), _seed(1, 0.5), _seed(2, 0.7)])
+    assert (found["median"], found["test"], found["medians"]) == (0.6, {"of": 2}, {})
+    assert summary("stsb", FULL, SEARCHED, [_seed(0, None)])["median"] is None
 
 
-def test_a_work_waits_for_the_one_it_starts_from(tmp_path):
+def test_seeds_have_the_settings_that_the_search_has_chosen():
+    from compact_task import FULL, chosen
+
+    from bertworks.tuning.axes import points_of
+
+    points = points_of(TASKS["rte"], FULL.overrides, is_grid=True)
+    for point in points:
+        (same,) = points_of(TASKS["rte"], [*FULL.overrides, *chosen(FULL.overrides, point.values)], is_grid=True)
+        assert same == point
+
+
+def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from(tmp_path):
     from compact import Job, next_ready
-    from compact_task import source_model
 
-    snli, rte, random = Job("model", "snli"), Job("model", "rte-from-snli"), Job("random", "snli")
-    assert next_ready([snli, rte], []) == snli
-    assert next_ready([rte, snli], []) == snli
-    assert next_ready([rte], []) == rte
-    assert next_ready([rte], [snli]) is None
+    snli, rte, random = (
+        Job("model", "snli", "search"), Job("model", "rte-from-snli", "search"), Job("random", "snli", "search"),
+    )  # fmt: skip
+    seeds = [snli._replace(part=f"seed-{number}") for number in range(2)]
+    assert next_ready([snli, *seeds, rte], []) == snli
+    assert next_ready([*seeds, rte], [snli]) is None
+    assert next_ready([*seeds, rte], [random]) == seeds[0]
+    assert next_ready([seeds[1], rte], [seeds[0]]) == seeds[1]
+    assert next_ready([rte], [seeds[1]]) is None
     assert next_ready([rte], [random]) == rte
+
+
+def test_what_starts_from_a_work_takes_its_best_seed_when_all_are_through(tmp_path):
+    from compact_task import result_path, source_model
+
     with pytest.raises(UserError, match="no finished runs of snli"):
         source_model(tmp_path, "snli")
+    for number, score in enumerate((0.5, 0.7, 0.6)):
+        (tmp_path / "snli" / f"seed-{number}").mkdir(parents=True)
+        with pytest.raises(UserError, match="no finished runs of snli"):
+            source_model(tmp_path, "snli")
+        result_path(tmp_path, "snli", f"seed-{number}").write_text(json.dumps({"score": score}))
+    assert source_model(tmp_path, "snli") == str(tmp_path / "snli" / "seed-1")
+
+
+def test_a_task_is_on_the_board_when_its_last_part_is_through(tmp_path, monkeypatch):
+    import compact
+    from compact_task import FULL
+
+    monkeypatch.setattr(compact, "about_model", lambda model: MINI)
+    given = argparse.Namespace(json=None, out=tmp_path, model="mini", name=None, quick=False)
+    board, job = compact.Board(given), compact.Job("model", "wnli", "search")
+    (tmp_path / "model").mkdir()
+    parts = {"search": SEARCHED | {"command": "c", "machine": "m"}} | {f"seed-{n}": _seed(n, 0.5) for n in range(3)}
+    for part, found in parts.items():
+        assert board.add(job, FULL) is None
+        assert not board.has("model", "wnli")
+        board.path_of(job._replace(part=part)).write_text(json.dumps(found))
+    assert board.add(job, FULL)["median"] == 0.5
+    assert board.has("model", "wnli")
+    assert not board.has("random", "wnli")
 
 
 def test_settings_that_are_given_come_last_and_are_noted():
@@ -214,15 +252,18 @@ def test_settings_that_are_given_come_last_and_are_noted():
 
 
 def test_the_search_is_the_one_that_was_asked_for():
-    from compact_task import FULL, WORKS
+    from compact_task import FULL, WORKS, min_examples
 
     from bertworks.tuning.axes import points_of
 
     for name, decays, average in (("rte", (1.0, 0.6), 0.0), ("qnli", (1.0,), 0.25)):
-        points = points_of(TASKS[name], FULL.of(WORKS[name]).overrides, is_grid=FULL.plan.grid)
+        points = points_of(TASKS[name], FULL.of(WORKS[name]).overrides, is_grid=True)
         settings = [point.settings for point in points]
         tried = {(one.optim.lr, one.train.batch_size, one.task.layer_decay) for one in settings}
         assert tried == set(itertools.product((3e-4, 1e-4, 5e-5, 3e-5), (16, 32), decays))
         assert len(points) == len(tried)
         assert {(one.train.epochs, one.task.average) for one in settings} == {(4, average)}
-    assert (FULL.plan.restarts, FULL.plan.restart_best, FULL.plan.search_examples) == (3, True, 10_000)
+    assert (FULL.seeds, FULL.examples, min_examples(FULL)) == (3, 10_000, 10_000)
+    assert min_examples(FULL.changed(["task.max_examples=500"])) == 500
+    assert min_examples(FULL.changed(["task.max_examples=0"])) == 10_000
+    assert FULL.with_seeds(1)[2:] == (1, ("seeds: 1",))
