@@ -29,7 +29,10 @@ TOLD = {"language": "en", "trained_on": "tales of a cat", "mlm_accuracy": 0.5123
 CARD = "# fake\n\nTrained on tales of a cat. Für Katzen, 고양이.\n"
 MOST_BYTES = 25_000_000
 RESULTS = Path(__file__).parents[1] / "docs/results"
-ROWS = {"a set like SWAG": "swag-like", "RTE from an SNLI model": "rte-from-snli", "CoNLL-2003": "conll2003"}
+ROWS = {
+    "a set like SWAG": "swag-like", "RTE from an SNLI model": "rte-from-snli", "CoNLL-2003": "conll2003",
+    "SQuAD 1.1": "squad1", "SQuAD 2.0": "squad2",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -208,8 +211,8 @@ def test_what_is_really_shipped_is_in_bfloat16_and_fills_masks():
         assert guesses[0]["score"] >= guesses[-1]["score"] > 0, name
 
 
-def percent(share):
-    return f"{100 * share:.1f}"
+def percent(share, whole=100):
+    return f"{whole * share:.1f}"
 
 
 @pytest.mark.parametrize("name", ["mini", "mini-ko"])
@@ -222,9 +225,15 @@ def test_a_card_says_what_was_measured(name):
         found, chance = results["model"][work], results["random"].get(work)
         test = re.search(r"test (\S+)\)", ours)
         on_test = test[1] if test else last if name == "mini-ko" else None
-        assert ours.split()[0] == percent(found["median"]), label
-        assert random == (percent(chance["median"]) if chance else "–"), label
+        whole = 1 if work.startswith("squad") else 100  # the official script's figures are in percent
+        assert ours.split()[0] == percent(found["median"], whole), label
+        assert random == (percent(chance["median"], whole) if chance else "–"), label
         assert on_test == (percent(found["test"]["metrics"][found["metric"]]) if found["test"] else None), label
+
+
+def test_a_card_says_what_a_tasks_own_texts_brought():
+    found = json.loads((RESULTS / "adapted.json").read_text())["mini"]["qnli"]
+    assert f"on its own texts (`bertworks texts`, docs/training.md): {percent(found['median'])}.\n" in read_card("mini")
 
 
 @pytest.mark.parametrize("name", ["mini", "mini-ko"])
