@@ -19,7 +19,7 @@ NUM_BYTES = 200_000
 LEAST_BYTES_PER_S = 500_000
 MOST_GROWTH = 2.3  # of the time, when the text grows to twice its length
 SLACK_S = 0.01  # the first touch of fresh memory; what grows with the square of these texts takes seconds
-ROUNDS = 8  # a busy machine gets this many tries to show its speed
+ROUNDS = 30  # a busy machine gets this many tries to show its speed
 # Beyond T4's list: a token for every byte, and a vocabulary made against the search. They may take twice the time.
 HARDER = ("syllables", "words of one letter")
 LONGEST_PIECE = 18  # letters, as in the original English vocabulary
