@@ -145,6 +145,8 @@ def test_texts_keep_out_what_finetune_measures_on(bertworks, tmp_path):
     assert (code, "split off" in err) == (0, True)
     assert len(out.split("\n\n")[:-1]) == len(rows) - len(rows) // 10
     assert bertworks("texts", "classify", "--train", train, "--quiet")[1:] == (out, "")
+    lines = bertworks("texts", "classify", "--train", train, "--json")[1].splitlines()
+    assert "".join(json.loads(line)["text"] + "\n\n" for line in lines) == out
 
 
 @pytest.mark.parametrize(

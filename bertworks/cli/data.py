@@ -11,6 +11,8 @@ from bertworks.cli.options import (
     CasedOption,
     ColumnOption,
     CorpusArgument,
+    DataOption,
+    DevOption,
     JoinCjkOption,
     JsonOption,
     KeepAccentsOption,
@@ -19,6 +21,7 @@ from bertworks.cli.options import (
     SkipBadShardsOption,
     StrictOption,
     TextFieldOption,
+    TrainOption,
     VocabOption,
     WorkersOption,
     check_workers,
@@ -89,15 +92,17 @@ def texts(
     task: Annotated[
         str, typer.Argument(metavar="TASK", help="A task of `bertworks tasks`, or classify, tag, ...: your own files.")
     ],
-    data: Annotated[str | None, typer.Option(help="The folder with the task's files.")] = None,
-    train: Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")] = None,
-    dev: Annotated[
-        str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train, kept out here too.")
-    ] = None,
+    data: DataOption = None,
+    train: TrainOption = None,
+    dev: DevOption = None,
     column: ColumnOption = None,
     quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print the texts that a task learns from, without labels, for `prepare` to read: a document for each example."""
+    """Print the texts that a task learns from, for `prepare` to read: a document for each example.
+
+    There are no labels in it, and nothing that the task is measured on.
+    """
     from bertworks.tasks.documents import documents
     from bertworks.tasks.named_columns import named_columns
     from bertworks.tasks.task import DEV, TRAIN
@@ -109,7 +114,8 @@ def texts(
 
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, named_columns(task, column or []))
     for lines in documents(examples_of(dataset, TRAIN, note)):
-        typer.echo("\n".join(lines) + "\n")
+        text = "\n".join(lines)
+        print_json({"text": text}) if as_json else typer.echo(text + "\n")
 
 
 def inspect(

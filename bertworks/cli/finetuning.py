@@ -17,10 +17,13 @@ from bertworks.cli.grids import (
 )
 from bertworks.cli.options import (
     ColumnOption,
+    DataOption,
     DeviceOption,
+    DevOption,
     JsonOption,
     OverridesArgument,
     QuietOption,
+    TrainOption,
     or_null,
     print_json,
 )
@@ -34,9 +37,6 @@ TaskArgument = Annotated[
 ]
 ModelOption = Annotated[str, typer.Option(help="A model folder, a run folder, or a name, of `models` or in the cache.")]
 OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
-DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
-TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
-DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
 InitOption = Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")]
 BesideOption = Annotated[
     str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")

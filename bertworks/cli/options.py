@@ -86,6 +86,9 @@ ModelsArgument = Annotated[
         help="Model folders, run folders, names that `models` lists, or some in the local Hugging Face cache.",
     ),
 ]
+DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
+TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
+DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
