@@ -35,7 +35,6 @@ from compact_task import (
     result_path,
     run_search,
     run_seed,
-    searched_values,
     seed_part,
     summary,
 )
@@ -170,7 +169,7 @@ def run_child(given: argparse.Namespace) -> int:
     if job.part == SEARCH:
         found = run_search(place, search)
     else:
-        found = run_seed(place, search, searched_values(folder, job.name), int(job.part.rpartition("-")[2]))
+        found = run_seed(place, search, int(job.part.rpartition("-")[2]))
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]

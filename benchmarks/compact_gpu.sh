@@ -4,7 +4,7 @@
 #     benchmarks/compact_gpu.sh DATA TASKS OUT [MINUTES [MINUTES_TO_MEASURE [SETTING...]]]
 #
 # DATA is what `bertworks prepare` made, TASKS holds the tasks' own files. Small models leave most of a GPU idle, so 16
-# tasks share it, best under NVIDIA's MPS. Started again it goes on where it was; results are in OUT/*.json.
+# processes share it, best under NVIDIA's MPS. Started again it goes on where it was; results are in OUT/*.json.
 set -euo pipefail
 data=$1 tasks=$2 out=$3 minutes=${4:-20} to_measure=${5:-1000}
 settings=("${@:6}") python=${PYTHON:-python3} here=$(dirname "$0")

@@ -21,6 +21,7 @@ from bertworks.errors import UserError
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TEST, open_dataset
+from bertworks.tuning.axes import Point, points_of
 
 _GOLD = "test-gold"
 _SQUAD_NOTE = "train: where an answer stands was found by search, 10.8 % of them stand at several places"
@@ -105,10 +106,16 @@ class Search(NamedTuple):
 
     def of(self, work: Work) -> "Search":
         """Return the same for a work: where examples are many, some of it is set."""
-        return self._replace(overrides=(*self.overrides, *_LARGE)) if work.is_large else self
+        return self._replace(overrides=(*self.overrides, *LARGE)) if work.is_large else self
+
+    def on_some(self) -> tuple[str, ...]:
+        """Return the settings with which points are compared: those of its own may want fewer examples still."""
+        given = [int(text.partition("=")[2]) for text in self.overrides if text.startswith("task.max_examples=")]
+        most = min([self.examples, *filter(None, given[-1:])])  # 0: all of them
+        return *self.overrides, f"task.max_examples={most}"
 
 
-_LARGE = ("task.layer_decay=1", "task.average=0.25")
+LARGE = ("task.layer_decay=1", "task.average=0.25")
 # Every checkpoint of `small` is a third of a gigabyte; a run that is asked to end writes one all the same.
 FULL = Search(
     (
@@ -146,18 +153,20 @@ class Place(NamedTuple):
     folder: Path
     init: str
 
-    def grid(self, part: str, overrides: Sequence[str]) -> dict[str, Any] | None:
-        """Make the runs of a part in folder/name/part, or go on with them; None where a signal ended them."""
+    def grid(self, runs: str, overrides: Sequence[str], num_seeds: int) -> dict[str, Any] | None:
+        """Make runs in folder/name/runs, or go on with them; None where a signal ended them."""
         work = WORKS[self.name]
         outcome = bw.finetune_grid(
-            **_files(work, self.data), model=source_model(self.folder, work.source) if work.source else self.model,
-            out=self.folder / self.name / part, overrides=overrides, init="model" if work.source else self.init,
-            resume=True, note=lambda text: print(text, flush=True),
+            **_files(work, self.data), out=self.folder / self.name / runs, overrides=overrides,
+            model=source_model(self.folder, work.source, num_seeds) if work.source else self.model,
+            init="model" if work.source else self.init, resume=True, note=lambda text: print(text, flush=True),
         )  # fmt: skip
+        if outcome.signal:
+            return None
         if outcome.is_failed:
             error = list(outcome.results["runs"].values())[-1]["error"]
-            raise UserError(f"{self.name}, {part}: all runs failed, the last with: {error}")
-        return None if outcome.signal else outcome.results
+            raise UserError(f"{self.name}, {runs}: all runs failed, the last with: {error}")
+        return outcome.results
 
 
 SEARCH = "search"
@@ -165,46 +174,49 @@ SEARCH = "search"
 
 def run_search(place: Place, search: Search) -> dict[str, Any] | None:
     """Run every point with one seed on some of the examples; None where a signal ended it."""
-    grid = place.grid(SEARCH, (*search.overrides, f"task.max_examples={min_examples(search)}"))
-    if grid is None:
-        return None
-    runs = [run for run in grid["runs"].values() if run["score"] is not None]
+    overrides = search.on_some()
+    grid = place.grid(SEARCH, overrides, search.seeds)
+    return (
+        None
+        if grid is None
+        else best_point(grid, points_of(find_task(WORKS[place.name].task), overrides, is_grid=True))
+    )
+
+
+def best_point(grid: Mapping[str, Any], points: Sequence[Point]) -> dict[str, Any]:
+    """Return the best of the points that are asked for: a grid that is gone on with may have others besides."""
+    names = {point.name for point in points}
+    runs = [run for run in grid["runs"].values() if run["point"] in names and run["score"] is not None]
     if not runs:
-        raise UserError(f"{place.name}: no run of the search has a score")
+        raise UserError("no run of the search has a score")
     best = max(runs, key=lambda run: run["score"])
     return {
-        "values": best["values"], "scores": {run["point"]: run["score"] for run in runs}, "minutes": grid["minutes"],
-        "examples": min(grid["examples"], min_examples(search)), "failed": grid["failed"],
-    }  # fmt: skip
+        "point": best["point"],
+        "values": best["values"],
+        "scores": {run["point"]: run["score"] for run in runs},
+        "minutes": grid["minutes"],
+        "examples": min(grid["examples"], points[0].settings.task.max_examples),
+        "failed": grid["failed"],
+    }
 
 
-def min_examples(search: Search) -> int:
-    """Return how many examples the search sees where settings of its own may want fewer."""
-    given = [int(text.partition("=")[2]) for text in search.overrides if text.startswith("task.max_examples=")]
-    return min([search.examples, *filter(None, given[-1:])])  # 0: all of them
-
-
-def run_seed(place: Place, search: Search, values: Mapping[str, str], seed: int) -> dict[str, Any] | None:
+def run_seed(place: Place, search: Search, seed: int) -> dict[str, Any] | None:
     """Run the point that was chosen on all examples; None where a signal ended it."""
-    part = seed_part(seed)
-    grid = place.grid(part, (*search.overrides, *chosen(search.overrides, values), f"train.seed={seed}"))
+    path = result_path(place.folder, place.name, SEARCH)
+    if not path.exists():
+        raise UserError(f"{place.name}: its search has no result; see its log")
+    searched = json.loads(path.read_text(encoding="utf-8"))
+    runs = f"{searched['point']}-{seed_part(seed)}"  # another point is another folder, and another model
+    settings = (*search.overrides, *chosen(search.overrides, searched["values"]), f"train.seed={seed}")
+    grid = place.grid(runs, settings, search.seeds)
     if grid is None:
         return None
-    (run,) = (run for run in grid["runs"].values() if run["values"] == values)
+    (run,) = grid["runs"].values()
     found = {name: run[name] for name in ("score", "metrics", "minutes", "seed")} | {"metric": grid["metric"]}
     return found | {
-        "examples": grid["examples"], "notes": list(grid["notes"]),
-        "test": _test(WORKS[place.name], place.data, place.folder / place.name / part),
+        "model": f"{place.name}/{runs}", "examples": grid["examples"], "notes": list(grid["notes"]),
+        "test": _test(WORKS[place.name], place.data, place.folder / place.name / runs),
     }  # fmt: skip
-
-
-def searched_values(folder: Path, name: str) -> dict[str, str]:
-    """Return the point that the search of a work has chosen."""
-    path = result_path(folder, name, SEARCH)
-    if not path.exists():
-        raise UserError(f"{name}: its search has no result; see its log")
-    values: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["values"]
-    return values
 
 
 def chosen(overrides: Sequence[str], values: Mapping[str, str]) -> list[str]:
@@ -218,15 +230,15 @@ def seed_part(seed: int) -> str:
     return f"seed-{seed}"
 
 
-def source_model(folder: Path, source: str) -> str:
+def source_model(folder: Path, source: str, num_seeds: int) -> str:
     """Return the folder of a work's best model by dev; one that is under way has not its best model yet."""
-    paths = {path: result_path(folder, source, path.name) for path in (folder / source).glob(seed_part("*"))}
-    found = {path: json.loads(result.read_text(encoding="utf-8")) for path, result in paths.items() if result.exists()}
-    if not found or len(found) < len(paths):
+    paths = [result_path(folder, source, seed_part(seed)) for seed in range(num_seeds)]
+    if not all(path.exists() for path in paths):
         raise UserError(
             f"{folder} has no finished runs of {source} to start from; measure it first, with the same --out"
         )
-    return str(max(found, key=lambda path: found[path]["score"]))
+    best = max((json.loads(path.read_text(encoding="utf-8")) for path in paths), key=_rank)
+    return str(folder / best["model"])
 
 
 def result_path(folder: Path, name: str, part: str) -> Path:
@@ -248,7 +260,7 @@ def summary(
 ) -> dict[str, Any]:
     """Return what is kept of a work: the point that was chosen, its seeds, and what all of it took."""
     work, scores = WORKS[name], [run["score"] for run in seeds if run["score"] is not None]
-    best = max(seeds, key=lambda run: -math.inf if run["score"] is None else run["score"])
+    best = max(seeds, key=_rank)
     return {
         "metric": best["metric"],
         "setting": dict(searched["values"]),
@@ -268,6 +280,10 @@ def summary(
     }
 
 
+def _rank(run: Mapping[str, Any]) -> float:
+    return -math.inf if run["score"] is None else float(run["score"])
+
+
 def _medians(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of every metric that all seeds have."""
     names = [name for name in seeds[0] if all(name in metrics for metrics in seeds)]
@@ -275,7 +291,7 @@ def _medians(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _test(work: Work, data: Path, model: Path) -> dict[str, Any] | None:
-    """Measure the best run on the test set, if its gold is there."""
+    """Measure a model on the test set, if its gold is there."""
     if not work.test or work.test not in open_dataset(find_task(work.task), data).found:
         return None
     from bertworks.ensemble import Ensemble

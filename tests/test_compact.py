@@ -196,7 +196,26 @@ def test_seeds_have_the_settings_that_the_search_has_chosen():
         assert same == point
 
 
-def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from(tmp_path):
+def test_the_best_point_is_one_that_is_asked_for():
+    from compact_task import QUICK, best_point
+
+    from bertworks.tuning.axes import points_of
+
+    points = points_of(TASKS["rte"], QUICK.on_some(), is_grid=True)
+    scores = {points[0].name: 0.6, points[1].name: 0.7, "of an earlier start": 0.9}
+    runs = [{"point": name, "score": score, "values": {"of": name}} for name, score in scores.items()]
+    grid = {"runs": dict(enumerate(runs)), "minutes": 1.0, "examples": 2_490, "failed": 0}
+    found = best_point(grid, points)
+    assert (found["point"], found["values"]) == (points[1].name, {"of": points[1].name})
+    assert (found["scores"], found["examples"]) == ({points[0].name: 0.6, points[1].name: 0.7}, 50)
+    runs[1]["score"] = None
+    assert best_point(grid, points)["point"] == points[0].name
+    runs[0]["score"] = None
+    with pytest.raises(UserError, match="no run of the search"):
+        best_point(grid, points)
+
+
+def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from():
     from compact import Job, next_ready
 
     snli, rte, random = (
@@ -214,14 +233,12 @@ def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from(tmp_p
 def test_what_starts_from_a_work_takes_its_best_seed_when_all_are_through(tmp_path):
     from compact_task import result_path, source_model
 
-    with pytest.raises(UserError, match="no finished runs of snli"):
-        source_model(tmp_path, "snli")
-    for number, score in enumerate((0.5, 0.7, 0.6)):
-        (tmp_path / "snli" / f"seed-{number}").mkdir(parents=True)
+    for number, score in enumerate((0.5, 0.7, None)):
         with pytest.raises(UserError, match="no finished runs of snli"):
-            source_model(tmp_path, "snli")
-        result_path(tmp_path, "snli", f"seed-{number}").write_text(json.dumps({"score": score}))
-    assert source_model(tmp_path, "snli") == str(tmp_path / "snli" / "seed-1")
+            source_model(tmp_path, "snli", 3)
+        found = {"score": score, "model": f"snli/run-{number}"}
+        result_path(tmp_path, "snli", f"seed-{number}").write_text(json.dumps(found))
+    assert source_model(tmp_path, "snli", 3) == str(tmp_path / "snli" / "run-1")
 
 
 def test_a_task_is_on_the_board_when_its_last_part_is_through(tmp_path, monkeypatch):
@@ -252,7 +269,7 @@ def test_settings_that_are_given_come_last_and_are_noted():
 
 
 def test_the_search_is_the_one_that_was_asked_for():
-    from compact_task import FULL, WORKS, min_examples
+    from compact_task import FULL, WORKS
 
     from bertworks.tuning.axes import points_of
 
@@ -263,7 +280,7 @@ def test_the_search_is_the_one_that_was_asked_for():
         assert tried == set(itertools.product((3e-4, 1e-4, 5e-5, 3e-5), (16, 32), decays))
         assert len(points) == len(tried)
         assert {(one.train.epochs, one.task.average) for one in settings} == {(4, average)}
-    assert (FULL.seeds, FULL.examples, min_examples(FULL)) == (3, 10_000, 10_000)
-    assert min_examples(FULL.changed(["task.max_examples=500"])) == 500
-    assert min_examples(FULL.changed(["task.max_examples=0"])) == 10_000
+    assert (FULL.seeds, FULL.on_some()[-1]) == (3, "task.max_examples=10000")
+    assert FULL.changed(["task.max_examples=500"]).on_some()[-1] == "task.max_examples=500"
+    assert FULL.changed(["task.max_examples=0"]).on_some()[-1] == "task.max_examples=10000"
     assert FULL.with_seeds(1)[2:] == (1, ("seeds: 1",))
