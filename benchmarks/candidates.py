@@ -7,11 +7,13 @@ By --minutes each has the same time, its rate following the clock, so that what 
 --steps other work on the machine changes no result. A candidate is the recipe at length 128 with its settings on top.
 What a run reports of documents kept aside is of its own masks; beside that stand the figures with the paper's, the same
 for all. The tasks' scores are means over two seeds, on dev sets: small tasks at the better of two rates, large ones as
-`compact.py` has them, but for two epochs at one rate. Enough to choose among recipes, and no result to quote.
+`compact.py` has them, but for two epochs at one rate. Enough to choose among recipes, and no result to quote. What was
+killed goes on with the same command; what is there is not made again, so other settings want another --out.
 """
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -23,44 +25,64 @@ from typing import Any
 
 from compact_task import LARGE, WORKS
 
+from bertworks.errors import UserError
+from bertworks.files import atomic_write, safe_join
+
 TASKS = ("qnli", "sst2", "cola", "stsb", "mrpc", "rte")  # the longest first
 RATES = ("2e-4", "1e-4")  # at 3e-4 the original's Adam fails for some seeds
 FEW = ("train.epochs=4", "task.layer_decay=0.6")  # examples
 MANY = ("train.epochs=2", *LARGE)
 SEEDS = (0, 1)
+_WHOLE = ("steps", "minutes")  # why a run ends that is not to go on
 
 
 def said(line: str) -> None:
     print(line, flush=True)
 
 
-def pretrain(given: argparse.Namespace) -> None:
-    """Pre-train the candidates that are not there yet, one after the other."""
+def pretrain(given: argparse.Namespace) -> int:
+    """Pre-train the candidates that are not there yet, one after the other; returns how many failed."""
     if given.minutes:
         length = [f"train.max_minutes={given.minutes}", "optim.clock=true"]
     else:
         length = [f"train.max_steps={given.steps}", "optim.clock=false", "train.max_minutes=1000"]
     shared = [*length, "data.short_length=128", "data.max_length=128", "train.batch_size=1024", "train.eval_batches=16",
               "train.eval_every=1000000", "train.save_every=1000000"]  # fmt: skip
-    for spec in given.candidates:
-        name, _, overrides = spec.partition(":")
-        run = given.out / name.strip()
+    num_failed = 0
+    for name, overrides in map(named, given.candidates):
+        run = safe_join(given.out, name)
         if (run / "result.json").exists():
             continue
-        shutil.rmtree(run, ignore_errors=True)
         said(f"{name}: {overrides}")
         command = [sys.executable, "-m", "bertworks", "pretrain", given.recipe, "--data", str(given.shards), "--json",
-                   "--out", str(run), *shared, *given.set, *overrides.split()]  # fmt: skip
+                   "--out", str(run), "--resume", *shared, *given.set, *overrides.split()]  # fmt: skip
         started = time.monotonic()
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if ended.returncode:
-            said(f"{name}: failed ({ended.returncode})")
+        found = json.loads(ended.stdout) if not ended.returncode else {"reason": f"status {ended.returncode}"}
+        if found["reason"] not in _WHOLE:
+            said(f"{name}: failed ({found['reason']})")
+            num_failed += 1
             continue
-        found = json.loads(ended.stdout) | {"overrides": overrides.split(), "seconds": time.monotonic() - started}
+        found |= {"overrides": overrides.split(), "seconds": time.monotonic() - started}
         found |= as_in_the_paper(run, given.shards)
-        (run / "result.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        write_json(run / "result.json", found)
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
         said(f"{name}: {json.dumps(found)}")
+    return num_failed
+
+
+def named(spec: str) -> tuple[str, str]:
+    """Return the name and the settings of a candidate."""
+    name, _, overrides = spec.partition(":")
+    if not name.strip():
+        raise UserError(f"{spec!r} has no name; write NAME: SETTINGS")
+    return name.strip(), overrides.strip()
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as stream:
+        json.dump(content, stream, indent=1, allow_nan=False)
+        stream.write("\n")
 
 
 def as_in_the_paper(run: Path, shards: Path) -> dict[str, float]:
@@ -71,28 +93,39 @@ def as_in_the_paper(run: Path, shards: Path) -> dict[str, float]:
     return {f"holdout_paper_{name}": value for name, value in metrics.items() if name.endswith("_accuracy")}
 
 
-def score(given: argparse.Namespace) -> None:
-    """Fine-tune every candidate for every task, some at a time, and print the table."""
+def score(given: argparse.Namespace) -> int:
+    """Fine-tune every candidate for every task, some at a time, and print the table; returns how many failed."""
     runs = sorted(path.parent for path in given.out.glob("*/result.json"))
     waiting = [
         (run, task) for task in TASKS if task in given.tasks for run in runs if not score_path(run, task).exists()
     ]
-    running: list[subprocess.Popen[bytes]] = []
-    while waiting or running:
-        while waiting and len(running) < given.jobs:
-            run, task = waiting.pop(0)
-            running.append(start_child(given, run, task))
-        time.sleep(0.1)
-        running = [process for process in running if process.poll() is None]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    num_failed = 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < given.jobs:
+                run, task = waiting.pop(0)
+                running[f"{run.name}, {task}"] = start_child(given, run, task)
+            time.sleep(0.1)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                if status := running.pop(name).returncode:
+                    said(f"{name}: failed ({status}); see its log")
+                    num_failed += 1
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
     table = {run.name: row(run) for run in runs}
     if given.json:
-        given.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        write_json(given.json, table)
     for name, found in table.items():
         shown = " ".join(
             f"{task} {100 * found['scores'][task]['mean']:.1f}" for task in TASKS if task in found["scores"]
         )
         accuracies = " ".join(f"{key} {value:.4f}" for key, value in found.items() if key.startswith("holdout"))
         said(f"{name}: {accuracies} | {shown}")
+    return num_failed
 
 
 def start_child(given: argparse.Namespace, run: Path, task: str) -> subprocess.Popen[bytes]:
@@ -108,8 +141,8 @@ def score_path(run: Path, task: str) -> Path:
     return run / f"{task}.json"
 
 
-def child(given: argparse.Namespace) -> None:
-    """Fine-tune one candidate for one task at its rates with every seed."""
+def child(given: argparse.Namespace) -> int:
+    """Fine-tune one candidate for one task at its rates with every seed; returns a signal that ended it."""
     import bertworks as bw
 
     (task,) = given.tasks
@@ -120,13 +153,19 @@ def child(given: argparse.Namespace) -> None:
             folder = given.out / f"{task}-{rate}-{seed}"
             overrides = [f"optim.lr={rate}", f"train.seed={seed}", "train.save_every=1000000",
                          f"task.max_examples={given.examples}", *(MANY if is_large else FEW)]  # fmt: skip
-            outcome = bw.finetune(task, model=given.out / "model", data=given.data, out=folder, overrides=overrides)
-            scores.setdefault(rate, []).append(outcome.metrics[outcome.metric])
-            shutil.rmtree(folder)
+            outcome = bw.finetune(
+                task, model=given.out / "model", data=given.data, out=folder, overrides=overrides, resume=True
+            )
+            if outcome.signal:
+                return outcome.signal
+            # Who says the same of all has no correlation: no better than chance.
+            scores.setdefault(rate, []).append(0.0 if math.isnan(outcome.score) else outcome.score)
             said(f"{task} {rate} {seed}: {scores[rate][-1]:.4f}")
     best = max(scores, key=lambda rate: statistics.mean(scores[rate]))
-    found = {"mean": statistics.mean(scores[best]), "rate": best, "scores": scores}
-    score_path(given.out, task).write_text(json.dumps(found), encoding="utf-8")
+    write_json(score_path(given.out, task), {"mean": statistics.mean(scores[best]), "rate": best, "scores": scores})
+    for folder in given.out.glob(f"{task}-*-[0-9]"):
+        shutil.rmtree(folder)
+    return 0
 
 
 def row(run: Path) -> dict[str, Any]:
@@ -153,9 +192,20 @@ def options() -> argparse.Namespace:
     parser.add_argument("--examples", type=int, default=0, help="of a train set at most; 0: all")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.jobs < 1:
+        parser.error("--jobs must be 1 or more")
+    return given
+
+
+def main() -> int:
+    given = options()
+    try:
+        return 1 if {"pretrain": pretrain, "score": score, "child": child}[given.what](given) else 0
+    except UserError as error:
+        print(f"candidates.py: {error}", file=sys.stderr, flush=True)
+        return 2
 
 
 if __name__ == "__main__":
-    given = options()
-    {"pretrain": pretrain, "score": score, "child": child}[given.what](given)
+    sys.exit(main())

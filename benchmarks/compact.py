@@ -12,6 +12,7 @@ there.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import shlex
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +33,8 @@ from compact_task import (
     QUICK,
     SEARCH,
     WORKS,
-    Place,
     Search,
+    place_of,
     result_path,
     run_search,
     run_seed,
@@ -40,10 +43,12 @@ from compact_task import (
 )
 
 from bertworks.errors import UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, check_can_write
+from bertworks.train.run_folder import hold_run
 
 _STOPPED = 75  # a child's status when a signal ended its runs
 _POLL_S = 0.2
+_PARENT = "COMPACT_PARENT"  # its process, which may be gone before a child can ask for it
 
 
 class Job(NamedTuple):
@@ -83,6 +88,7 @@ class Board:
         self.name: str = given.name or SIZE_NAMES.get(sizes, sizes)
         if given.quick:
             self.name += "-quick"
+        check_can_write(self.path)
         there = read_models(self.path)
         if self.name in there:
             check_same_model(there[self.name], self.name, self.about)
@@ -102,8 +108,9 @@ class Board:
             return None
         searched, *seeds = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
         result = summary(job.name, search, searched, seeds) | {key: searched[key] for key in ("command", "machine")}
-        models = merged(read_models(self.path), self.name, self.about, job.init, {job.name: result})
-        write_json(self.path, {"models": models})
+        with waited_for(self.path):
+            models = merged(read_models(self.path), self.name, self.about, job.init, {job.name: result})
+            write_json(self.path, {"models": models})
         return result
 
 
@@ -148,6 +155,14 @@ def write_json(path: Path, content: Any) -> None:
         stream.write("\n")
 
 
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Hold a file against other commands that add to it."""
+    with open(path.with_name(f".{path.name}.lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def said(line: str) -> None:
     print(line, flush=True)
 
@@ -161,11 +176,13 @@ def end_with(parent: int) -> None:
 
 def run_child(given: argparse.Namespace) -> int:
     """Make the runs of one part in this process and leave its result beside them."""
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    parent = int(os.environ.get(_PARENT, os.getppid()))
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     job = Job(*given.child.split("/"))
     folder = given.out / job.init
     folder.mkdir(parents=True, exist_ok=True)
-    search, place = search_of(job.name, given), Place(job.name, given.model, given.data, folder, job.init)
+    search = search_of(job.name, given)
+    place = place_of(job.name, given.model, given.data, folder, job.init, search.seeds)
     if job.part == SEARCH:
         found = run_search(place, search)
     else:
@@ -185,7 +202,8 @@ def start_child(job: Job, given: argparse.Namespace) -> Child:
     command = [sys.executable, "-u", __file__, *sys.argv[1:], "--child", str(job)]
     with open(log_path, "ab") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            command, stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", _PARENT: str(os.getpid())},
             process_group=0,  # a second signal ends a run without saving it, so only this process sends them one
         )  # fmt: skip
     return Child(job, process, time.monotonic())
@@ -193,15 +211,18 @@ def start_child(job: Job, given: argparse.Namespace) -> Child:
 
 def measure_all(given: argparse.Namespace) -> int:
     """Run the tasks, some at a time, until all have ended or the time is up; returns how many have no result."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    board = Board(given)
+    with hold_run(given.out):
+        return measure(Board(given), given)
+
+
+def measure(board: Board, given: argparse.Namespace) -> int:
     tasks = [(init, name) for init in given.init for name in WORKS if name in given.tasks]
     tasks = [task for task in tasks if given.again or not board.has(*task)]
     waiting = [Job(*task, part) for task in tasks for part in parts_of(search_of(task[1], given))]
-    for job in waiting:  # its runs are gone on with, but settings may be others now
+    for job in waiting:  # what they say is worked out anew from the runs, which are gone on with
         board.path_of(job).unlink(missing_ok=True)
     said(f"{board.name}: {', '.join(map('/'.join, tasks)) or 'nothing to do'}; results in {board.path}")
-    ends = time.monotonic() + 60 * given.minutes if given.minutes else float("inf")
+    ends = time.monotonic() + 60 * given.minutes if given.minutes is not None else float("inf")
     running: list[Child] = []
     num_missed, signals = 0, noted_signals()
     try:
@@ -277,6 +298,8 @@ def options() -> argparse.Namespace:
         parser.error("give MODEL, --data and --out to measure, or --table and --json for a table")
     if given.model and given.json and len(given.json) > 1:
         parser.error("one --json to measure into")
+    if given.jobs < 1 or (given.seeds is not None and given.seeds < 1):
+        parser.error("--jobs and --seeds must be 1 or more")
     return given
 
 
@@ -285,6 +308,8 @@ def main() -> int:
     try:
         if given.child:
             return run_child(given)
+        if given.table:
+            check_can_write(given.table)
         num_missed = measure_all(given) if given.model else 0
         if given.table:
             paths = given.json or [given.out / "results.json"]

@@ -11,8 +11,14 @@ settings=("${@:6}") python=${PYTHON:-python3} here=$(dirname "$0")
 mkdir -p "$out"
 "$python" -m bertworks pretrain "${RECIPE:-small-20min}" --data "$data" --out "$out/small" --resume train.max_minutes="$minutes" \
     train.eval_batches=16
-[ -d "$out/small-bf16" ] || "$python" -m bertworks convert "$out/small" "$out/small-bf16" --dtype bfloat16
-if command -v nvidia-cuda-mps-control > /dev/null; then nvidia-cuda-mps-control -d || true; fi
+if [ "$out/small/model/model.safetensors" -nt "$out/small-bf16/model.safetensors" ]; then
+    rm -rf "$out/small-bf16"
+    "$python" -m bertworks convert "$out/small" "$out/small-bf16" --dtype bfloat16
+fi
+if command -v nvidia-cuda-mps-control > /dev/null && nvidia-cuda-mps-control -d; then
+    trap 'echo quit | nvidia-cuda-mps-control' EXIT
+fi
+trap 'kill $(jobs -p) 2> /dev/null; wait; exit 143' TERM INT
 
 measure() { # NAME MODEL
     "$python" "$here/compact.py" "$2" --name "$1" --data "$tasks" --out "$out/$1-tasks" --json "$out/$1.json" --jobs 8 \

@@ -148,7 +148,7 @@ def measured(result: Mapping[str, Any], metrics: Iterable[str]) -> str:
         return "not defined"
     low, high = (_percent(result, result[side]) for side in ("min", "max"))
     text = f"{_percent(result, result['median'])} ({low} to {high})"
-    return " / ".join([text, *(_percent(result, result["medians"][name]) for name in others)])
+    return " / ".join([text, *(_percent(result, result["medians"].get(name)) for name in others)])
 
 
 def reached(result: Mapping[str, Any], bar: float) -> str:

@@ -12,6 +12,7 @@ The search and each seed are grids of their own, in folders of their own: so eac
 import json
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,9 +111,14 @@ class Search(NamedTuple):
 
     def on_some(self) -> tuple[str, ...]:
         """Return the settings with which points are compared: those of its own may want fewer examples still."""
-        given = [int(text.partition("=")[2]) for text in self.overrides if text.startswith("task.max_examples=")]
-        most = min([self.examples, *filter(None, given[-1:])])  # 0: all of them
-        return *self.overrides, f"task.max_examples={most}"
+        return *self.overrides, f"task.max_examples={min(self.examples, self.most_examples())}"
+
+    def most_examples(self) -> int:
+        """Return how many examples any run may see."""
+        given = [text.partition("=")[2] for text in self.overrides if text.startswith("task.max_examples=")]
+        if not all(map(str.isdecimal, given)):
+            raise UserError(f"task.max_examples={given[-1]}: give one number, it is no axis here")
+        return int(given[-1] if given else 0) or sys.maxsize  # 0: all of them
 
 
 LARGE = ("task.layer_decay=1", "task.average=0.25")
@@ -141,10 +147,10 @@ class Place(NamedTuple):
 
     Attributes:
         name: of the work.
-        model: the pre-trained one.
+        model: the one to start from.
         data: the folder with the tasks' own files.
         folder: of all works with the same start.
-        init: whether the model's weights are taken.
+        init: model, or random where its weights are not taken.
     """
 
     name: str
@@ -153,12 +159,11 @@ class Place(NamedTuple):
     folder: Path
     init: str
 
-    def grid(self, runs: str, overrides: Sequence[str], num_seeds: int) -> dict[str, Any] | None:
-        """Make runs in folder/name/runs, or go on with them; None where a signal ended them."""
+    def grid(self, runs: str, overrides: Sequence[str]) -> dict[str, Any] | None:
+        """Make runs, or go on with them; None where a signal ended them."""
         work = WORKS[self.name]
         outcome = bw.finetune_grid(
-            **_files(work, self.data), out=self.folder / self.name / runs, overrides=overrides,
-            model=source_model(self.folder, work.source, num_seeds) if work.source else self.model,
+            **_files(work, self.data), out=self.folder / self.path_of(runs), overrides=overrides, model=self.model,
             init="model" if work.source else self.init, resume=True, note=lambda text: print(text, flush=True),
         )  # fmt: skip
         if outcome.signal:
@@ -168,6 +173,17 @@ class Place(NamedTuple):
             raise UserError(f"{self.name}, {runs}: all runs failed, the last with: {error}")
         return outcome.results
 
+    def path_of(self, runs: str) -> str:
+        """Return where runs lie below the folder: those from another work's model apart for each such model."""
+        start = f"from-{Path(self.model).name}/" if WORKS[self.name].source else ""
+        return f"{self.name}/{start}{runs}"
+
+
+def place_of(name: str, model: str, data: Path, folder: Path, init: str, num_seeds: int) -> Place:
+    """Return the place of a work, which may start from the best model that another work has left."""
+    source = WORKS[name].source
+    return Place(name, source_model(folder, source, num_seeds) if source else model, data, folder, init)
+
 
 SEARCH = "search"
 
@@ -175,7 +191,7 @@ SEARCH = "search"
 def run_search(place: Place, search: Search) -> dict[str, Any] | None:
     """Run every point with one seed on some of the examples; None where a signal ended it."""
     overrides = search.on_some()
-    grid = place.grid(SEARCH, overrides, search.seeds)
+    grid = place.grid(SEARCH, overrides)
     return (
         None
         if grid is None
@@ -186,7 +202,8 @@ def run_search(place: Place, search: Search) -> dict[str, Any] | None:
 def best_point(grid: Mapping[str, Any], points: Sequence[Point]) -> dict[str, Any]:
     """Return the best of the points that are asked for: a grid that is gone on with may have others besides."""
     names = {point.name for point in points}
-    runs = [run for run in grid["runs"].values() if run["point"] in names and run["score"] is not None]
+    asked_for = [run for run in grid["runs"].values() if run["point"] in names]
+    runs = [run for run in asked_for if run["score"] is not None]
     if not runs:
         raise UserError("no run of the search has a score")
     best = max(runs, key=lambda run: run["score"])
@@ -194,9 +211,9 @@ def best_point(grid: Mapping[str, Any], points: Sequence[Point]) -> dict[str, An
         "point": best["point"],
         "values": best["values"],
         "scores": {run["point"]: run["score"] for run in runs},
-        "minutes": grid["minutes"],
+        "minutes": round(sum(run["minutes"] for run in asked_for), 4),
         "examples": min(grid["examples"], points[0].settings.task.max_examples),
-        "failed": grid["failed"],
+        "failed": sum(bool(run["error"]) for run in asked_for),
     }
 
 
@@ -208,14 +225,14 @@ def run_seed(place: Place, search: Search, seed: int) -> dict[str, Any] | None:
     searched = json.loads(path.read_text(encoding="utf-8"))
     runs = f"{searched['point']}-{seed_part(seed)}"  # another point is another folder, and another model
     settings = (*search.overrides, *chosen(search.overrides, searched["values"]), f"train.seed={seed}")
-    grid = place.grid(runs, settings, search.seeds)
+    grid = place.grid(runs, settings)
     if grid is None:
         return None
     (run,) = grid["runs"].values()
     found = {name: run[name] for name in ("score", "metrics", "minutes", "seed")} | {"metric": grid["metric"]}
     return found | {
-        "model": f"{place.name}/{runs}", "examples": grid["examples"], "notes": list(grid["notes"]),
-        "test": _test(WORKS[place.name], place.data, place.folder / place.name / runs),
+        "model": place.path_of(runs), "examples": min(grid["examples"], search.most_examples()),
+        "notes": list(grid["notes"]), "test": _test(WORKS[place.name], place.data, place.folder / place.path_of(runs)),
     }  # fmt: skip
 
 

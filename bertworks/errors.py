@@ -18,6 +18,10 @@ class CorruptFile(UserError):  # noqa: N818 -- it names the state of the file, a
     """A file is not what its name or its manifest says: truncated, altered, or of another kind."""
 
 
+class CannotGoOn(UserError):  # noqa: N818 -- as above
+    """A folder is as good as before, but this start can do nothing in it: another's, of other settings, no room."""
+
+
 class ConfigError(UserError):
     """One or more settings are wrong; all of them are named at once."""
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CannotGoOn, CorruptFile, UserError
 
 MANIFEST_NAME = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
@@ -202,7 +202,7 @@ def _locked(path: Path) -> int:
             holder = _holder(descriptor)
             os.close(descriptor)
             if not _is_dead(holder) or time.monotonic() > deadline:
-                raise UserError(
+                raise CannotGoOn(
                     f"{path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
                     "wait until it ends, or choose another folder"
                 ) from None

@@ -3,10 +3,14 @@
 import argparse
 import itertools
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from small_glue import write_rte
+from small_models import write_small_model
+from toy_tasks import SIZES
 
 from bertworks.errors import UserError
 from bertworks.tasks.registry import TASKS
@@ -203,13 +207,18 @@ def test_the_best_point_is_one_that_is_asked_for():
 
     points = points_of(TASKS["rte"], QUICK.on_some(), is_grid=True)
     scores = {points[0].name: 0.6, points[1].name: 0.7, "of an earlier start": 0.9}
-    runs = [{"point": name, "score": score, "values": {"of": name}} for name, score in scores.items()]
-    grid = {"runs": dict(enumerate(runs)), "minutes": 1.0, "examples": 2_490, "failed": 0}
+    runs = [
+        {"point": name, "score": score, "values": {"of": name}, "minutes": 2.0, "error": ""}
+        for name, score in scores.items()
+    ]
+    grid = {"runs": dict(enumerate(runs)), "examples": 2_490}
     found = best_point(grid, points)
+    assert (found["minutes"], found["failed"]) == (4.0, 0)
     assert (found["point"], found["values"]) == (points[1].name, {"of": points[1].name})
     assert (found["scores"], found["examples"]) == ({points[0].name: 0.6, points[1].name: 0.7}, 50)
-    runs[1]["score"] = None
-    assert best_point(grid, points)["point"] == points[0].name
+    runs[1] |= {"score": None, "error": "not finite"}
+    found = best_point(grid, points)
+    assert (found["point"], found["failed"]) == (points[0].name, 1)
     runs[0]["score"] = None
     with pytest.raises(UserError, match="no run of the search"):
         best_point(grid, points)
@@ -239,6 +248,90 @@ def test_what_starts_from_a_work_takes_its_best_seed_when_all_are_through(tmp_pa
         found = {"score": score, "model": f"snli/run-{number}"}
         result_path(tmp_path, "snli", f"seed-{number}").write_text(json.dumps(found))
     assert source_model(tmp_path, "snli", 3) == str(tmp_path / "snli" / "run-1")
+
+
+def test_runs_from_another_works_model_lie_apart_for_each_such_model(tmp_path):
+    from compact_task import place_of, result_path
+
+    places = []
+    for model in ("snli/quick-seed-0", "snli/real-seed-0"):
+        result_path(tmp_path, "snli", "seed-0").write_text(json.dumps({"score": 0.5, "model": model}))
+        places.append(place_of("rte-from-snli", "mini", tmp_path, tmp_path, "model", 1))
+    assert [place.model for place in places] == [
+        str(tmp_path / name) for name in ("snli/quick-seed-0", "snli/real-seed-0")
+    ]
+    assert places[0].path_of("search") != places[1].path_of("search")
+    assert place_of("rte", "mini", tmp_path, tmp_path, "model", 1).path_of("search") == "rte/search"
+
+
+def test_how_many_examples_a_run_may_see_is_one_number():
+    from compact_task import FULL
+
+    assert FULL.on_some()[-1] == "task.max_examples=10000"
+    assert FULL.changed(["task.max_examples=0"]).on_some()[-1] == "task.max_examples=10000"
+    assert FULL.changed(["task.max_examples=64"]).most_examples() == 64
+    with pytest.raises(UserError, match="give one number"):
+        FULL.changed(["task.max_examples=10,20"]).on_some()
+
+
+def test_a_metric_that_one_seed_does_not_have_is_not_in_the_table():
+    from compact_table import measured
+
+    result = _result("stsb", "spearman", [0.5])
+    assert measured(result, ["spearman", "pearson"]) == "50.0 (50.0 to 50.0) / –"
+
+
+@pytest.fixture
+def compact(tmp_path):
+    """Starts the command on a task of a few lines, with a model of nothing."""
+    write_rte(tmp_path / "data")
+    model = write_small_model(tmp_path / "model", **SIZES)
+
+    def start(*options):
+        command = (_BENCHMARKS / "compact.py", model, "--data", tmp_path / "data", "--out", tmp_path / "out", "--quick",
+                   "--tasks", "rte", "--set", "task.max_length=16", *options)  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    return start
+
+
+def test_a_command_that_was_asked_to_end_goes_on_to_the_whole_result(tmp_path, compact):
+    first = compact("--jobs", "2")
+    while "search" not in (line := first.stdout.readline()):
+        assert line, "it has ended"
+    second = compact()
+    assert "is in use by process" in second.communicate(timeout=100)[0]
+    assert second.returncode == 2
+    first.terminate()
+    assert "stopped" in first.communicate(timeout=100)[0]
+    assert first.returncode == 1
+    assert not (tmp_path / "out/results.json").exists()
+    third = compact("--jobs", "2")
+    said = third.communicate(timeout=100)[0]
+    assert third.returncode == 0, said
+    found = json.loads((tmp_path / "out/results.json").read_text())["models"]["1x32-quick"]["results"]["model"]["rte"]
+    assert (set(found["seeds"]), found["examples"], found["search"]["examples"]) == ({"0", "1"}, 32, 32)
+    assert len(found["search"]["scores"]) == 2
+    fourth = compact()
+    assert "nothing to do" in fourth.communicate(timeout=100)[0]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tmp_path, compact):
+    process = compact("--json", tmp_path / "nowhere/results.json")
+    assert "compact.py: cannot write" in process.communicate(timeout=100)[0]
+    assert process.returncode == 2
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(("spec", "said"), [(": optim.lr=1", "has no name"), ("../runs:", "not a usable name")])
+def test_a_candidate_has_a_name_that_is_a_folder_of_its_own(tmp_path, spec, said):
+    (tmp_path / "kept").write_text("")
+    command = [_BENCHMARKS / "candidates.py", "pretrain", spec, "--shards", tmp_path, "--out", tmp_path / "runs"]
+    ended = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
+    assert (ended.returncode, said in ended.stderr) == (2, True)
+    assert (tmp_path / "kept").exists()
 
 
 def test_a_task_is_on_the_board_when_its_last_part_is_through(tmp_path, monkeypatch):

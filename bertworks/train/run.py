@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import atomic_write
 from bertworks.plan.gpus import named_by_driver, peak_flops
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
@@ -26,7 +26,7 @@ from bertworks.train.record import Record
 from bertworks.train.replay import Replayed
 from bertworks.train.rng import be_deterministic, restore_rng, to_hex
 from bertworks.train.run_facts import RECIPE_FILE
-from bertworks.train.run_folder import ModelWriter, publish_model
+from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, publish_model
 from bertworks.train.settings import OptimSettings, TrainSettings
 from bertworks.train.status import About
 from bertworks.train.subject import Subject
@@ -152,7 +152,7 @@ class Engine:
         self._by_clock = optim.clock or train.max_minutes is not None
         self.metrics: dict[str, float] = {}
         self.record: Record | None = None
-        self._refusal: UserError | None = None  # of the disk since the last checkpoint, if a run goes on
+        self._refused: dict[str, UserError] = {}  # what the disk refused last time, if a run goes on
         if train.deterministic:
             be_deterministic()
         torch.manual_seed(train.seed + ranks.rank)
@@ -178,8 +178,8 @@ class Engine:
             if self.record:
                 with self.refusable():
                     self.record.close()
-        if self._refusal:
-            raise UserError(f"ended after step {stop.place.step}, but not all of it is saved: {self._refusal}")
+        for refusal in self._refused.values():
+            raise UserError(f"ended after step {stop.place.step}, but not all of it is saved: {refusal}")
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
 
     def _begin(self, place: Place, duties: Duties, *, is_new: bool) -> Record:
@@ -255,21 +255,22 @@ class Engine:
         states = self.ranks.gathered(torch.get_rng_state())
         optimizer = self.placed.collected(self.optimizer.state_dict())
         if self.record:
-            self._refusal = None
-            with self.refusable():
+            with self.refusable(CHECKPOINTS):
                 self._save_checkpoint(place, window, duties, states, optimizer)
         self.ranks.wait()
 
     @contextmanager
-    def refusable(self) -> Iterator[None]:
-        """Stop where the disk refuses something, or warn and go on if that is asked for."""
+    def refusable(self, what: str = "logs") -> Iterator[None]:
+        """Stop where the disk refuses something, or warn and go on if that is asked for, until it takes it."""
         try:
             yield
         except UserError as error:
             if self.settings.on_save_error == "stop":
                 raise
             _log.warning("%s; the run goes on", error)
-            self._refusal = error
+            self._refused[what] = error
+        else:
+            self._refused.pop(what, None)
 
     def _save_checkpoint(
         self, place: Place, window: Window, duties: Duties, states: list[Tensor], optimizer: Mapping[str, Tensor]
@@ -291,7 +292,7 @@ class Engine:
 
     def _restore(self, checkpoint: Checkpoint, duties: Duties) -> tuple[Place, Window]:
         if checkpoint.state.get("settings") != duties.digest:
-            raise UserError(
+            raise CannotGoOn(
                 f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
                 "them), or choose another --out"
             )

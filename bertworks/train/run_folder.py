@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import atomic_folder, exclusive, remove_leftovers, set_aside, sync_folder
 
 CHECKPOINTS, MODEL = "checkpoints", "model"
@@ -77,7 +77,7 @@ def check_room(run: Path, target: Path, needed: int) -> None:
     except OSError as error:
         raise UserError(f"cannot save {target}: the run folder {run}: {error.strerror}") from error
     if free < _ROOM_FACTOR * needed:
-        raise UserError(
+        raise CannotGoOn(
             f"cannot save {target}: it needs {needed:,} bytes, {_ROOM_FACTOR * needed:,} should be free, and {free:,} "
             "are; free some or choose another disk"
         )
@@ -92,7 +92,7 @@ def refusals_with_room(target: Path, needed: int) -> Iterator[None]:
         refusal = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(refusal, OSError):
             raise
-        raise UserError(
+        raise CannotGoOn(
             f"cannot save {target}: {refusal.strerror} (it needs {needed:,} bytes, {_free_at(target)} are free)"
         ) from error
 

@@ -142,7 +142,7 @@ def finetune_grid(
     weights = [item for source in sources for item in sorted(checksums(find_encoder(find_model(source))).items())]
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
-    examples = {split: examples_of(dataset, split, note) for split in (TRAIN, DEV)}
+    dataset, examples = _read(dataset, note)
     about = _about(dataset, examples, {"model": _digest(weights), "init": init})
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0
     start = partial(
@@ -156,6 +156,18 @@ def finetune_grid(
         else:
             signal = runs.run_all(points, plan.restarts)
         return GridOutcome(runs.write(), signal)
+
+
+def _read(dataset: Dataset, note: Callable[[str], None]) -> tuple[Dataset, dict[str, list[Example]]]:
+    """Return the examples of all splits, and the dataset with what was said of them among its notes."""
+    notes: list[str] = []
+
+    def noted(text: str) -> None:
+        notes.append(text)
+        note(text)
+
+    examples = {split: examples_of(dataset, split, noted) for split in (TRAIN, DEV)}
+    return replace(dataset, notes=(*dataset.notes, *notes)), examples
 
 
 def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:

@@ -17,6 +17,7 @@ from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 
 GRID_FILE = "grid.json"
+_SAME = ("task", "metric", "examples", "data", "model", "init")  # in all runs of a grid; the rest is for people
 
 
 class Result(NamedTuple):
@@ -71,8 +72,8 @@ class Record:
 
     def _read(self) -> None:
         content = read_json(self.path)
-        for name, value in self.about.items():
-            if content.get(name) != value:
+        for name in _SAME:
+            if content.get(name) != self.about[name]:
                 raise UserError(
                     f"{self.path.parent} has runs of another {name}; give the same to go on, or choose another --out"
                 )

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
-from bertworks.train.log import TIMING_FILE, read_log
+from bertworks.train.log import read_log
 from bertworks.train.run_folder import CHECKPOINTS, MODEL, ModelWriter, publish_model
 from bertworks.train.view import View, training_view
 from bertworks.tuning.axes import Point
+from bertworks.tuning.cost import STARTS_FILE, device_minutes
 from bertworks.tuning.frozen import FEATURES
 from bertworks.tuning.grid_progress import GridProgress, titled
 from bertworks.tuning.grid_record import Record, Result
@@ -64,7 +65,8 @@ class Trial(NamedTuple):
         task, train = self.point.settings.task, self.point.settings.train
         update: dict[str, Any] = {"train": train.model_copy(update={"seed": self.seed})}
         if self.max_examples:
-            update["task"] = task.model_copy(update={"max_examples": self.max_examples})
+            most = min(self.max_examples, task.max_examples or self.max_examples)
+            update["task"] = task.model_copy(update={"max_examples": most})
         return self.point.settings.model_copy(update=update)
 
     def changed(self) -> dict[str, Any]:
@@ -105,6 +107,7 @@ class GridRuns:
     def run_all(self, points: Sequence[Point], restarts: int) -> int:
         """Run every point with every seed, all points with the first one first; returns a signal that ended it."""
         trials = [Trial(point, point.settings.train.seed + number) for number in range(restarts) for point in points]
+        self.record.chosen = None  # of a search before
         return self._go_through(trials, GridProgress(len(trials), self._work(trials), self._note))
 
     def run_best(self, points: Sequence[Point], restarts: int, search_examples: int) -> int:
@@ -153,21 +156,19 @@ class GridRuns:
         return safe_join(self.out, trial.folder)
 
     def _run(self, trial: Trial, title: str) -> tuple[Result, int]:
-        """Make a run, or go on with it; what a person can cause ends this run alone."""
-        folder, settings = self._folder(trial), trial.settings
-        by_clock = settings.optim.clock or settings.train.max_minutes is not None
-        minutes_before = 0.0 if by_clock else _minutes_told(folder)
+        """Make a run, or go on with it; what its settings bring about ends this run alone."""
+        folder = self._folder(trial)
         try:
             with self._views() as view:
-                ended = self._start(settings, run=folder, view=titled(view, title), note=self._note)
+                ended = self._start(trial.settings, run=folder, view=titled(view, title), note=self._note)
+        except CannotGoOn:  # no run could
+            raise
         except (UserError, torch.OutOfMemoryError) as error:
-            result = trial.result(minutes=_minutes_told(folder), error=str(error))
-            return result, 0
+            return trial.result(minutes=device_minutes(read_log(folder / STARTS_FILE)), error=str(error)), 0
         finally:
             _free_memory()
         score = ended.metrics.get(ended.metric)
-        minutes = minutes_before + ended.minutes
-        return trial.result(score=score, step=ended.step, metrics=ended.metrics, minutes=minutes), ended.signal
+        return trial.result(score=score, step=ended.step, metrics=ended.metrics, minutes=ended.minutes), ended.signal
 
     def _keep(self, trial: Trial, result: Result) -> None:
         """Publish a run's model if it is the best, write its result down and remove what is not needed any more."""
@@ -185,13 +186,6 @@ class GridRuns:
         with atomic_write(self.out / TABLE_FILE) as stream:
             stream.write(grid_markdown(content))
         return content
-
-
-def _minutes_told(run: Path) -> float:
-    """Return the minutes of training that a run's log tells of; its clock begins anew with every start."""
-    seconds = [float(line["seconds"]) for line in read_log(run / TIMING_FILE)]
-    last_of_starts = [now for now, following in zip(seconds, [*seconds[1:], 0.0], strict=False) if following < now]
-    return sum(last_of_starts) / 60
 
 
 def _copier(model: Path) -> ModelWriter:

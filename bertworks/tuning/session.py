@@ -28,7 +28,7 @@ from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Place, Stop
 from bertworks.train.run import Duties, Engine, Memory
-from bertworks.train.run_folder import ModelWriter
+from bertworks.train.run_folder import MODEL, ModelWriter
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View
 from bertworks.tuning.cost import Clock, state_cost
@@ -127,6 +127,7 @@ class Session:
             self.items, self.settings.train, laying, ranks, partial(counts_of, start), alike=start.features is not None
         )
         self.best: Best | None = None
+        self._published: Best | None = None  # the same, unless the disk refused it
         self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
@@ -222,11 +223,12 @@ class Session:
         metrics = {f"dev_{name}": value for name, value in defined.items()}
         if self._is_better(defined):
             self.best = Best(place.step, defined)
-            with self.engine.refusable():
+            with self.engine.refusable(MODEL):
                 self.engine.publish(self._writer(place, metrics, self.clock.cost()))
                 if self.engine.ranks.is_first:
                     task = replace(self.task, threshold=defined.get("threshold"))
                     write_dev(self.engine.folder, task, place.step, defined, self.dev, found)
+                self._published = self.best
         elif self.best:
             self.best = self.best._replace(num_since=self.best.num_since + 1)
         self._note_time(place)
@@ -257,10 +259,12 @@ class Session:
         state: dict[str, Any] = {"idle": float(optimizer.idle)}
         if self.settings.task.average:
             state["idle_mean"] = float(optimizer.idle_mean)
-        return state | ({"best": self.best._asdict()} if self.best else {})
+        if self.best and self._published:  # a start behind this one knows only what is on the disk
+            state["best"] = self._published._replace(num_since=self.best.num_since)._asdict()
+        return state
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        self.best = Best(**state["best"]) if "best" in state else None
+        self.best = self._published = Best(**state["best"]) if "best" in state else None
         self.engine.optimizer.idle.fill_(state["idle"])
         self.engine.optimizer.idle_mean.fill_(state.get("idle_mean", 1.0))
         if self.table:

@@ -65,6 +65,13 @@ class FinetuneSettings(Settings):
     optim: OptimSettings = OptimSettings()
     train: FinetuneTrainSettings = FinetuneTrainSettings()
 
+    @field_validator("optim")
+    @classmethod
+    def _goes_by_epochs(cls, optim: OptimSettings) -> OptimSettings:
+        if optim.clock:
+            raise ValueError("clock is for pre-training; here the rate goes by train.epochs")
+        return optim
+
 
 def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
     """Return the paper's settings for a task, with `section.key=value` over them."""

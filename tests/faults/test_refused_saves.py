@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 import tiny_runs
+from small_models import write_small_model
 from small_run import leftovers_in, steps_in
 from tiny_runs import files_of, lines_of
+from toy_tasks import SIZES, write_task
 from whole_runs import command, forked, wait_for
 
 from bertworks.config import to_toml
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
 from bertworks.train.log import StepLog
 from bertworks.train.pretrain import Session, pretrain
-from bertworks.train.run_folder import ModelWriter
+from bertworks.train.run_folder import ModelWriter, publish_model
+from bertworks.tuning.finetune import finetune
 
 NOBODY = 65534
 Usage = namedtuple("Usage", "total used free")
@@ -227,3 +230,26 @@ def test_permission_that_is_lost_in_the_middle_of_a_run(data, on_save_error):
         assert latest_checkpoint(run).step == 14
         assert (run / "model").exists() == (on_save_error == "continue")
         assert all(json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+
+
+def test_a_best_model_that_the_disk_refused_is_told_and_is_not_taken_for_the_one_on_the_disk(tmp_path, monkeypatch):
+    """F4: in fine-tuning, where the model of a run is that of an evaluation, which may have ended long ago."""
+    train, dev = write_task(tmp_path, "classify", num_train=64)
+    model, real, steps = write_small_model(tmp_path / "model", **SIZES), publish_model, []
+
+    def publish(run, writer):
+        steps.append(len(steps))
+        if len(steps) > 1:
+            raise CannotGoOn(f"cannot save {run / 'model'}: no room")
+        real(run, writer)
+
+    monkeypatch.setattr("bertworks.train.run.publish_model", publish)
+    settings = ("task.max_length=16", "train.batch_size=16", "train.epochs=5", "optim.lr=3e-3", "train.save_every=4")
+    given = {"model": model, "train": train, "dev": dev, "out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(UserError, match=r"ended after step 20, but not all of it is saved: cannot save .*model"):
+        finetune("classify", overrides=[*settings, "train.on_save_error=continue"], **given)
+    assert len(steps) > 1
+    published = json.loads((tmp_path / "run/model/bertworks.json").read_text())
+    best = latest_checkpoint(tmp_path / "run").state["memory"]["best"]
+    assert best["step"] == published["provenance"]["steps"] == 4
+    assert best["metrics"]["accuracy"] == published["metrics"]["dev_accuracy"]

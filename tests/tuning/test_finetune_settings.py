@@ -56,6 +56,11 @@ def test_dropout_is_the_models_own_unless_said_otherwise(tmp_path, overrides, dr
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (dropout, dropout)
 
 
+def test_a_rate_that_goes_by_the_clock_is_for_pretraining():
+    with pytest.raises(UserError, match="optim: clock is for pre-training"):
+        settings_for(find_task("sst2"), ["optim.clock=true", "train.max_minutes=5"])
+
+
 def test_all_problems_of_overrides_are_told_at_once():
     with pytest.raises(UserError, match=r"(?s)train\.epoch: .*did you mean.*task\.freeze: -1 is too small"):
         settings_for(find_task("sst2"), ["task.freeze=-1", "train.epoch=2"])

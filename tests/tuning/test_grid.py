@@ -13,6 +13,7 @@ from tiny_runs import files_of, kill_until_through
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
+from bertworks.errors import CannotGoOn
 from bertworks.nn.bert import Bert
 from bertworks.train import run as engine
 from bertworks.tuning import grid_runs
@@ -89,6 +90,34 @@ def test_a_grid_that_is_killed_at_any_instant_goes_on_to_the_same_results(finish
     assert told(json.loads((out / "grid.json").read_text())) == told(finished[1].results)
     assert files_of(out / "model") == files_of(finished[0] / "model")
     assert not list(out.rglob("checkpoints"))
+
+
+def test_other_settings_end_a_grid_and_leave_the_run_under_way_as_it_was(task, tmp_path):
+    out, point = tmp_path / "grid", "batch_size16-lr0.003-epochs2/seed-0"
+    files = {name: task[name] for name in ("model", "train", "dev", "device")}
+    begun = [*FEW[:3], "optim.lr=3e-3", "train.save_every=3", "train.max_steps=4"]
+    finetune("classify", out=out / point, overrides=begun, **files)
+    for name in ("starts.jsonl", "timing.jsonl"):  # as if it had taken ten minutes
+        lines = [json.loads(line) | {"seconds": 600.0} for line in (out / point / name).read_text().splitlines()]
+        (out / point / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = files_of(out / point)
+    with pytest.raises(CannotGoOn, match="was trained with other settings or data"):
+        finetune_grid(out=out, resume=True, **(task | {"overrides": (*FEW, "task.max_length=12")}))
+    assert files_of(out / point) == before
+    outcome = finetune_grid(out=out, resume=True, **task)
+    assert (len(outcome.results["runs"]), outcome.results["failed"]) == (2, 0)
+    assert outcome.results["runs"][point]["minutes"] == pytest.approx(10, abs=1)
+
+
+def test_a_model_says_what_was_left_out_of_its_train_set_as_after_a_run_alone(task, tmp_path):
+    train = tmp_path / "train.jsonl"
+    train.write_text(task["train"].read_text() + json.dumps({"text": "of no kind", "label": ""}) + "\n")
+    given = task | {"train": train, "overrides": [*FEW[:3], "optim.lr=1e-3"]}
+    finetune_grid(out=tmp_path / "grid", plan=GridPlan(grid=False), **given)
+    finetune(out=tmp_path / "alone", **given)
+    notes = [bw.load(tmp_path / run).about["provenance"]["notes"] for run in ("grid", "alone")]
+    assert notes[0] == notes[1]
+    assert any("left out" in note for note in notes[0])
 
 
 def test_part_of_the_examples_is_learnt_from_in_a_search(task, tmp_path):

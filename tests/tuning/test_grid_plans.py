@@ -9,7 +9,7 @@ import torch
 from small_models import write_small_model
 from toy_tasks import SIZES, write_task
 
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import exclusive, verify_manifest
 from bertworks.train.loop import Place
 from bertworks.tuning import grid as module
@@ -173,15 +173,54 @@ def test_a_grid_may_grow(task, tmp_path, fake):
     assert len(outcome.results["points"]) == 4
 
 
-def test_minutes_of_all_starts_of_a_run_are_counted(task, tmp_path, fake):
+@pytest.mark.parametrize("fails", [False, True])
+def test_minutes_of_all_starts_of_a_run_are_counted_once(task, tmp_path, fake, fails):
     run_folder = tmp_path / "grid/batch_size16-lr0.1-epochs2/seed-5"
     run_folder.mkdir(parents=True)
-    seconds = [20.0, 60.0, 30.0, 90.0]  # the clock began anew after the second line
-    lines = [json.dumps({"step": step, "seconds": value}) for step, value in enumerate(seconds)]
-    (run_folder / "timing.jsonl").write_text("\n".join(lines) + "\n")
-    fake()
+    starts = [(1, 20.0), (1, 60.0), (2, 30.0), (2, 90.0)]
+    lines = [json.dumps({"step": 1, "start": start, "seconds": seconds, "devices": 1}) for start, seconds in starts]
+    (run_folder / "starts.jsonl").write_text("\n".join(lines) + "\n")
+    fake(score=failing({0.1} if fails else {}, UserError("not finite")))
     outcome = run(task, tmp_path / "grid", resume=True, overrides=[*RATES, "optim.lr=0.1"])
-    assert outcome.results["minutes"] == 2.5 + 0.5
+    # A run that ends says itself what all of its starts took; of one that fails its log tells.
+    assert outcome.results["minutes"] == (2.5 if fails else 0.5)
+
+
+def test_what_no_run_can_do_anything_about_ends_the_grid_and_costs_no_run_its_checkpoints(task, tmp_path, fake):
+    """As a full disk, or settings that a run under way does not have."""
+    fake(score=failing({0.3}, CannotGoOn("no room")))
+    with pytest.raises(CannotGoOn, match="no room"):
+        run(task, tmp_path / "grid")
+    assert (tmp_path / "grid/batch_size16-lr0.3-epochs2/seed-5/checkpoints").is_dir()
+    made = fake()
+    outcome = run(task, tmp_path / "grid", resume=True)
+    assert ([rate for rate, *_ in made.calls], outcome.results["failed"]) == ([0.3, 0.2], 0)
+
+
+def test_a_search_sees_no_more_examples_than_the_runs_after_it(task, tmp_path, fake):
+    made = fake()
+    plan = GridPlan(restarts=1, restart_best=True, search_examples=50)
+    run(task, tmp_path / "grid", plan, overrides=(*RATES, "task.max_examples=20"))
+    assert {examples for _, _, examples in made.calls} == {20}
+
+
+def test_after_a_search_a_grid_of_all_points_has_its_own_best(task, tmp_path, fake):
+    fake(score=lambda settings: settings.optim.lr if settings.train.seed == 5 else 1 - settings.optim.lr)
+    run(task, tmp_path / "grid", GridPlan(restarts=2, restart_best=True))
+    outcome = run(task, tmp_path / "grid", GridPlan(restarts=3), resume=True)
+    means = {point["name"]: point["mean"] for point in outcome.results["points"]}
+    (best,) = [point["name"] for point in outcome.results["points"] if point["is_best"]]
+    assert best == max(means, key=means.get) == "batch_size16-lr0.1-epochs2"
+
+
+def test_words_for_people_may_change_between_two_starts(task, tmp_path, fake):
+    fake()
+    run(task, tmp_path / "grid")
+    path = tmp_path / "grid/grid.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"title": "other words", "notes": ["more of them"]}))
+    made = fake()
+    assert run(task, tmp_path / "grid", resume=True).results["title"] != "other words"
+    assert not made.calls
 
 
 @pytest.mark.parametrize(
