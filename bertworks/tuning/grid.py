@@ -3,7 +3,8 @@
 Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written down in
 `grid.json`, its model becomes OUT/model if it is the best so far, and of the folder only logs and settings are kept. So
 a grid of any size takes the disk of one run and one model, and one that was killed goes on where it was, to the same
-results. The files of the task are read once, and tokenized once.
+results. The files of the task are read once, and tokenized once; frozen features are computed once and are there until
+all runs have ended.
 
 With `restart_best` the points are searched with one seed, on a part of the examples if that is asked for, and only the
 best is run with all seeds on all examples.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.errors import UserError
+from bertworks.files import discard_folder
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.locate import find_model
 from bertworks.tasks.examples import Example
@@ -32,6 +34,7 @@ from bertworks.tuning.axes import points_of
 from bertworks.tuning.elmo_start import usual_for
 from bertworks.tuning.encoded_once import encoded_once
 from bertworks.tuning.finetune import Init, tune
+from bertworks.tuning.frozen import FEATURES
 from bertworks.tuning.grid_record import Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
 from bertworks.tuning.grid_table import grid_text
@@ -147,7 +150,7 @@ def finetune_grid(
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0
     start = partial(
         tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
-        kind=encoded_once(kind_of(dataset.task)),
+        kind=encoded_once(kind_of(dataset.task)), cache=folder / FEATURES,
     )  # fmt: skip
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
@@ -155,6 +158,8 @@ def finetune_grid(
             signal = runs.run_best(points, plan.restarts, limit)
         else:
             signal = runs.run_all(points, plan.restarts)
+        if not signal and (folder / FEATURES).exists():
+            discard_folder(folder / FEATURES)
         return GridOutcome(runs.write(), signal)
 
 

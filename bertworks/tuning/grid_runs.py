@@ -1,8 +1,8 @@
 """The runs of a grid, one after the other: made, or gone on with, written down, and cleared of what nobody needs.
 
 The order in which a run ends is what makes a grid safe to kill: its model is published if it is the best so far, then
-its result is written down, then its checkpoints, its model and its features are removed. A kill before the second step
-finds the run whole, and the next start ends it again; one after it finds a result, and removes the rest.
+its result is written down, then its checkpoints and its model are removed. A kill before the second step finds the run
+whole, and the next start ends it again; one after it finds a result, and removes the rest.
 """
 
 import gc
@@ -24,7 +24,6 @@ from bertworks.train.run_folder import CHECKPOINTS, MODEL, ModelWriter, publish_
 from bertworks.train.view import View, training_view
 from bertworks.tuning.axes import Point
 from bertworks.tuning.cost import STARTS_FILE, device_minutes
-from bertworks.tuning.frozen import FEATURES
 from bertworks.tuning.grid_progress import GridProgress, titled
 from bertworks.tuning.grid_record import Record, Result
 from bertworks.tuning.grid_table import grid_markdown
@@ -198,7 +197,7 @@ def _copier(model: Path) -> ModelWriter:
 def _clear(run: Path) -> None:
     """Keep only logs and settings of a run."""
     try:
-        for name in (CHECKPOINTS, MODEL, FEATURES):
+        for name in (CHECKPOINTS, MODEL):
             if (run / name).exists():
                 discard_folder(run / name)
         remove_leftovers(run)

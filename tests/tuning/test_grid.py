@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks.errors import CannotGoOn
 from bertworks.nn.bert import Bert
 from bertworks.train import run as engine
-from bertworks.tuning import grid_runs
+from bertworks.tuning import feature_cache, grid_runs
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.grid import GridPlan, finetune_grid
 
@@ -65,15 +65,18 @@ def test_of_a_run_that_has_ended_only_logs_and_settings_are_kept(finished):
     assert json.loads((out / "grid.json").read_text()) == outcome.results
 
 
-def test_features_of_a_run_that_has_ended_are_not_kept(tmp_path):
-    """They take far more disk than all else of a run; nobody reads them again."""
+def test_features_are_computed_once_for_all_runs_and_not_kept_when_these_have_ended(tmp_path, monkeypatch):
+    """They take far more time and disk than all else of a run; nobody reads them again."""
     (tmp_path / "data").mkdir()
+    computed, real = [], feature_cache.compute_rows
+    monkeypatch.setattr(feature_cache, "compute_rows", lambda *given: computed.append(1) or real(*given))
     overrides = ("task.features=last", "task.cells=4", "task.max_length=18", "train.batch_size=8", "train.epochs=1")
     outcome = finetune_grid(
         "conll2003", model=write_calm_model(tmp_path / "model"), data=write_conll(tmp_path / "data"), device="cpu",
         out=tmp_path / "grid", overrides=(*overrides, "optim.lr=1e-2,1e-3"),
     )  # fmt: skip
     assert (len(outcome.results["runs"]), outcome.results["failed"]) == (2, 0)
+    assert len(computed) == 2  # of the train set and of the dev set
     assert not list((tmp_path / "grid").rglob("features"))
 
 
