@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import bertworks as bw
 from bertworks import __version__, cli
 from bertworks.text.vocabulary import read_vocabulary
 
@@ -219,6 +220,20 @@ def test_tokenize_json_has_ids_tokens_and_offsets(bertworks, corpus, tmp_path):
     assert result["offsets"] == [[0, 0], [0, 3], [4, 7], [0, 0]]
     pieces = read_vocabulary(tmp_path / "v.txt")
     assert [pieces[id] for id in result["ids"]] == result["tokens"]
+
+
+def test_a_vocabulary_of_another_normalisation_is_told(bertworks, tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "문장", "##은", "New", "low"]
+    (tmp_path / "v.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenize = ("tokenize", "--vocab", tmp_path / "v.txt", "문장은 New low")
+    code, out, err = bertworks(*tokenize)
+    assert (code, out) == (0, "[UNK] [UNK] low\n")
+    assert "3 of 9 pieces" in err
+    assert "such as 'New'" in err
+    assert "--cased or --keep-accents, say it here too" in err
+    assert bertworks(*tokenize, "--cased") == (0, "문장 ##은 New low\n", "")
+    bw.Tokenizer.from_vocab(tmp_path / "v.txt", lowercase=False).save(tmp_path / "folder")
+    assert bertworks("tokenize", "--vocab", tmp_path / "folder", "문장은")[2] == ""
 
 
 def test_tokenize_reads_lines_from_standard_input(bertworks, corpus, tmp_path):

@@ -25,10 +25,10 @@ from bertworks.cli.options import (
     VocabOption,
     WorkersOption,
     check_workers,
+    open_words,
     print_json,
     rules,
     warn_of_replaced,
-    words_of,
 )
 from bertworks.errors import UserError
 
@@ -65,13 +65,12 @@ def prepare(
     from bertworks.data.prepare import Options, prepare
     from bertworks.progress import progress_bar
     from bertworks.text.corpus import Corpus
-    from bertworks.text.kinds import open_tokenizer
 
     started = time.monotonic()
     check_workers(workers)
     if not 0 <= holdout < 1:
         raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
-    tokenizer = open_tokenizer(words_of(vocab), rules(cased, keep_accents, join_cjk), tokens)
+    tokenizer = open_words(vocab, rules(cased, keep_accents, join_cjk), tokens)
     source = Corpus(corpus, strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:

@@ -12,9 +12,10 @@ import typer
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from bertworks.text.kinds import AnyTokenizer
     from bertworks.text.normalize import Rules
+
+_MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: some has every one, by odd letters
 
 CorpusArgument = Annotated[
     list[str],
@@ -65,12 +66,34 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
     return Rules(lowercase=not cased, strip_accents=not cased and not keep_accents, split_cjk=not join_cjk)
 
 
-def words_of(vocab: str) -> "str | Path":
-    """Return the vocabulary file or folder that is meant: where it is a model's, the folder with its tokenizer."""
+def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "AnyTokenizer":
+    """Open what --vocab names, where it is a model's the tokenizer of that.
+
+    A file does not say how its text was normalised, so it is told where it does not look like that.
+    """
     from bertworks.interop.sentence_folders import find_encoder
     from bertworks.locate import find_model, is_model
+    from bertworks.text.kinds import open_tokenizer
 
-    return find_encoder(find_model(vocab)) if is_model(vocab) else vocab
+    tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
+    if tokenizer.kind == "wordpiece" and tokenizer.rules == text_rules:  # a folder has its own
+        never_met = [piece for piece in tokenizer.pieces if not _is_met(piece, text_rules)]
+        if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
+            warn(
+                f"{len(never_met):,} of {len(tokenizer.pieces):,} pieces of {vocab}, such as {never_met[-1]!r}, are "
+                "never met in text without capitals and accents; if it was made with --cased or --keep-accents, say it "
+                "here too"
+            )
+    return tokenizer
+
+
+def _is_met(piece: str, text_rules: "Rules") -> bool:
+    """Tell whether normalised text can have a piece; special ones, which it cannot have, do not count."""
+    from unicodedata import normalize
+
+    is_special = piece.startswith("[") and piece.endswith("]")
+    has_capitals = text_rules.lowercase and piece != piece.lower()
+    return is_special or not (has_capitals or (text_rules.strip_accents and piece != normalize("NFD", piece)))
 
 
 def check_workers(workers: int | None) -> None:

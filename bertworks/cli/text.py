@@ -20,11 +20,11 @@ from bertworks.cli.options import (
     VocabOption,
     WorkersOption,
     check_workers,
+    open_words,
     print_json,
     rules,
     warn,
     warn_of_replaced,
-    words_of,
 )
 from bertworks.errors import UserError
 
@@ -135,9 +135,7 @@ def tokenize(
     as_json: JsonOption = False,
 ) -> None:
     """Show how texts are split into pieces."""
-    from bertworks.text.kinds import open_tokenizer
-
-    tokenizer = open_tokenizer(words_of(vocab), rules(cased, keep_accents, join_cjk))
+    tokenizer = open_words(vocab, rules(cased, keep_accents, join_cjk))
     for text in lines_of(texts):
         if as_json:
             encoding = tokenizer.encode(text)
