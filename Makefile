@@ -31,15 +31,16 @@ check: .venv/installed
 	$(BIN)/mypy
 	./tools/check_wheel $(BIN)/python
 
+bench: TEXTS = $(if $(DATA),--data $(DATA))
 bench: .venv/installed
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/tokenizer.py
+	$(BIN)/python benchmarks/startup.py $(TEXTS)
+	$(BIN)/python benchmarks/tokenizer.py $(TEXTS)
 	$(BIN)/python benchmarks/sentences.py
-	$(BIN)/python benchmarks/vocabulary.py
-	$(BIN)/python benchmarks/prepare.py
-	$(BIN)/python benchmarks/loader.py
-	$(BIN)/python benchmarks/checkpoints.py
-	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/vocabulary.py $(TEXTS)
+	$(BIN)/python benchmarks/prepare.py $(TEXTS)
+	$(BIN)/python benchmarks/loader.py $(TEXTS)
+	$(BIN)/python benchmarks/checkpoints.py $(TEXTS)
+	$(BIN)/python benchmarks/inference.py $(TEXTS)
 	$(BIN)/python benchmarks/pretrain_cpu.py
 
 .venv/installed: pyproject.toml constraints.txt

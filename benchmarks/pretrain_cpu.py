@@ -20,7 +20,7 @@ from measuring import parser, report
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.prepare import Options, prepare
 from bertworks.data.shards import Dataset
-from bertworks.demo import python_topics
+from bertworks.demo.vocabulary import write_topics
 from bertworks.nn.config import preset
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.text.corpus import Corpus
@@ -35,7 +35,7 @@ NOTHING = -100  # the label of a position that is not to be guessed
 
 def prepared(folder: Path, vocab_size: int) -> Path:
     """Write shards of Python's help topics, with as many pieces as were asked for, the rest of them made up."""
-    (folder / "topics.txt").write_text("\n\n".join(" ".join(topic.split()) for topic in python_topics()))
+    write_topics(folder / "topics.txt")
     corpus = Corpus([folder / "topics.txt"])
     pieces = learn_vocabulary(corpus, size=2_000, min_count=2).pieces
     pieces = [*pieces, *(f"[unused{number}]" for number in range(vocab_size - len(pieces)))]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from measuring import parser, report, seconds, unpack_vocabulary
 
-from bertworks.demo import python_topics
+from bertworks.demo.vocabulary import write_topics
 from bertworks.text.corpus import Corpus
 from bertworks.text.learn import learn_vocabulary
 from bertworks.text.vocabulary import write_vocabulary
@@ -49,7 +49,7 @@ def find_vocabulary(data: Path, folder: Path) -> Path:
     """Take the original vocabulary where it is, else learn one of its size class from Python's own help."""
     if (data / "vocab.tar.xz").exists():
         return unpack_vocabulary(data, "bert-base-uncased-vocab.txt", folder)
-    (folder / "topics.txt").write_text("\n\n".join(python_topics()), encoding="utf-8")
+    write_topics(folder / "topics.txt")
     learned = learn_vocabulary(Corpus([folder / "topics.txt"]), size=8_000, min_count=1)
     write_vocabulary(folder / "vocab.txt", learned.pieces)
     return folder / "vocab.txt"

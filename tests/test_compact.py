@@ -334,6 +334,13 @@ def test_a_candidate_has_a_name_that_is_a_folder_of_its_own(tmp_path, spec, said
     assert (tmp_path / "kept").exists()
 
 
+def test_every_benchmark_finds_what_it_imports():
+    names = sorted(path.stem for path in _BENCHMARKS.glob("*.py"))
+    code = f"import importlib\nfor name in {names}: importlib.import_module(name)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=_BENCHMARKS, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_task_is_on_the_board_when_its_last_part_is_through(tmp_path, monkeypatch):
     import compact
     from compact_task import FULL

@@ -39,7 +39,7 @@ class Speeds(NamedTuple):
 def learn_vocabulary(show: Show) -> Tokenizer:
     """Learn the vocabulary and show what it does."""
     with show.stage("A vocabulary, from the help that comes with Python", _command(show.recipe)) as stage:
-        _write_topics(show.folder)
+        write_topics(show.folder / TOPICS)
         tokenizer, num_words = _learn(show)
         speeds = _compare_speeds(tokenizer, show.folder)
         told = f"{len(tokenizer):,} pieces, learned from {num_words:,} words"
@@ -72,7 +72,7 @@ def rules_of(recipe: Recipe) -> Rules:
     return Rules(settings.lowercase, accents, settings.split_cjk)
 
 
-def _write_topics(folder: Path) -> None:
+def write_topics(path: Path) -> None:
     """Write Python's help as a corpus: a document for every topic, a line for every line of it."""
     from pydoc_data import topics
 
@@ -80,7 +80,7 @@ def _write_topics(folder: Path) -> None:
     documents = (
         "\n".join(line for line in topics.topics[name].splitlines() if line.strip()) for name in sorted(topics.topics)
     )
-    (folder / TOPICS).write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
 
 
 def _learn(show: Show) -> tuple[Tokenizer, int]:
