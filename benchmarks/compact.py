@@ -314,7 +314,7 @@ def main() -> int:
         if given.table:
             paths = given.json or [given.out / "results.json"]
             with atomic_write(given.table) as stream:
-                stream.write(markdown(joined(map(read_models, paths)), WORKS))
+                stream.write(markdown(joined(map(read_models, paths))))
         return 1 if num_missed else 0
     except UserError as error:
         print(f"compact.py: {error}", file=sys.stderr, flush=True)

@@ -33,6 +33,10 @@ GOOGLE = {
         "qnli": {"accuracy": 86.4}, "rte": {"accuracy": 61.8},
     },
 }  # fmt: skip
+ORDER = (
+    "cola", "sst2", "mrpc", "stsb", "qqp", "qnli", "rte", "rte-from-snli", "wnli", "snli", "squad1", "squad2",
+    "swag-like", "codah", "conll2003", "nsmc", "korsts", "kornli",
+)  # fmt: skip
 SIZE_NAMES = {"2x128": "tiny", "4x256": "mini", "4x512": "small", "8x512": "medium"}
 COLUMNS = (
     "task", "metric", "ours, dev", "random initialisation", "ours, test", "Google's, test", "bar", "reached",
@@ -80,23 +84,23 @@ def joined(files: Iterable[Models]) -> Models:
     return models
 
 
-def markdown(models: Models, order: Iterable[str]) -> str:
-    """Write a table for each model, its tasks in an order that is given."""
+def markdown(models: Models) -> str:
+    """Write a table for each model."""
     parts = [_LEGEND + "\n"]
     for name, model in models.items():
         head = f"### {name} ({model['sizes']})\n\nweights: {', '.join(model['weights'].values())}\n"
-        lines = [COLUMNS, ("---",) * len(COLUMNS), *rows(name, model, order)]
+        lines = [COLUMNS, ("---",) * len(COLUMNS), *rows(name, model)]
         parts.append(head + "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
     return "\n".join(parts)
 
 
-def rows(name: str, model: Mapping[str, Any], order: Iterable[str]) -> list[tuple[str, ...]]:
+def rows(name: str, model: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the lines of a model's table: of every task that was measured from its weights or from random ones."""
     ours, random = (model["results"].get(init, {}) for init in ("model", "random"))
     google, bars = GOOGLE.get(model["sizes"], {}), BARS.get(name, {})
     return [
         _row(work, ours.get(work), random.get(work), google.get(_base(work), {}), bars.get(_base(work)))
-        for work in order
+        for work in ORDER
         if work in ours or work in random
     ]
 
@@ -147,7 +151,8 @@ def measured(result: Mapping[str, Any], metrics: Iterable[str]) -> str:
     if result["median"] is None:
         return "not defined"
     low, high = (_percent(result, result[side]) for side in ("min", "max"))
-    text = f"{_percent(result, result['median'])} ({low} to {high})"
+    spread = f"{low} to {high}" if len(result["seeds"]) > 1 else "one seed"
+    text = f"{_percent(result, result['median'])} ({spread})"
     return " / ".join([text, *(_percent(result, result["medians"].get(name)) for name in others)])
 
 
