@@ -53,8 +53,14 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
             temporary.unlink()
 
 
-def check_can_write(path: str | os.PathLike[str]) -> None:
-    """Raise now what `atomic_write` would raise after minutes of work: no such folder, no permission, not a file."""
+def check_can_write(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
+    """Raise now what `atomic_write` would raise after minutes of work: no such folder, no permission, not a file.
+
+    One of the sources, which are read for it, is not written either.
+    """
+    for source in sources:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise UserError(f"cannot write {path}: it is read for that, and would be lost; choose another file")
     temporary = _temporary_beside(_file_target(path))
     with _refusals_named(path, temporary):
         temporary.touch()

@@ -93,10 +93,10 @@ def measure_models(
     return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
 
 
-def check_outputs(task: str, split: str, wrong: str | None, predictions: str | None) -> None:
+def check_outputs(task: str, data: str, split: str, wrong: str | None, predictions: str | None) -> None:
     """Refuse, before any work, files that could not be written afterwards."""
     if wrong is not None:
-        check_row_file(wrong)
+        check_row_file(wrong, data)
     if predictions is not None:
         if task in OWN_KINDS:
             raise UserError(
@@ -137,6 +137,8 @@ def _opened(task: str, data: Path, split: str, labels: tuple[str, ...], columns:
     if task in OWN_KINDS:
         if not data.is_file():
             raise UserError(f"{data} is not a file; for {task} give the file with your examples")
+        if split != DEV:
+            raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
         return open_own(task, {split: data}, columns, labels)
     if columns:
         raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")

@@ -26,10 +26,9 @@ def write_predictions(
 
     The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels.
     """
-    check_row_file(out)
-    dataset = open_own(ensemble.task.kind, {TEST: source}, columns, ensemble.task.labels)
-    if not dataset.task.is_pair:
-        ensemble.check_pairs(False, str(source))
+    check_row_file(out, source)
+    dataset = open_own(ensemble.task.kind, {TEST: source}, columns, ensemble.task.labels, to_predict=True)
+    ensemble.check_pairs(dataset.task.is_pair, str(source))
     named = _named(dataset.examples(TEST), ensemble.results)
     return write_rows(out, named if Path(out).suffix == ".jsonl" else map(_brief, named)), dataset.notes
 

@@ -17,11 +17,11 @@ from bertworks.files import atomic_write, check_can_write
 ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
-def check_row_file(path: str | os.PathLike[str]) -> None:
-    """Refuse, before any work, a file whose ending says nothing or that cannot be written."""
+def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
+    """Refuse, before any work, a file whose ending says nothing, that cannot be written, or is one of the sources."""
     if Path(path).suffix not in ENDINGS:
         raise UserError(f"cannot tell the form of {path}; let it end in .csv, .tsv or .jsonl")
-    check_can_write(path)
+    check_can_write(path, *sources)
 
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:

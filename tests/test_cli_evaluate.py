@@ -232,6 +232,15 @@ def test_models_of_which_there_is_no_mean_are_refused(bertworks, runs, tmp_path)
     assert (code, "has the labels x, y" in err) == (2, True)
 
 
+def test_tags_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):
+    (tmp_path / "lines.txt").write_text("the B-NOBODY\ncat O\n\n")
+    rows = write_rows(tmp_path / "rows.jsonl", [{"words": ["the", "cat"], "tags": ["B-NOBODY", "O"]}])
+    said = [
+        predicted(bertworks, tmp_path / "said.jsonl", runs / "tag0", file) for file in (tmp_path / "lines.txt", rows)
+    ]
+    assert [one["tags"] for one in said[0]] == [one["tags"] for one in said[1]]
+
+
 def test_columns_are_named_for_training_measuring_and_predicting(bertworks, model, tmp_path):
     rng = random.Random(0)
     rows = [{"body": "?", "title": text_with(word, rng), "y": "?", "which": word, "nr": f"n{number}"}
@@ -254,22 +263,24 @@ def test_columns_are_named_for_training_measuring_and_predicting(bertworks, mode
         (("--column", "text=nowhere"), "no column 'nowhere'; there are: 'text', 'label'"),
         (("--column", "lable=x"), "did you mean 'label'"),
         (("--column", "words=text"), "allowed: text, pair, label, id"),
-        (("--column", "label=text"), "is not a label here; allowed: about cats, about dogs"),
+        (("--column", "label=text"), "which column is the text?"),
+        (("--column", "label=text", "--column", "text=label"), "is not a label here; allowed: about cats, about dogs"),
         (("--wrong", "wrong.txt"), "let it end in .csv"),
         (("--wrong", "none/wrong.csv"), "does not exist"),
         (("--predictions", "out"), "only benchmarks"),
-        (("--split", "train"), None),
+        (("--wrong", "dev.jsonl"), "it is read for that, and would be lost"),
+        (("--split", "train"), "is one file, all of which is measured; --split train is for benchmarks"),
     ],
 )
 def test_mistakes_with_the_options_are_told_in_a_line(bertworks, runs, tmp_path, monkeypatch, more, said):
     """T9"""
     monkeypatch.chdir(tmp_path)
-    command = ("evaluate", runs / "classify0", "--task", "classify", "--data", dev_of(runs, "classify"), *more)
-    code, _, err = bertworks(*command)
-    assert code == (2 if said else 0)
-    if said:
-        assert err.count("\n") == 1
-        assert said in err
+    dev = tmp_path / "dev.jsonl"
+    dev.write_bytes(dev_of(runs, "classify").read_bytes())
+    code, _, err = bertworks("evaluate", runs / "classify0", "--task", "classify", "--data", dev, *more)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+    assert dev.stat().st_size
 
 
 @pytest.mark.parametrize(

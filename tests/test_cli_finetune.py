@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 
 import pytest
 import torch
 from small_models import write_small_model
+from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
@@ -161,3 +163,73 @@ def test_a_model_that_says_nothing_of_its_task_classifies_texts_and_pairs(tmp_pa
     assert named.classify(["a cat"], ["a dog"])[0]["scores"] != named.classify(["a cat"])[0]["scores"]
     plain = bw.load(write_small_model(tmp_path / "plain", {"classify": 2}))
     assert list(plain.classify(["a cat"])[0]["scores"]) == ["LABEL_0", "LABEL_1"]
+
+
+def test_labels_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):
+    """Also where they are none of the model's, or only called like labels."""
+    for name, row in (("label", "about birds"), ("score", 7), ("category", "x")):
+        source = write_rows(tmp_path / f"{name}.jsonl", [{"text": "the cat sat", name: row}])
+        assert bertworks("predict", runs / "classify", source, "--out", tmp_path / "said.jsonl")[0] == 0
+        assert json.loads((tmp_path / "said.jsonl").read_text())["label"] in ("about cats", "about dogs")
+
+
+def test_what_a_file_holds_must_fit_the_model_that_predicts(bertworks, runs, tmp_path):
+    pairs = write_rows(tmp_path / "pairs.jsonl", [{"text1": "a cat", "text2": "a dog"}])
+    code, _, err = bertworks("predict", runs / "classify", pairs, "--out", tmp_path / "said.csv")
+    assert (code, "fine-tuned on single texts" in err) == (2, True)
+    said = write_rows(tmp_path / "said.jsonl", [{"id": "1", "label": "about cats", "score": 0.9}])
+    code, _, err = bertworks("predict", runs / "classify", said, "--out", tmp_path / "again.csv")
+    assert (code, "which column is the text?" in err) == (2, True)
+
+
+def test_a_file_that_is_read_is_not_written_over(bertworks, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = write_rows(tmp_path / "new.jsonl", [{"text": "the cat sat"}])
+    (tmp_path / "corpus.txt").write_text("the cat sat\n")
+    commands = [("predict", runs / "classify", source, "--out", "new.jsonl"),
+                ("features", runs / "classify", source, "--out", "./new.jsonl"),
+                ("vocab", "corpus.txt", "--size", 100, "--out", "corpus.txt")]  # fmt: skip
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for command in commands:
+        code, _, err = bertworks(*command)
+        assert (code, "it is read for that, and would be lost" in err) == (2, True), command
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_grid_and_a_run_do_not_go_on_in_each_others_folder(bertworks, model, tmp_path):
+    train, dev = write_task(tmp_path, "classify", num_train=32)
+    few = ("task.max_length=16", "train.epochs=1", "train.batch_size=16", "optim.lr=1e-3", "--device", "cpu")
+    command = ("finetune", "classify", "--model", model, "--train", train, "--dev", dev, *few, "--out")
+    assert bertworks(*command, tmp_path / "grid", "--grid")[0] == 0
+    assert bertworks(*command, tmp_path / "run")[0] == 0
+    before = {run: files_of(tmp_path / run) for run in ("grid", "run")}
+    code, _, err = bertworks(*command, tmp_path / "grid", "--resume")
+    assert (code, "holds runs of a grid, with which finetune goes on by --grid" in err) == (2, True)
+    code, _, err = bertworks(*command, tmp_path / "run", "--resume", "--grid")
+    assert (code, "holds one run, with which the command goes on that has begun it" in err) == (2, True)
+    code, _, err = bertworks("pretrain", "tiny-cpu", "--data", tmp_path, "--out", tmp_path / "grid", "--resume")
+    assert code == 2
+    assert {run: files_of(tmp_path / run) for run in ("grid", "run")} == before
+    (tmp_path / "file").write_text("")
+    code, _, err = bertworks(*command, tmp_path / "file")
+    assert (code, "is a file; choose another --out" in err) == (2, True)
+
+
+def test_f1_of_answers_is_in_percent_once(bertworks, model, tmp_path):
+    train, dev = write_task(tmp_path, "answer", num_train=32, num_dev=8)
+    few = ("task.max_length=16", "task.doc_stride=4", "train.epochs=1", "train.batch_size=16", "--device", "cpu")
+    code, _, err = bertworks(
+        "finetune", "answer", "--model", model, "--train", train, "--dev", dev, "--out", tmp_path / "run", *few
+    )
+    (told,) = set(re.findall(r"held out: .*?, f1 ([\d.]+)%", err))
+    dev = json.loads((tmp_path / "run/dev.json").read_text())
+    assert (code, float(told)) == (0, round(dev["metrics"]["f1"], 1))
+    assert 0 < float(told) <= 100
+
+
+def test_a_metric_that_is_not_defined_is_not_called_the_best(bertworks, model, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"text": f"a cat {number}", "score": 1.0} for number in range(20)])
+    command = ("finetune", "regress", "--model", model, "--train", rows, "--dev", rows, "--out", tmp_path / "run")
+    code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu")
+    assert code == 0
+    assert "pearson on dev is not defined; its model is of step 1;" in out

@@ -1,5 +1,6 @@
 """The command `finetune`: one run, or many of them."""
 
+import math
 import time
 from typing import Annotated, Any
 
@@ -112,7 +113,10 @@ def _tell(outcome: Any, out: str, seconds: float, *, quiet: bool, as_json: bool)
         print_json(facts | metrics | {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)})
     elif not quiet:
         ended = "stopped by a signal, go on with --resume" if outcome.reason == "signal" else "finished"
+        best = f"best {outcome.metric} on dev {outcome.score:.4f}"
+        if math.isnan(outcome.score):
+            best = f"{outcome.metric} on dev is not defined"
         typer.echo(
-            f"{out}: {ended} after {outcome.place.step:,} steps; best {outcome.metric} on dev {outcome.score:.4f} at "
-            f"step {outcome.step:,}, which is its model; {outcome.minutes:.1f} minutes on the device"
+            f"{out}: {ended} after {outcome.place.step:,} steps; {best}; its model is of step {outcome.step:,}; "
+            f"{outcome.minutes:.1f} minutes on the device"
         )

@@ -163,7 +163,7 @@ def features(
     from bertworks.features import write_features
     from bertworks.files import check_can_write
 
-    check_can_write(out)
+    check_can_write(out, source)
     net = _load(model, device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     if not lines:

@@ -29,6 +29,9 @@ from bertworks.cli.options import (
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from bertworks.text.learn import Learned
     from bertworks.text.normalize import Rules
 
@@ -76,7 +79,7 @@ def vocab(
     if extend is not None:
         extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)
         return
-    _check_can_save(out, settings.algorithm)
+    _check_can_save(out, settings.algorithm, source.files)
     with progress_bar(quiet=quiet or as_json) as progress:
         learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
         _save_vocabulary(out, learned, word_rules, settings.algorithm)
@@ -102,7 +105,7 @@ def vocab(
         )
 
 
-def _check_can_save(out: str, algorithm: str) -> None:
+def _check_can_save(out: str, algorithm: str, sources: "Sequence[Path]") -> None:
     """Raise now what saving a vocabulary would raise after minutes of work."""
     from pathlib import Path
 
@@ -112,7 +115,7 @@ def _check_can_save(out: str, algorithm: str) -> None:
     if algorithm == "gpt-bpe" and Path(out).is_file():
         raise UserError(f"cannot write {out}: it is a file, and gpt-bpe makes a folder; choose another --out")
     is_folder = algorithm == "gpt-bpe" and Path(out).is_dir()
-    check_can_write(Path(out) / PIECES_FILE if is_folder else out)
+    check_can_write(Path(out) / PIECES_FILE if is_folder else out, *sources)
 
 
 def _save_vocabulary(out: str, learned: "Learned", rules: "Rules", algorithm: str) -> None:

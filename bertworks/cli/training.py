@@ -62,12 +62,14 @@ def pretrain(
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
     from bertworks.recipe import load_recipe
-    from bertworks.train.pretrain import pretrain, pretrain_dry
+    from bertworks.train.pretrain import check_has_model, pretrain, pretrain_dry
     from bertworks.train.view import training_view
 
     settings = load_recipe(recipe, overrides or [])
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
+    if start_from is None and not resume:
+        check_has_model(recipe)
     started = time.monotonic()
     options: dict[str, Any] = {
         "data": data,
@@ -80,7 +82,7 @@ def pretrain(
         if dry_run or out is None:
             outcome = pretrain_dry(settings, **options)
         else:
-            outcome = pretrain(settings, out=out, resume=resume, view=view, **options)
+            outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,

@@ -61,7 +61,7 @@ def evaluate(
 
     started, split = time.monotonic(), split or "dev"
     columns = named_columns(task, column or [])
-    check_outputs(task, split, wrong, predictions)
+    check_outputs(task, data, split, wrong, predictions)
     opened, ensemble = _load_all(models, device, dtype)
     measured = measure_models(
         ensemble, task, data, split, columns, needs_labels=predictions is None or wrong is not None
@@ -138,7 +138,7 @@ def predict(
     from bertworks.row_files import check_row_file
     from bertworks.tasks.named_columns import named_columns
 
-    check_row_file(out)
+    check_row_file(out, source)
     _, ensemble = _load_all(models, device, dtype)
     count, notes = write_predictions(ensemble, source, out, named_columns(ensemble.task.kind, column or []))
     for note in notes:

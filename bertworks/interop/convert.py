@@ -34,7 +34,7 @@ from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
-from bertworks.locate import find_model
+from bertworks.locate import find_model, is_model
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
@@ -96,6 +96,8 @@ def convert(
                 "folder, without --with-optimizer; a checkpoint of Google's can then be made of that"
             )
         return _from_pickle(source, destination, lowercase)
+    if (to == "google" or destination.suffix == ".ckpt") and is_model(source):
+        source = Path(find_model(source))
     is_folder = (source / CONFIG_FILE).is_file()
     if is_folder and to == "folder":
         raise UserError(f"{source} is a model folder already; give --to google for a checkpoint, or --dtype")

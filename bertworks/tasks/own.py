@@ -8,14 +8,14 @@ or of their numbers where all are whole numbers. A label that only the dev file 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
 
 from bertworks.errors import UserError, did_you_mean
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
-from bertworks.tasks.examples import Skipped, SpanExample, TagExample
+from bertworks.tasks.examples import Example, Skipped, SpanExample, TagExample
 from bertworks.tasks.json_values import is_json_object
 from bertworks.tasks.own_columns import Columns, answer_columns, choice_columns, said, tag_columns, text_columns
 from bertworks.tasks.own_readers import (
@@ -51,6 +51,8 @@ def open_own(
     files: Mapping[str, str | os.PathLike[str]],
     columns: Columns | None = None,
     labels: Sequence[str] | None = None,
+    *,
+    to_predict: bool = False,
 ) -> Dataset:
     """Return the dataset that your own files are.
 
@@ -59,6 +61,7 @@ def open_own(
         files: `train`, `dev` and `test`, as far as there are any; only `test` may lack labels.
         columns: the columns that are to be taken; others are guessed.
         labels: of a model that exists already; without them they are those of the train file.
+        to_predict: leave alone whatever labels the files have.
     """
     if kind not in KINDS:
         raise UserError(f"{kind[:60]!r} is not a kind of task{did_you_mean(kind, KINDS)}; allowed: {', '.join(KINDS)}")
@@ -66,11 +69,14 @@ def open_own(
     given = columns or Columns()
     chosen, notes = {}, []
     for split, path in paths.items():
-        chosen[split], note = _columns(kind, path, given, split)
+        chosen[split], note = _columns(kind, path, given, split, to_predict=to_predict)
         notes += [note] if note else []
     if labels is None:
         labels = _labels(kind, paths, chosen)
-    found = {split: Found((path,), _reader(kind, chosen[split], labels)) for split, path in paths.items()}
+    readers = {split: _reader(kind, columns, () if to_predict else labels) for split, columns in chosen.items()}
+    if to_predict and kind == "tag":  # in lines, a word's tag may be its last column
+        readers = {split: partial(_without_tags, read) for split, read in readers.items()}
+    found = {split: Found((path,), readers[split]) for split, path in paths.items()}
     task = Task(
         name=kind,
         title=", ".join(path.name for path in paths.values()),
@@ -85,7 +91,7 @@ def open_own(
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))
 
 
-def _columns(kind: str, path: Path, given: Columns, split: str) -> tuple[Columns, str]:
+def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: bool) -> tuple[Columns, str]:
     """Return the columns of a file, and say them; none where its form is fixed."""
     is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
     if is_squad or (kind == "tag" and ending(path) not in _RECORD_ENDINGS):
@@ -100,6 +106,8 @@ def _columns(kind: str, path: Path, given: Columns, split: str) -> tuple[Columns
         given = given._replace(label=tuple(label for label in given.label if label in there))
     complete: dict[str, _Complete] = {"choose": choice_columns, "tag": tag_columns, "answer": answer_columns}
     chosen = complete.get(kind, text_columns)(given, there, str(path))
+    if to_predict:
+        chosen = chosen._replace(label=(), tags=None, answer=None)
     target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
     if split != TEST and not target:
         role = {"tag": "tags", "answer": "answer"}.get(kind, "label")
@@ -132,6 +140,12 @@ def _reader(kind: str, columns: Columns, labels: Sequence[str]) -> Reader:
             no_label=frozenset([""]),
         ),
     )
+
+
+def _without_tags(read: Reader, paths: Sequence[Path], skipped: Skipped) -> Iterator[Example]:
+    for example in read(paths, skipped):
+        assert isinstance(example, TagExample)
+        yield example._replace(tags=None)
 
 
 def _labels(kind: str, paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
         labels = () if label is None else (label,)
     pair, free = _taken("pair", given.pair, free)
     text, free = _taken("text", given.text, free)
-    if text is None and len(free) == 1:
+    if text is None and len(free) == 1 and not _is_usual(free[0]):
         text, free = free[0], []
     if text is None:
         _refuse("text", there, where)
@@ -124,9 +124,18 @@ def _check_given(given: Columns, there: Sequence[str], where: str) -> list[str]:
     return [column for column in there if column not in named]
 
 
+def _plain(column: str) -> str:
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _is_usual(column: str) -> bool:
+    """Tell whether a name is usual for something, so that it is not taken for something else."""
+    return any(_plain(column) in names for names in _USUAL.values())
+
+
 def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, list[str]]:
     """Return the column for a role, named or by a usual name, and those that are left."""
-    by_plain_name = {column.strip().lower().replace(" ", "_").replace("-", "_"): column for column in free}
+    by_plain_name = {_plain(column): column for column in free}
     usual = next((by_plain_name[name] for name in _USUAL[role] if name in by_plain_name), None)
     chosen = named or usual
     return chosen, [column for column in free if column != chosen]

@@ -2,11 +2,12 @@
 
 Who goes to dev is decided by a hash of the content and a seed, not by the order of a file: rows may be shuffled or
 added and most others stay where they are, and a text that comes twice with one label is not on both sides. The share is
-taken within each class. What belongs together stays together: questions about one context, sentences of one document.
+taken within each class, and from some of the classes that are too small for it. What belongs together stays together:
+questions about one context, sentences of one document.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from bertworks.errors import UserError
@@ -29,8 +30,11 @@ def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, ori
         raise UserError(f"a dev set cannot be {share:g} of the data; choose a share between 0 and 1")
     assert not dataset.chosen, "divided once is enough"
     found = dataset.files(origin)
-    in_dev, num_trainable = _dev_mask(found.read(found.paths, Skipped()), share, seed)
-    if not 0 < sum(in_dev) < num_trainable:
+    skipped = Skipped()
+    in_dev = _dev_mask(found.read(found.paths, Skipped()), share, seed, skipped)
+    if in_dev and sum(skipped.counts.values()) == len(in_dev):
+        raise UserError(f"{dataset.origin}: nothing can be learnt from its {len(in_dev):,} examples; {skipped}")
+    if not any(in_dev):
         raise UserError(f"{dataset.origin}: {len(in_dev):,} examples are too few to split off a dev set; give one")
     others = {split: files for split, files in dataset.found.items() if split != origin}
     return Dataset(
@@ -42,27 +46,40 @@ def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, ori
     )
 
 
-def _dev_mask(examples: Iterable[Example], share: float, seed: int) -> tuple[bytes, int]:
-    """Return 1 for each example that goes to dev, in each class those with the lowest hashes; and how many might."""
-    by_class: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+def _dev_mask(examples: Iterable[Example], share: float, seed: int, skipped: Skipped) -> bytes:
+    """Return 1 for each example that goes to dev; those that nothing can be learnt from do not, and are counted."""
+    by_class: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     num_examples = 0
     for example, content in _with_content(examples):
-        if why_untrainable(example) is None:
-            by_class[_class_of(example)].append((_hash(content, seed), num_examples))
+        if reason := why_untrainable(example):
+            skipped.add(reason, f"example {example.id[:40]}")
+        else:
+            by_class[_class_of(example)][_hash(content, seed)].append(num_examples)
         num_examples += 1
     mask = bytearray(num_examples)
-    for members in by_class.values():
-        _mark_lowest(mask, members, round(share * len(members)))
-    if not any(mask):  # every class is so small that its share is nobody
-        _mark_lowest(mask, [member for members in by_class.values() for member in members], 1)
-    return bytes(mask), sum(map(len, by_class.values()))
+    sizes = {name: sum(map(len, places.values())) for name, places in by_class.items()}
+    for name, count in _counts(sizes, share, seed).items():
+        _mark_lowest(mask, by_class[name], count)
+    return bytes(mask)
 
 
-def _mark_lowest(mask: bytearray, members: list[tuple[int, int]], count: int) -> None:
-    """Mark the places of the `count` lowest hashes, and of those equal to the last of them."""
-    limit = sorted(members)[count - 1][0] if members and count else -1
-    for key, place in members:
-        mask[place] = key <= limit
+def _counts(sizes: Mapping[str, int], share: float, seed: int) -> dict[str, int]:
+    """Return how many of each class go to dev: its share, and one each of some for which that is nobody."""
+    counts = {name: round(share * size) for name, size in sizes.items()}
+    left = max(1, round(share * sum(sizes.values()))) - sum(counts.values())
+    small = [name for name, size in sizes.items() if not counts[name] and size > 1]
+    chosen = sorted(small, key=lambda name: _hash(name, seed))[: max(0, left)]
+    return counts | dict.fromkeys(chosen, 1)
+
+
+def _mark_lowest(mask: bytearray, places: Mapping[int, list[int]], count: int) -> None:
+    """Mark `count` places with the lowest hashes, and those equal to the last; a text that comes more often stays."""
+    marked = 0
+    for _, same in sorted(places.items()):
+        if marked < count and len(same) <= count:
+            marked += len(same)
+            for place in same:
+                mask[place] = 1
 
 
 def _with_content(examples: Iterable[Example]) -> Iterator[tuple[Example, str]]:

@@ -28,6 +28,7 @@ _NARROWEST_CURVE = 19  # with its labels
 _NARROWEST = 30  # below it lines are cut off
 _SHORTEST_BAR = 6
 _TASK_METRICS = ("accuracy", "matthews", "f1", "f1_macro", "pearson", "spearman", "exact_match")
+_IN_PERCENT = "answer"  # the kind of task whose metrics are percent already
 _STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
 
 
@@ -47,7 +48,8 @@ def _figures(status: Status, values: dict[str, float]) -> str:
     kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
     scores = [f"{kind.upper()} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
     # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
-    scores += [f"{name} {_percent(values[name])}" for name in _TASK_METRICS if name in values]
+    whole = 100 if _IN_PERCENT in kinds else 1
+    scores += [f"{name} {_percent(values[name] / whole)}" for name in _TASK_METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
 
 

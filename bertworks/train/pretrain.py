@@ -29,13 +29,15 @@ from bertworks.train.feed import Feed
 from bertworks.train.loop import Place, Stop
 from bertworks.train.report import write_report
 from bertworks.train.run import Duties, Engine, Outcome
-from bertworks.train.run_folder import ModelWriter, hold_run
+from bertworks.train.run_facts import RECIPE_FILE
+from bertworks.train.run_folder import ModelWriter, check_out, hold_run
 from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.subject import subject_of
 from bertworks.train.view import View, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
+_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
 _log = logging.getLogger(__name__)
 
 
@@ -67,10 +69,11 @@ def pretrain(
         note: is told what a person wants to know at the start.
     """
     dataset, run = Dataset(Path(data), skip_bad_shards=skip_bad_shards), Path(out)
-    if not resume and run.exists() and any(run.iterdir()):
-        raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
-    place, recipe = local_device(find_device(device)), as_recipe(recipe, overrides)
+    check_out(run, RECIPE_FILE, resume=resume)
     start = find_start(start_from, run, dataset)
+    if not start:
+        check_has_model(recipe)
+    place, recipe = local_device(find_device(device)), as_recipe(recipe, overrides)
     if start:
         recipe, start = settled(recipe, start)
     with joined_ranks(place, recipe.train.rank_timeout) as ranks:
@@ -80,6 +83,12 @@ def pretrain(
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run()
+
+
+def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
+    """Refuse, where no model is given, the recipe that is for training one further."""
+    if recipe == _FURTHER:
+        raise UserError(f"the recipe {_FURTHER} trains a model further; say which with --from MODEL")
 
 
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:

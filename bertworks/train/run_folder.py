@@ -27,6 +27,26 @@ class ModelWriter(NamedTuple):
     num_bytes: int
 
 
+_TELLING = {  # of what a folder holds: by the file that is there from the start, what it is and how it is gone on with
+    "grid.json": "runs of a grid, with which finetune goes on by --grid or --restarts",
+    "glue.json": "runs of GLUE, with which `finetune glue` goes on",
+    "recipe.toml": "one run, with which the command goes on that has begun it",
+}
+
+
+def check_out(folder: Path, telling: str, *, resume: bool) -> None:
+    """Refuse a folder that is not empty, or, where one is gone on with, one that holds another kind of work."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another --out")
+    if not resume and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+    for name, what in _TELLING.items():
+        if name != telling and (folder / name).exists():
+            raise UserError(f"{folder} holds {what}; do that, or choose another --out")
+
+
 @contextlib.contextmanager
 def hold_run(run: Path) -> Iterator[None]:
     """Make a run folder if need be, hold it for this process alone and finish what a killed run had begun."""

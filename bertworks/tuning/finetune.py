@@ -19,7 +19,8 @@ from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.distributed import joined_ranks, local_device
-from bertworks.train.run_folder import hold_run
+from bertworks.train.run_facts import RECIPE_FILE
+from bertworks.train.run_folder import check_out, hold_run
 from bertworks.train.view import View, unseen
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.frozen import open_features
@@ -72,8 +73,7 @@ def finetune(
         note: is told what a person wants to know at the start.
     """
     run = Path(out)
-    if not resume and run.exists() and any(run.iterdir()):
-        raise UserError(f"{run} is not empty; go on in it with --resume, or choose another --out")
+    check_out(run, RECIPE_FILE, resume=resume)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)

@@ -24,7 +24,7 @@ from bertworks.measuring import measure_models
 from bertworks.model import Model
 from bertworks.tasks.glue import MNLI, MRPC, RTE, STSB
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
-from bertworks.train.run_folder import hold_run
+from bertworks.train.run_folder import check_out, hold_run
 from bertworks.tuning.axes import points_of
 from bertworks.tuning.finetune import Init
 from bertworks.tuning.glue_predictions import (
@@ -102,8 +102,7 @@ def finetune_glue(
     """
     plan.check()
     folder = Path(out)
-    if not resume and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+    check_out(folder, GLUE_FILE, resume=resume)
     find_encoder(find_model(model))
     datasets = {
         task.name: dataset for task in PAPERS_TASKS if (dataset := open_part(task, data)) and TRAIN in dataset.found

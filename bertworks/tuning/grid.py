@@ -28,14 +28,14 @@ from bertworks.tasks.examples import Example
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
-from bertworks.train.run_folder import hold_run
+from bertworks.train.run_folder import check_out, hold_run
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.axes import points_of
 from bertworks.tuning.elmo_start import usual_for
 from bertworks.tuning.encoded_once import encoded_once
 from bertworks.tuning.finetune import Init, tune
 from bertworks.tuning.frozen import FEATURES
-from bertworks.tuning.grid_record import Record
+from bertworks.tuning.grid_record import GRID_FILE, Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
 from bertworks.tuning.grid_table import grid_text
 from bertworks.tuning.start import examples_of, find_data
@@ -137,8 +137,7 @@ def finetune_grid(
     """
     plan.check()
     folder = Path(out)
-    if not resume and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+    check_out(folder, GRID_FILE, resume=resume)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     sources = [source for source in (model, beside) if source is not None]
@@ -154,6 +153,7 @@ def finetune_grid(
     )  # fmt: skip
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
+        runs.write()  # so that the folder tells what it is
         if plan.restart_best:
             signal = runs.run_best(points, plan.restarts, limit)
         else:

@@ -11,7 +11,7 @@ from google_reference import CONFIG, pieces, random_variables, write_folder
 from safetensors.torch import load_file
 from small_models import write_small_elmo, write_small_gpt
 
-from bertworks import Tokenizer
+from bertworks import Tokenizer, shipped_models
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest
 from bertworks.interop.bundle import Bundle
@@ -88,6 +88,18 @@ def test_there_and_back_is_exact_on_every_file(google, folder, tmp_path):
     assert json.loads(after.pop("bert_config.json")) == json.loads(before.pop("bert_config.json"))
     assert set(after) - set(before) == {"checkpoint", "manifest.json"}
     assert before.items() <= after.items()
+
+
+def test_a_run_and_a_name_go_to_google_as_the_folder_does(bertworks, tmp_path):
+    model = shipped_models.SHIPPED_FOLDER / "mini"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model").symlink_to(model)
+    found = []
+    for number, source in enumerate((model, tmp_path / "run", "mini")):
+        code, _, err = bertworks("convert", source, tmp_path / f"{number}/x.ckpt")
+        assert code == 0, err
+        found.append((tmp_path / f"{number}/x.ckpt.data-00000-of-00001").read_bytes())
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_folder_goes_to_google_by_its_ending_or_by_the_option(bertworks, folder, tmp_path):

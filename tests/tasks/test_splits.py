@@ -65,14 +65,37 @@ def test_rows_that_teach_nothing_do_not_go_to_dev(write):
     assert skipped.counts == {"rows without a text": 400}
 
 
-@pytest.mark.parametrize("num_rows", [2, 3, 9])
+@pytest.mark.parametrize("num_rows", [3, 9])
 def test_a_handful_still_gives_someone_to_dev(write, num_rows):
     divided = split_off_dev(own(write, [f"t{i},{i % 2}" for i in range(num_rows)]))
     assert len(texts(divided, "dev")) == 1
     assert len(texts(divided, "train")) == num_rows - 1
 
 
-@pytest.mark.parametrize("rows", [["same,x", "same,y"], ["same,x", "same,x", " ,y"]])
+def test_of_many_small_classes_some_give_one_each_to_dev(write):
+    divided = split_off_dev(own(write, [f"t{i},class {i % 40}" for i in range(200)]))
+    labels = [example.label for example in divided.examples("dev")]
+    assert len(labels) == len(set(labels)) == 20
+    assert len({example.label for example in divided.examples("train")}) == 40
+    mixed = [*ROWS, *(f"few {i},class {i % 3}" for i in range(9))]
+    found = Counter(example.label for example in split_off_dev(own(write, mixed, "b.csv")).examples("dev"))
+    assert (found["common"], found["rare"], found.total()) == (36, 4, 41)
+
+
+def test_a_class_of_one_text_again_and_again_stays_in_train(write):
+    divided = split_off_dev(own(write, [*ROWS, *["n/a,none"] * 60]))
+    assert Counter(example.label for example in divided.examples("dev")) == {"rare": 4, "common": 36}
+    assert Counter(example.label for example in divided.examples("train"))["none"] == 60
+
+
+def test_where_nothing_can_be_learnt_the_reason_is_told(write):
+    rows = [{"question": "where?", "context": f"number {i}", "answer": "nowhere"} for i in range(40)]
+    path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError, match=r"nothing can be learnt from its 40 examples; left out: 40 questions whose"):
+        split_off_dev(open_own("answer", {"train": path}))
+
+
+@pytest.mark.parametrize("rows", [["same,x", "same,y"], ["same,x", "same,x", " ,y"], ["one,x", "two,y"]])
 def test_what_cannot_be_divided_is_refused(write, rows):
     with pytest.raises(UserError, match="too few to split off a dev set"):
         split_off_dev(own(write, rows))

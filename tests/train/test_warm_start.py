@@ -361,6 +361,10 @@ def test_the_command_starts_from_a_model_and_says_so(bertworks, model, data, tmp
     assert f"starting from {model}: 0 new words\n" in err
     code, out, err = bertworks(*arguments, "--dry-run", "--quiet")
     assert (code, out, err) == (0, "", "")
+    alone = tuple(argument for argument in arguments if argument not in ("--from", model))
+    for more in (("--out", tmp_path / "other"), ("--out", tmp_path / "other", "--resume"), ("--dry-run",)):
+        code, _, err = bertworks(*alone, *more)
+        assert (code, "the recipe continue trains a model further; say which with --from MODEL" in err) == (2, True)
     code, _, err = bertworks(*arguments, "model.preset=base", "--out", tmp_path / "other")
     assert code == 2
     assert "model.preset: base is not the model's 1x32x2; leave it out" in err
