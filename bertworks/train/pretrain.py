@@ -82,7 +82,7 @@ def pretrain(
             note(session.start.sentence())
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
-            return session.run()
+            return session.run(note)
 
 
 def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
@@ -128,12 +128,15 @@ class Session:
         self.net, self.trainee = self.engine.net, self.engine.trainee
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
 
-    def run(self) -> Outcome:
-        """Train from the newest checkpoint, or from the start, and publish the model."""
-        return self.engine.run(self._duties(), place_found=self._set_clock)
+    def run(self, note: Callable[[str], None] = _log.info) -> Outcome:
+        """Train from the newest checkpoint, or from the start, and publish the model; `note` is told which."""
 
-    def _set_clock(self, place: Place) -> None:
-        self._seconds = place.seconds
+        def found(place: Place) -> None:
+            self._seconds = place.seconds
+            if place.step and self.ranks.is_first:
+                note(f"going on from step {place.step:,}")
+
+        return self.engine.run(self._duties(), place_found=found)
 
     def _duties(self) -> Duties:
         recipe = self.recipe
