@@ -194,7 +194,7 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path,
     ("rows", "said"),
     [
         ([{"text": "a cat", "label": "x"}], "has 1 label; there must be at least 2"),
-        ([{"text": "", "label": "x"}, {"text": " ", "label": "y"}], "too few to split off a dev set"),
+        ([{"text": "", "label": "x"}, {"text": " ", "label": "y"}], "left out: 2 rows without a text"),
     ],
 )
 def test_what_nothing_can_be_learnt_from_is_told_in_a_line(model, tmp_path, rows, said):
