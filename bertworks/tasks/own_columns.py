@@ -144,6 +144,6 @@ def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, l
 def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
     usual = ", ".join(_USUAL[role][:6])
     raise UserError(
-        f"{where}: which column is the {role}? Name it, for none is called as usual ({usual}, ...); "
-        f"there are: {shown_names(dict.fromkeys(there))}"
+        f"{where}: which column is the {role}? None is called as usual ({usual}, ...); name it with --column "
+        f"{role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}"
     )

@@ -82,6 +82,7 @@ def test_columns_that_cannot_be_guessed_are_asked_for_with_the_list(write, refus
     path = write("a.csv", "one,two,three\na,b,c\n")
     words = refusal(lambda: open_own("classify", {"train": path}))
     assert "which column is the text?" in words
+    assert "name it with --column text=NAME, in Python with columns" in words
     assert "there are: 'one', 'two', 'three'" in words
     words = refusal(lambda: open_own("classify", {"train": path}, Columns(text="one")))
     assert "which column is the label?" in words
