@@ -1,13 +1,15 @@
 """Every task by the name that people type."""
 
-from bertworks.errors import UserError, did_you_mean
+from typing import get_args
+
+from bertworks.errors import UserError, did_you_mean, nearest_name
 from bertworks.tasks.conll import CONLL2003
 from bertworks.tasks.glue import GLUE_TASKS
 from bertworks.tasks.korean import KOREAN_TASKS
 from bertworks.tasks.nli import NLI_TASKS
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.swag import SWAG_TASKS
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Kind, Task
 
 TASKS: dict[str, Task] = {
     task.name: task for task in (*GLUE_TASKS, SQUAD1, SQUAD2, *SWAG_TASKS, CONLL2003, *NLI_TASKS, *KOREAN_TASKS)
@@ -19,7 +21,10 @@ def find_task(name: str) -> Task:
     by_plain_name = {_plain(task.name): task for task in TASKS.values()}
     task = by_plain_name.get(_plain(name))
     if task is None:
-        hint = did_you_mean(name, list(TASKS))
+        kinds = get_args(Kind)
+        if name in kinds:
+            raise UserError(f"{name} is for your own files and no task of its own; `bertworks tasks` lists those")
+        hint = nearest_name(name, [*TASKS, *kinds]) or did_you_mean(name, list(TASKS))
         raise UserError(f"no task is called {name[:60]!r}{hint}; `bertworks tasks` lists them all")
     return task
 

@@ -90,6 +90,12 @@ def test_a_wrong_name_ends_in_a_line_and_exit_code_2(bertworks):
     assert err == "error: no task is called 'mrcp' (did you mean 'mrpc'?); `bertworks tasks` lists them all\n"
 
 
+def test_a_wrong_name_may_be_near_a_kind_of_task_for_your_own_files(bertworks):
+    assert "no task is called 'clasify' (did you mean 'classify'?)" in bertworks("tasks", "clasify")[2]
+    assert "(known: cola, " in bertworks("tasks", "zzz")[2]
+    assert "classify is for your own files" in bertworks("tasks", "classify")[2]
+
+
 def test_tasks_load_neither_torch_nor_numpy():
     program = (
         "import sys; sys.argv = ['bertworks', 'tasks']\n"
