@@ -160,6 +160,7 @@ def test_texts_keep_out_what_finetune_measures_on(bertworks, tmp_path):
     ("arguments", "words"),
     [
         (("texts", "rte"), "give --data DIR"),
+        (("texts", "rte", "--train", "corpus.txt"), "your own files are for classify, regress, multilabel, "),
         (("texts", "classify", "--train", "nowhere.csv"), "nowhere.csv"),
         (("texts", "clasify", "--train", "corpus.txt"), "no task is called 'clasify'"),
         (("texts", "rte", "--data", "nowhere"), "nowhere"),

@@ -49,7 +49,8 @@ def find_data(
     else:
         task = find_task(name)
         if given or data is None:
-            raise UserError(f"{task.title} is read from a folder: give --data DIR; your own files are for {OWN_KINDS}")
+            kinds = ", ".join(OWN_KINDS)
+            raise UserError(f"{task.title} is read from a folder: give --data DIR; your own files are for {kinds}")
         dataset = open_dataset(task, Path(data))
     if DEV not in dataset.found:
         dataset = split_off_dev(dataset)
