@@ -53,6 +53,9 @@ _RULES = {
     "value_error": "{error}",
 }
 
+# What a value is not, of a key that may be one of several kinds.
+_BRANCHES = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "literal_error": "{expected}"}
+
 
 class Settings(BaseModel):
     """A group of settings that cannot be changed once made and takes no key that it does not know."""
@@ -280,11 +283,29 @@ def _build(model_class: type[SomeSettings], values: Mapping[str, Any], where: st
     try:
         settings = model_class.model_validate(dict(values))
     except ValidationError as error:
-        known = _dotted_keys(model_class)
-        raise ConfigError(where, problems + [_explain(e, known) for e in error.errors(include_url=False)]) from error
+        found = _explain_all(error.errors(include_url=False), _dotted_keys(model_class))
+        raise ConfigError(where, problems + found) from error
     if problems:
         raise ConfigError(where, problems)
     return settings
+
+
+def _explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> list[str]:
+    """Say what is wrong; of a key that may be one of several kinds pydantic tells each kind, and a person reads one."""
+    by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
+    for error in errors:
+        path = error["loc"]
+        is_branch = isinstance(path[-1], str) and known.get(".".join(map(str, path[:-1])), False)
+        by_key.setdefault(path[:-1] if is_branch else path, []).append(error)
+    return [_explain_key(path, found, known) for path, found in by_key.items()]
+
+
+def _explain_key(path: tuple[str | int, ...], errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> str:
+    for error in errors:
+        if len(errors) == 1 or error["type"] not in _BRANCHES:  # of the right kind, but not a value that is allowed
+            return _explain({**error, "loc": path}, known)
+    kinds = [_BRANCHES[error["type"]].format(**error.get("ctx", {})) for error in errors]
+    return f"{_show_key(path)}: {_shorten(errors[0]['input'])} is neither {' nor '.join(kinds)}"
 
 
 def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:

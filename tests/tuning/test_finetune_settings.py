@@ -9,7 +9,7 @@ from small_models import write_small_model
 from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
-from bertworks.errors import UserError
+from bertworks.errors import ConfigError, UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.tasks.cut import Cut
@@ -64,6 +64,13 @@ def test_a_rate_that_goes_by_the_clock_is_for_pretraining():
 def test_all_problems_of_overrides_are_told_at_once():
     with pytest.raises(UserError, match=r"(?s)train\.epoch: .*did you mean.*task\.freeze: -1 is too small"):
         settings_for(find_task("sst2"), ["task.freeze=-1", "train.epoch=2"])
+
+
+@pytest.mark.parametrize(("given", "shown"), [("foo", "'foo'"), ("1.5", "1.5"), ("true", "true")])
+def test_a_key_that_may_be_a_number_or_a_word_has_one_problem(given, shown):
+    with pytest.raises(ConfigError) as refused:
+        settings_for(find_task("sst2"), [f"task.freeze={given}"])
+    assert refused.value.problems == [f"task.freeze: {shown} is neither a whole number nor 'all'"]
 
 
 @pytest.mark.parametrize(("freeze", "moved"), [(0, True), (1, True), ("all", False)])
