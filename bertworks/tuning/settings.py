@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from bertworks.config import Settings, from_overrides
+from bertworks.errors import ConfigError
 from bertworks.nn.feature_config import FeatureName
 from bertworks.tasks.cut import Context, Cut
 from bertworks.tasks.task import Task
@@ -81,7 +82,10 @@ def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
         "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
         "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
     }
-    settings = from_overrides(FinetuneSettings, overrides, where, usual)
+    try:
+        settings = from_overrides(FinetuneSettings, overrides, where, usual)
+    except ConfigError as error:
+        raise _with_grid_hint(error, overrides) from error
     if not settings.task.features:
         return settings
     usual |= {
@@ -89,3 +93,12 @@ def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
         "train": {**usual["train"], "epochs": _FEATURES_EPOCHS},
     }
     return from_overrides(FinetuneSettings, overrides, where, usual)
+
+
+def _with_grid_hint(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
+    """Return an error that says of each list of values that it needs a grid, which would have divided it."""
+    lists = {key.strip() for key, _, text in (override.partition("=") for override in overrides) if "," in text}
+    hint = "; several values need --grid (in Python: finetune_grid)"
+    return ConfigError(
+        error.where, [f"{text}{hint}" if text.partition(":")[0] in lists else text for text in error.problems]
+    )

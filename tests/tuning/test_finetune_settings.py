@@ -66,6 +66,16 @@ def test_all_problems_of_overrides_are_told_at_once():
         settings_for(find_task("sst2"), ["task.freeze=-1", "train.epoch=2"])
 
 
+def test_several_values_of_a_setting_are_told_to_need_a_grid():
+    with pytest.raises(ConfigError) as refused:
+        settings_for(find_task("sst2"), ["optim.lr=1e-4,2e-4", "train.epochs=x"])
+    hint = "; several values need --grid (in Python: finetune_grid)"
+    assert refused.value.problems == [
+        f"optim.lr: '1e-4,2e-4' is not a number{hint}",
+        "train.epochs: 'x' is not a whole number",
+    ]
+
+
 @pytest.mark.parametrize(("given", "shown"), [("foo", "'foo'"), ("1.5", "1.5"), ("true", "true")])
 def test_a_key_that_may_be_a_number_or_a_word_has_one_problem(given, shown):
     with pytest.raises(ConfigError) as refused:
