@@ -27,6 +27,7 @@ _SMALL_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
     "1_Pooling/config.json",
 )  # fmt: skip
+_RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
 _MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")
 
@@ -46,16 +47,20 @@ def parse_json(path: Path) -> Any:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        advice = "not a model folder"
-        if (path.parent / "bert_config.json").exists():
-            advice = (
-                f"a checkpoint of the original BERT? `bertworks convert {path.parent} NEW` makes a model folder of it"
-            )
-        raise UserError(f"{path.parent} has no {path.name}: {advice}") from None
+        raise UserError(f"{path.parent} has no {path.name}: {_what_it_is(path.parent)}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path} is not JSON: {str(error)[:200]}") from error
+
+
+def _what_it_is(folder: Path) -> str:
+    """Say what a folder without the file of a model may be, and what to do then."""
+    if (folder / "bert_config.json").exists():
+        return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
+    if any((folder / name).exists() for name in _RUN_PARTS):
+        return "a run that has no model yet; go on with it, by the command that began it and --resume"
+    return "not a model folder"
 
 
 def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
