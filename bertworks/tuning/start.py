@@ -141,6 +141,8 @@ def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[st
     if is_another:
         began = " and ".join(str(about.get(name)) for name in ("model", "with") if name in about)
         now = " and ".join(map(str, sources))
+        if not began:  # such as a run of pre-training, which has no such start
+            raise UserError(f"the run in {checkpoint.parents[1]} was started from other weights than those of {now}")
         raise UserError(f"the run was started from {began}, whose weights are not those of {now}")
     return about
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from toy_tasks import QUICK, SIZES, write_rows, write_task
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.tasks.own import open_own
+from bertworks.train.checkpoint import save_checkpoint
 from bertworks.train.loop import Place
+from bertworks.train.run_folder import ModelWriter
 from bertworks.tuning import finetune as module
 from bertworks.tuning import session as session_module
 from bertworks.tuning.finetune import finetune
@@ -135,6 +138,15 @@ def test_a_run_goes_on_without_the_model_it_came_from_but_not_with_another(finis
     other = write_small_model(tmp_path / "other", {}, hidden_size=8)
     with pytest.raises(UserError, match="whose weights are not those of"):
         finetune("classify", model=other, **options)
+
+
+def test_a_run_that_says_no_start_cannot_go_on_and_is_named(model, files, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    writer = ModelWriter(lambda folder: shutil.copytree(model, folder, dirs_exist_ok=True), 0)
+    save_checkpoint(run, 1, writer, {}, {}, keep=1)
+    with pytest.raises(UserError, match=r"the run in .*run was started from other weights than those of .*model"):
+        finetune("classify", model=model, out=run, resume=True, device="cpu", overrides=QUICK, **files["classify"])
 
 
 @pytest.mark.parametrize("change", ["optim.lr=1e-3", "task.class_weights=true", "train.seed=3"])
