@@ -13,6 +13,8 @@ from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
 from bertworks.text.utf8 import checked_text, line_blocks
 
 MAX_LINE_BYTES = 64 << 20
+# Of tables that people have and that are not read here.
+_OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -33,7 +35,10 @@ def checked_file(path: Path) -> Path:
     """Return a path that is a readable file of a form that is read, or raise UserError."""
     if path == STANDARD_INPUT or path.is_dir():
         raise UserError(f"{path} is not a file; name one, for it is read more than once")
-    return find_files([path])[0]
+    found = find_files([path])[0]
+    if found.suffix.lower() in _OTHER_ENDINGS:
+        raise UserError(f"{path}: {found.suffix} is not read; save it as .csv, .tsv, .jsonl, .json or .parquet")
+    return found
 
 
 def decoded(data: bytes, path: Path, line: int) -> str:
