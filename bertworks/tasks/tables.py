@@ -1,7 +1,7 @@
 """Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet.
 
 Tab-separated text has no quoting: a quotation mark is a character like any other, as GLUE's files want it, and a line
-is a row. CSV has quoting, and a row may span lines. Values are strings there, and what JSON and Parquet say elsewhere.
+is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings there, and what JSON and Parquet say elsewhere.
 A JSON object inside a record is opened one level (`labels.label`). Every row knows its place.
 """
 
@@ -77,12 +77,20 @@ def ending(path: Path) -> str:
 
 
 def _tab_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
+    return ((number, line.split("\t")) for number, line in _table_lines(path) if line)
+
+
+def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of a text file; a carriage return ends them too where the first has one inside."""
+    ends_alone = False
+    for number, line in numbered_lines(path):
+        ends_alone = "\r" in line if number == 1 else ends_alone
+        yield from enumerate(line.split("\r"), number) if ends_alone else [(number, line)]
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
-    lines = (f"{line}\n" for _, line in numbered_lines(path))
+    lines = (f"{line}\n" for _, line in _table_lines(path))
     first = next(lines, "")
     delimiter = max(_DELIMITERS, key=first.count)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)

@@ -26,6 +26,20 @@ def test_a_byte_order_mark_and_carriage_returns_are_no_part_of_a_table(write):
     assert values(path) == [{"text": "one", "label": "1"}, {"text": "two ", "label": "0"}]
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_lines_may_end_with_a_carriage_return_alone(write, end):
+    expected = [{"text": "one", "label": "1"}, {"text": "two", "label": "0"}]
+    for name, sign in (("a.tsv", "\t"), ("a.csv", ","), ("b.csv", ";")):
+        path = write(name, end.join((f"text{sign}label", f"one{sign}1", f"two{sign}0", "")))
+        assert values(path) == expected
+        assert [row.place for row in rows(path)] == [f"{path}:2", f"{path}:3"]
+
+
+def test_a_carriage_return_inside_a_row_stays_there(write):
+    assert values(write("a.tsv", "text\tlabel\na\rb\t1\n")) == [{"text": "a\rb", "label": "1"}]
+    assert values(write("a.csv", 'text,label\n"a\rb",1\n')) == [{"text": "a\rb", "label": "1"}]
+
+
 def test_quotes_are_plain_characters_in_tab_separated_text(write):
     path = write("a.tsv", 'text\tlabel\n"never closed\t1\nsays "so"\t0\n')
     assert [row["text"] for row in values(path)] == ['"never closed', 'says "so"']
