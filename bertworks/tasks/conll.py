@@ -62,7 +62,10 @@ def _example(sentence: list[_Line], path: Path, name: str, document: int, types:
     num_columns = len(sentence[0][1])
     for number, columns in sentence:
         if len(columns) != num_columns:
-            raise UserError(f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}")
+            raise UserError(
+                f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}; a line is a word "
+                "and, last, its tag, with spaces or tabs between; or give lists of them in .jsonl, .json or .parquet"
+            )
     words = [columns[0] for _, columns in sentence]
     if num_columns == 1:
         return words_example(name, words, None, document)

@@ -121,6 +121,12 @@ def test_a_wrong_line_is_told_with_its_number(conll, refusal, line, words):
     assert words in told
 
 
+def test_a_table_that_is_no_file_of_tagged_words_is_told_what_is_read(write, refusal):
+    told = refusal(read_conll([write("ok.csv", "text,label\na good film,pos\n")], Skipped()))
+    assert "ok.csv:2: 3 columns where the sentence starts with 1; a line is a word and, last, its tag" in told
+    assert ".jsonl, .json or .parquet" in told
+
+
 def test_a_sentence_of_two_hundred_thousand_words_is_read(write):
     """T9: a huge sentence, as a file without blank lines is."""
     path = write("huge.txt", "word B-X\nword I-X\n" * 100_000)
