@@ -297,4 +297,5 @@ class Model:
     def _need(self, head: str, what: str) -> None:
         if head not in self.net.heads:
             found = ", ".join(self.net.heads) or "none"
-            raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
+            way = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
+            raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found}){way}")

@@ -150,4 +150,6 @@ class TaskModel:
     def _need(self, head: str, what: str) -> None:
         if head not in self.net.heads:
             found = ", ".join(self.net.heads) or "none"
-            raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found})")
+            raise UserError(
+                f"the model cannot {what}: it has no {head} head (heads: {found}); see `bertworks finetune`"
+            )

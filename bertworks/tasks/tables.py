@@ -1,8 +1,9 @@
 """Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet.
 
 Tab-separated text has no quoting: a quotation mark is a character like any other, as GLUE's files want it, and a line
-is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings there, and what JSON and Parquet say elsewhere.
-A JSON object inside a record is opened one level (`labels.label`). Every row knows its place.
+is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings
+there, and what JSON and Parquet say elsewhere. A JSON object inside a record is opened one level (`labels.label`).
+Every row knows its place.
 """
 
 import csv
