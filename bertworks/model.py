@@ -83,14 +83,14 @@ class Model:
                 write_pooling(temporary, self.pooling, self.width)
 
     def fill(
-        self, text: str, top_k: int = 5, *, targets: Sequence[str] | None = None, truncate: bool = False
+        self, text: str, top_k: int = 5, *, targets: Sequence[str] | str | None = None, truncate: bool = False
     ) -> list[list[dict[str, Any]]]:
         """Guess what stands at each [MASK] of a text.
 
         Args:
             text: with one or more [MASK]; each is guessed by itself; what follows one without a space ends its word.
             top_k: how many guesses to give for each.
-            targets: only these words, each a piece of the vocabulary.
+            targets: only these words, or this one, each a piece of the vocabulary.
             truncate: cut a text that is too long instead of refusing it.
 
         Returns:

@@ -100,6 +100,13 @@ def test_embed_reads_lines_from_standard_input(bertworks, folder, monkeypatch):
     assert "standard input, line 2: not UTF-8" in err
 
 
+def test_fill_names_the_line_of_standard_input_that_has_no_mask(bertworks, folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Stdin(b"the [MASK]\nthe [mask]\n"))
+    code, out, err = bertworks("fill", folder, "-")
+    assert (code, out.splitlines()[0]) == (2, "the [MASK]")
+    assert "standard input, line 2: no [MASK] to fill in 'the [mask]'; write it in capitals: [MASK]" in err
+
+
 @pytest.mark.parametrize("arguments", [("fill", "[MASK]\udcff"), ("nsp", "a", "\ud800"), ("embed", "\udcff")])
 def test_an_argument_that_is_not_utf8_is_refused(bertworks, folder, arguments):
     code, out, err = bertworks(arguments[0], folder, *arguments[1:])

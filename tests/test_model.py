@@ -121,7 +121,7 @@ def test_a_mask_that_would_be_cut_away_is_told(model):
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"top_k": 0}, "ask for 1 or more"),
-    ({"targets": ["cats"]}, "'cats' is 2 pieces"),
+    ({"targets": ["cats"]}, r"'cats' is 2 pieces \(cat ##s\), not one; choose a word that `bertworks tokenize` leaves"),
     ({"targets": ["zebra"]}, "'zebra' is not in the vocabulary"),
     ({"targets": [""]}, "is 0 pieces"),
 ])  # fmt: skip
@@ -137,6 +137,7 @@ def test_fill_gives_probabilities_of_the_whole_vocabulary(model):
     assert sum(guess["score"] for guess in guesses) == pytest.approx(1, abs=1e-5)
     assert guesses == sorted(guesses, key=lambda guess: -guess["score"])
     scores = {guess["token"]: guess["score"] for guess in guesses}
+    assert [[guess["token"] for guess in mask] for mask in model.fill("the [MASK]", targets="cat")] == [["cat"]]
     (chosen,) = model.fill("the [MASK] sat", targets=["Dog", "cat"])
     assert {guess["token"]: guess["score"] for guess in chosen} == {name: scores[name] for name in ("cat", "dog")}
 

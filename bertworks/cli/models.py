@@ -31,8 +31,12 @@ def fill(
     as_json: JsonOption = False,
 ) -> None:
     """Guess what stands at each [MASK] of a text."""
+    from bertworks.filling import check_masks
+
     net = _load(model, device, dtype)
-    for text in lines_of(texts):
+    for place, text in enumerate(lines_of(texts), 1):
+        if texts == ["-"]:
+            check_masks(text, f"standard input, line {place}: ")
         masks = net.fill(text, top_k, targets=target, truncate=truncate)
         if as_json:
             print_json(masks)
