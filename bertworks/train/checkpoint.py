@@ -137,6 +137,9 @@ def checkpoint_folders(run: Path) -> list[Path]:
         found = [path for path in (run / CHECKPOINTS).iterdir() if _FOLDER_NAME.fullmatch(path.name)]
     except FileNotFoundError:
         return []
+    except NotADirectoryError as error:
+        in_the_way = next(path for path in (run / CHECKPOINTS, run, *run.parents) if path.exists())
+        raise UserError(f"{in_the_way} is not a folder, so {run} cannot be a run folder; choose another") from error
     except OSError as error:
         raise UserError(f"cannot read {run / CHECKPOINTS}: {error.strerror}") from error
     return sorted(found, key=_step_in_name, reverse=True)

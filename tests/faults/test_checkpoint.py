@@ -349,8 +349,14 @@ def test_a_checkpoint_of_a_later_version_is_not_passed_over(run):
 
 def test_a_file_in_place_of_the_checkpoints_is_a_user_error(tmp_path):
     (tmp_path / CHECKPOINTS).write_text("mine")
-    with pytest.raises(UserError, match=r"cannot read .*checkpoints: Not a directory"):
+    with pytest.raises(UserError, match=r"checkpoints is not a folder, so .* cannot be a run folder"):
         latest_checkpoint(tmp_path)
+
+
+def test_a_file_on_the_way_to_a_run_folder_is_named(tmp_path):
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(UserError, match=r"afile is not a folder, so .*afile/a/b cannot be a run folder; choose another"):
+        latest_checkpoint(tmp_path / "afile" / "a" / "b")
 
 
 def test_an_optimizer_of_another_network_is_told_by_the_first_tensor_that_differs(run):
