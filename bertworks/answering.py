@@ -1,8 +1,10 @@
 """Answers to questions about texts of any length, by a model with a span head."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from bertworks.errors import UserError
 from bertworks.guesses import check_top_k
 from bertworks.nn.bert import Bert
 from bertworks.tasks.answer_windows import AnswerWindows, encode_answers
@@ -51,6 +53,8 @@ def answer_question(
         laying: how tokens are laid for the network.
     """
     check_top_k(top_k)
+    if threshold is not None and math.isnan(threshold):
+        raise UserError("the threshold nan is no number; give one, such as 0, or none")
     example = SpanExample("0", question, context, (), False)
     encoded = encode_answers(tokenizer, [example], cut)
     (answered,) = predict_answers(net, [example], encoded, laying, n_best=max(top_k, N_BEST))

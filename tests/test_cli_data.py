@@ -165,6 +165,7 @@ def test_texts_keep_out_what_finetune_measures_on(bertworks, tmp_path):
         (("texts", "clasify", "--train", "corpus.txt"), "no task is called 'clasify'"),
         (("texts", "rte", "--data", "nowhere"), "nowhere"),
         (("inspect", "nowhere"), "'nowhere' is neither a folder that `bertworks prepare` made nor a model"),
+        (("inspect", ".", "--instances", "-1"), "--instances -1 is not possible; give 1 or more"),
         (("inspect", "corpus.txt"), "'corpus.txt' is neither a folder that `bertworks prepare` made nor a model"),
         (("inspect", "."), "no manifest.json; perhaps `bertworks prepare` was not finished) nor a model"),
         (("prepare", "nowhere.txt", "--vocab", "vocab.txt", "--out", "x"), "nowhere.txt"),

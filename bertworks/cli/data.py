@@ -130,6 +130,8 @@ def inspect(
     """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
     from bertworks.locate import is_model
 
+    if instances < 0:
+        raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")
     if is_model(data):
         _show_model(data, as_json)
     else:
@@ -157,7 +159,7 @@ def _show_data(
     if not num_instances:
         found = inspect.summary(dataset)
         print_json(found) if as_json else typer.echo(inspect.summary_text(found))
-    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), max(0, num_instances)):
+    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), num_instances):
         print_json(instance) if as_json else typer.echo(inspect.instance_text(instance) + "\n")
 
 
