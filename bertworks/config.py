@@ -99,6 +99,7 @@ SomeSettings = TypeVar("SomeSettings", bound=Settings)
 
 def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
     """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    check_overrides(overrides)
     where, raw = _read_recipe(name_or_path)
     values, problems = _with_likes(_parse_recipe(raw, where), [name_or_path])
     problems += _apply_overrides(values, overrides, model_class)
@@ -117,9 +118,16 @@ def from_overrides(
     usual: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> SomeSettings:
     """Build settings from `key=value` alone; what is not given is as usual, by section, or keeps its default."""
+    check_overrides(overrides)
     values: dict[str, Any] = {section: dict(keys) for section, keys in (usual or {}).items()}
     problems = _apply_overrides(values, overrides, model_class)
     return _build(model_class, values, where, problems)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse one text where a list of them is meant: it would be read letter by letter."""
+    if isinstance(overrides, str):
+        raise UserError(f"overrides are a list, not one text; write overrides=[{_shorten(overrides)}]")
 
 
 def recipe_names() -> list[str]:

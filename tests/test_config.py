@@ -12,6 +12,7 @@ from bertworks.config import (
     Settings,
     TokenizerSettings,
     VocabSettings,
+    from_overrides,
     recipe_names,
     recipe_summary,
     to_toml,
@@ -19,6 +20,8 @@ from bertworks.config import (
 )
 from bertworks.errors import ConfigError, UserError
 from bertworks.recipe import Recipe, load_recipe
+from bertworks.tasks.registry import find_task
+from bertworks.tuning.axes import points_of
 
 
 def problems_of(*overrides):
@@ -100,6 +103,17 @@ def test_unused_pieces_and_the_five_special_ones_leave_room_for_a_piece(size, un
 
 
 # -- all problems at once, in words
+
+
+def test_one_text_in_place_of_a_list_of_overrides_is_refused():
+    words = r"overrides are a list, not one text; write overrides=\['train\.epochs=1'\]"
+    for read in (
+        lambda: load_recipe("demo", "train.epochs=1"),
+        lambda: from_overrides(Recipe, "train.epochs=1", "here"),
+        lambda: points_of(find_task("rte"), "train.epochs=1", is_grid=True),
+    ):
+        with pytest.raises(UserError, match=words):
+            read()
 
 
 def test_all_problems_of_file_and_overrides_are_told_together(write):

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from bertworks.config import check_overrides
 from bertworks.errors import UserError
 from bertworks.tasks.task import Task
 from bertworks.tuning.settings import FinetuneSettings, settings_for
@@ -39,6 +40,7 @@ class Point(NamedTuple):
 
 def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Point]:
     """Return the points that overrides ask for; without a grid the one of the settings as they are."""
+    check_overrides(overrides)
     axes, fixed = _axes(overrides) if is_grid else (dict.fromkeys(PAPER_AXES, ("",)), list(overrides))
     count = 1
     for values in axes.values():
