@@ -54,7 +54,12 @@ _RULES = {
 }
 
 # What a value is not, of a key that may be one of several kinds.
-_BRANCHES = {"int_type": "a whole number", "float_type": "a number", "string_type": "text", "literal_error": "{expected}"}
+_BRANCHES = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "literal_error": "{expected}",
+}
 
 
 class Settings(BaseModel):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from bertworks.nn.lm import Sums
 
 
 def check_top_k(top_k: int) -> None:
-    """Refuse to give fewer than one guess."""
+    """Refuse to give fewer than one guess, or a number of them that is none."""
+    if not isinstance(top_k, SupportsIndex):
+        raise UserError(f"{top_k!r:.40} is not a number of guesses; ask for 1 or more")
     if top_k < 1:
         raise UserError(f"{top_k} guesses are not possible; ask for 1 or more")
 

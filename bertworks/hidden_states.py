@@ -4,8 +4,8 @@ Texts are sorted by length and packed into batches of about as many tokens, so t
 padding is computed. Results come back in the order of the texts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from bertworks.errors import UserError
 from bertworks.text.encoding import Encoding
 
 Pool = Literal["cls", "mean", "max", "last"]
+Layers = Iterable[int] | int | Literal["all"]
 _TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
 _TOKENS_AT_ONCE_ON_DEVICE = 65_536
 
@@ -102,9 +103,19 @@ def check_pool(pool: str, known: Sequence[str]) -> None:
         raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose {', '.join(known)}")
 
 
-def check_layers(layers: Iterable[int], num_layers: int) -> list[int]:
-    """Return layers counted from 0, the embeddings; -1 is the last."""
-    given = list(layers)
+def check_texts_of(method: str, texts: object) -> None:
+    """Refuse one text, or what holds none, where a method of a model takes a list of texts."""
+    if isinstance(texts, str | bytes | Mapping) or not hasattr(texts, "__getitem__"):
+        raise UserError(f"{method} takes a list of texts, not a {type(texts).__name__}; write {method}([text])")
+
+
+def check_layers(layers: Layers, num_layers: int) -> list[int]:
+    """Return layers counted from 0, the embeddings; -1 is the last, and a number by itself one layer."""
+    if isinstance(layers, str) and layers == "all":  # an array of numbers would be compared one by one
+        return list(range(num_layers + 1))
+    given = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not all(isinstance(layer, SupportsIndex) for layer in given):
+        raise UserError(f"layers {layers!r:.40} are not numbers; such as [-1, -2], or 'all'")
     chosen = [layer if layer >= 0 else num_layers + 1 + layer for layer in given]
     if not chosen or not all(0 <= layer <= num_layers for layer in chosen):
         raise UserError(f"layers {given} are not in a model of {num_layers}; 0 to {num_layers}, or -1 back")

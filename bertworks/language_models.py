@@ -5,7 +5,7 @@ words that say what they can.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from bertworks.guesses import best_guesses, check_top_k, perplexity_of
 from bertworks.hidden_states import (
     Compute,
     Features,
+    Layers,
     Pool,
     check_layers,
     check_pool,
+    check_texts_of,
     features_of,
     normalized,
     vectors_of,
@@ -99,7 +101,7 @@ class LanguageModel:
         self,
         texts: Sequence[str],
         *,
-        layers: Sequence[int] | None = None,
+        layers: Layers | None = None,
         pooling: Pool | None = None,
         normalize: bool | None = None,
         truncate: bool = False,
@@ -108,11 +110,12 @@ class LanguageModel:
 
         Args:
             texts: to embed.
-            layers: whose outputs to use, 0 for the embeddings, -1 for the last; several are put side by side.
+            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
             pooling: mean (the default) or max over the tokens, or the last token.
             normalize: scale each vector to length 1.
             truncate: cut texts that are too long instead of refusing them.
         """
+        check_texts_of("embed", texts)
         chosen = self.check_layers(layers if layers is not None else [-1])
         check_pool(pool := pooling or "mean", POOLS)
         encodings = self.encode(texts, truncate=truncate)
@@ -120,11 +123,10 @@ class LanguageModel:
         vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
         return normalized(vectors) if normalize else vectors
 
-    def features(
-        self, texts: Sequence[str], *, layers: Sequence[int] | None = None, truncate: bool = False
-    ) -> list[Features]:
+    def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
-        chosen = self.check_layers(layers if layers is not None else range(self.num_layers + 1))
+        check_texts_of("features", texts)
+        chosen = self.check_layers(layers if layers is not None else "all")
         encodings = self.encode(texts, truncate=truncate)
         return features_of(encodings, self._compute(texts, encodings, chosen), self._device)
 
@@ -153,6 +155,7 @@ class LanguageModel:
 
     def perplexity(self, texts: Sequence[str], *, truncate: bool = False) -> float:
         """Return among how many choices the model hesitates at each guess in all texts; an ELMo's, of both ways."""
+        check_texts_of("perplexity", texts)
         encodings = self.encode(texts, truncate=truncate)
         both = [Text(*pair) for pair in zip(texts, encodings, strict=True)]
         lengths = [len(encoding) for encoding in encodings]
@@ -160,8 +163,8 @@ class LanguageModel:
             lengths, lambda numbers: self._reader.sums([both[number] for number in numbers]), self._device
         )
 
-    def check_layers(self, layers: Iterable[int]) -> list[int]:
-        """Return layers counted from 0, the embeddings; -1 is the last."""
+    def check_layers(self, layers: Layers) -> list[int]:
+        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
         return check_layers(layers, self.num_layers)
 
 

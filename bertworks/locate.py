@@ -18,6 +18,8 @@ _BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 def find_model(source: str | os.PathLike[str]) -> Path:
     """Return the model folder that is meant, or say where it was looked for."""
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"a model is named by a text or a path, not by {source!r:.40}")
     try:
         folder = Path(source)
         if folder.is_dir():

@@ -1,7 +1,7 @@
 """A BERT to use: what can be asked of it. `bw.load(folder)` gives it, see `loading.py`."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from bertworks.guesses import perplexity_of
 from bertworks.hidden_states import (
     Compute,
     Features,
+    Layers,
     Pool,
     Rows,
     check_layers,
     check_pool,
+    check_texts_of,
     features_of,
     normalized,
     vectors_of,
@@ -159,7 +161,7 @@ class Model:
         self,
         texts: Sequence[str],
         *,
-        layers: Sequence[int] | None = None,
+        layers: Layers | None = None,
         pooling: Pool | None = None,
         normalize: bool | None = None,
         truncate: bool = False,
@@ -168,13 +170,14 @@ class Model:
 
         Args:
             texts: to embed.
-            layers: whose outputs to use, 0 for the embeddings, -1 for the last; several are put side by side.
+            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
             pooling: cls, mean or max over the tokens, [CLS] and [SEP] included.
             normalize: scale each vector to length 1.
             truncate: cut texts that are too long instead of refusing them.
 
         What is not given is as the folder says, else the mean of the last layer, not normalised.
         """
+        check_texts_of("embed", texts)
         chosen = self.check_layers(layers if layers is not None else [-1])
         check_pool(pool := pooling or self.pooling.mode, POOLS)
         encodings = self.encode(texts, truncate=truncate)
@@ -182,11 +185,10 @@ class Model:
         vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
         return normalized(vectors) if (self.pooling.normalize if normalize is None else normalize) else vectors
 
-    def features(
-        self, texts: Sequence[str], *, layers: Sequence[int] | None = None, truncate: bool = False
-    ) -> list[Features]:
+    def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
-        chosen = self.check_layers(layers if layers is not None else range(self.num_layers + 1))
+        check_texts_of("features", texts)
+        chosen = self.check_layers(layers if layers is not None else "all")
         encodings = self.encode(texts, truncate=truncate)
         return features_of(encodings, self._compute(encodings, chosen), self._device)
 
@@ -213,6 +215,7 @@ class Model:
         if self.net.config.direction == "both":
             raise UserError("the model sees what it would have to guess; perplexity is of models of one direction")
         self._need("mlm", "guess")
+        check_texts_of("perplexity", texts)
         encodings = self.encode(texts, truncate=truncate)
 
         def sums(numbers: list[int]) -> Sums:
@@ -290,8 +293,8 @@ class Model:
             "shorten it, or have it cut with truncate (--truncate)"
         )
 
-    def check_layers(self, layers: Iterable[int]) -> list[int]:
-        """Return layers counted from 0, the embeddings; -1 is the last."""
+    def check_layers(self, layers: Layers) -> list[int]:
+        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
         return check_layers(layers, self.num_layers)
 
     def _need(self, head: str, what: str) -> None:

@@ -52,6 +52,13 @@ def test_embed_pools_the_layers_asked_for(model, layers, pooling, normalize):
         np.testing.assert_allclose(vector, expected, atol=1e-5)
 
 
+def test_layers_may_be_all_of_them_or_one_number(model):
+    np.testing.assert_array_equal(model.embed(TEXTS, layers="all"), model.embed(TEXTS, layers=[0, 1, 2, 3]))
+    np.testing.assert_array_equal(model.embed(TEXTS, layers=-2), model.embed(TEXTS, layers=[-2]))
+    (found,) = model.features(["a"])
+    np.testing.assert_array_equal(model.features(["a"], layers=np.array([1, 2]))[0].hidden, found.hidden[[1, 2]])
+
+
 def test_nothing_to_embed_is_no_vectors(model):
     assert model.embed([]).shape == (0, 16)
     assert model.features([]) == []
@@ -177,7 +184,17 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
     (lambda model: model.embed(["a"], layers=[-5]), "-5"),
     (lambda model: model.features(["a"], layers=[]), r"layers \[\]"),
     (lambda model: model.embed([], pooling="sum"), "choose cls, mean, max"),
-    (lambda model: model.embed("a text"), "takes a list of texts"),
+    (lambda model: model.embed(["a"], layers="1"), r"layers '1' are not numbers; such as \[-1, -2\], or 'all'"),
+    (lambda model: model.embed(["a"], layers=[None]), r"layers \[None\] are not numbers"),
+    (lambda model: model.embed(["a"], layers=9), r"layers \[9\] are not in a model of 3"),
+    (lambda model: model.embed("a text"), r"embed takes a list of texts, not a str; write embed\(\[text\]\)"),
+    (lambda model: model.embed(None), "embed takes a list of texts, not a NoneType"),
+    (lambda model: model.features("a text"), "features takes a list of texts"),
+    (lambda model: model.fill(["a [MASK]"]), "a text must be a str, not list"),
+    (lambda model: model.fill(None), "a text must be a str, not NoneType"),
+    (lambda model: model.fill("[MASK]", top_k="5"), "'5' is not a number of guesses; ask for 1 or more"),
+    (lambda _: bw.load(None), "a model is named by a text or a path, not by None"),
+    (lambda _: bw.split_sentences(None), "a text must be a str, not NoneType"),
     (lambda model: model.embed([b"a"]), "must be a str"),
 ])  # fmt: skip
 def test_wrong_arguments_are_user_errors(model, ask, words):

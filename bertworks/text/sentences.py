@@ -13,6 +13,8 @@ with a full stop, or a run such as "!!", ends a sentence, except in a text that 
 
 import re
 
+from bertworks.text.by_words import check_text
+
 _REACH = 120
 _LONGEST_WORD = 24
 
@@ -110,6 +112,7 @@ _SPEAKER = re.compile(
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text in order, each without outer white space."""
+    check_text(text)
     return [text[start:end] for start, end in sentence_spans(text)]
 
 

@@ -355,7 +355,9 @@ def test_a_file_in_place_of_the_checkpoints_is_a_user_error(tmp_path):
 
 def test_a_file_on_the_way_to_a_run_folder_is_named(tmp_path):
     (tmp_path / "afile").write_text("mine")
-    with pytest.raises(UserError, match=r"afile is not a folder, so .*afile/a/b cannot be a run folder; choose another"):
+    with pytest.raises(
+        UserError, match=r"afile is not a folder, so .*afile/a/b cannot be a run folder; choose another"
+    ):
         latest_checkpoint(tmp_path / "afile" / "a" / "b")
 
 

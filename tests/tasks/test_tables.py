@@ -92,7 +92,9 @@ def test_bytes_that_are_not_utf8_are_told_with_their_line(write, refusal):
 @pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.feather"])
 def test_an_ending_that_is_not_read_is_told_with_those_that_are(write, refusal, name):
     ending = name.removeprefix("a")
-    assert f"{name}: {ending} is not read; save it as .csv, .tsv, .jsonl, " in refusal(rows(write(name, "text\tlabel\n")))
+    assert f"{name}: {ending} is not read; save it as .csv, .tsv, .jsonl, " in refusal(
+        rows(write(name, "text\tlabel\n"))
+    )
 
 
 def test_utf16_is_told_by_its_name(write, refusal):
