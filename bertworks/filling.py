@@ -64,8 +64,8 @@ def _piece_id(tokenizer: Tokenizer, target: str) -> int:
     pieces = tokenizer.tokenize(target)
     if len(pieces) != 1:
         raise UserError(
-            f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one; choose a word that "
-            "`bertworks tokenize` leaves whole"
+            f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one; choose a word "
+            "that `bertworks tokenize` leaves whole"
         )
     if pieces == [UNK]:
         raise UserError(f"the target {target[:40]!r} is not in the vocabulary")

@@ -63,8 +63,8 @@ def _example(sentence: list[_Line], path: Path, name: str, document: int, types:
     for number, columns in sentence:
         if len(columns) != num_columns:
             raise UserError(
-                f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}; a line is a word "
-                "and, last, its tag, with spaces or tabs between; or give lists of them in .jsonl, .json or .parquet"
+                f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}; a line is a "
+                "word and, last, its tag, with spaces or tabs between; or give lists of both in .jsonl, .json, .parquet"
             )
     words = [columns[0] for _, columns in sentence]
     if num_columns == 1:

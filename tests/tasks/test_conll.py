@@ -124,7 +124,7 @@ def test_a_wrong_line_is_told_with_its_number(conll, refusal, line, words):
 def test_a_table_that_is_no_file_of_tagged_words_is_told_what_is_read(write, refusal):
     told = refusal(read_conll([write("ok.csv", "text,label\na good film,pos\n")], Skipped()))
     assert "ok.csv:2: 3 columns where the sentence starts with 1; a line is a word and, last, its tag" in told
-    assert ".jsonl, .json or .parquet" in told
+    assert ".jsonl, .json, .parquet" in told
 
 
 def test_a_sentence_of_two_hundred_thousand_words_is_read(write):
