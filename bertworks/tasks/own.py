@@ -111,7 +111,10 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
     target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
     if split != TEST and not target:
         role = {"tag": "tags", "answer": "answer"}.get(kind, "label")
-        raise UserError(f"{path}: which column is the {role}? Name it; there are: {', '.join(map(repr, there))}")
+        raise UserError(
+            f"{path}: which column is the {role}? Name it with --column {role}=NAME, in Python with columns; "
+            f"there are: {', '.join(map(repr, there))}"
+        )
     return chosen, said(given, chosen, there, path.name)
 
 

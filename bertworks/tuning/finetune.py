@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
+from bertworks.config import check_overrides
 from bertworks.errors import UserError
 from bertworks.loading import find_device
 from bertworks.tasks.kinds import Kind, kind_of
@@ -74,6 +75,7 @@ def finetune(
     """
     run = Path(out)
     check_out(run, RECIPE_FILE, resume=resume)
+    check_overrides(overrides)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)

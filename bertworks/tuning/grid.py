@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertworks.config import check_overrides
 from bertworks.errors import UserError
 from bertworks.files import discard_folder
 from bertworks.interop.sentence_folders import find_encoder
@@ -138,6 +139,7 @@ def finetune_grid(
     plan.check()
     folder = Path(out)
     check_out(folder, GRID_FILE, resume=resume)
+    check_overrides(overrides)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     sources = [source for source in (model, beside) if source is not None]

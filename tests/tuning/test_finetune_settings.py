@@ -18,6 +18,7 @@ from bertworks.tuning import finetune as module
 from bertworks.tuning import session as session_module
 from bertworks.tuning.feed import order_of
 from bertworks.tuning.finetune import finetune
+from bertworks.tuning.grid import finetune_grid
 from bertworks.tuning.settings import TaskSettings, settings_for
 from bertworks.tuning.subject import rate_scales
 
@@ -166,3 +167,9 @@ def test_what_is_not_said_of_windows_is_what_a_model_takes_without_settings():
     """`Cut` is what a model's folder without such keys is read with."""
     assert TaskSettings(max_length=7).cut() == Cut(7)
     assert set(Cut._fields) < set(TaskSettings.model_fields)
+
+
+@pytest.mark.parametrize("start", [finetune, finetune_grid])
+def test_overrides_that_are_one_text_are_refused(task, tmp_path, start):
+    with pytest.raises(UserError, match=r"overrides are a list, not one text; write overrides=\['train.epochs=1'\]"):
+        start("classify", out=tmp_path / "run", overrides="train.epochs=1", **task)

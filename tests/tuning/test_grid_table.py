@@ -6,7 +6,10 @@ import pytest
 from bertworks.tuning.grid_record import Record, Result
 from bertworks.tuning.grid_table import grid_markdown, grid_text
 
-ABOUT = {"task": "rte", "title": "RTE", "metric": "accuracy", "examples": 2490, "notes": []}
+ABOUT = {
+    "task": "rte", "title": "RTE", "metric": "accuracy", "examples": 2490, "data": "ab", "model": "cd", "init": "model",
+    "notes": [],
+}  # fmt: skip
 
 
 def results_of(tmp_path, runs, **state):
