@@ -183,10 +183,9 @@ class Engine:
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
 
     def _begin(self, place: Place, duties: Duties, *, is_new: bool) -> Record:
-        """Write down the recipe and open what the run is recorded in."""
-        if is_new:
-            with atomic_write(self.folder / RECIPE_FILE) as stream:
-                stream.write(duties.recipe_text)
+        """Write down the recipe, whose limits may be others than in the start before, and open the records."""
+        with atomic_write(self.folder / RECIPE_FILE) as stream:
+            stream.write(duties.recipe_text)
         about = About(duties.title, self.settings, self.kinds, duties.flops_per_token, self._peak_flops())
         return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
 

@@ -192,7 +192,7 @@ class Session:
         """Return what a task's model scores on each split, and the files of its predictions; made once for a model."""
         before = self.tasks[task.name]
         folder = self.out / PREDICTIONS
-        is_same = before.get("model_of") == model_of
+        is_same = before.get("model_of") == model_of and before["measured"].get(DEV) == score
         if is_same and all((folder / name).is_file() for name in before.get("predicted", ["-"])):
             return {name: before[name] for name in ("model_of", "measured", "predicted")}
         model = load(self.out / task.name, device=self._device)

@@ -58,7 +58,7 @@ def test_a_run_in_two_parts_equals_a_run_in_one(finished, data, tmp_path):
     pretrain(tiny_runs.recipe(**settings, train__max_steps=17), data=data, out=parts, device="cpu")
     pretrain(tiny_runs.recipe(**settings), data=data, out=parts, device="cpu", resume=True)
     found, expected = files_of(parts), files_of(whole)
-    for name in expected.keys() - {"recipe.toml", "metrics.jsonl"}:
+    for name in expected.keys() - {"metrics.jsonl"}:  # its recipe says the limits of the last start
         assert found[name] == expected[name], name
     assert [line for line in lines_of(parts) if line["step"] != 17] == lines_of(whole)
 

@@ -1,6 +1,7 @@
 """GLUE as a whole: the paper's average, what is missing, the server's files, and MNLI's model as a start."""
 
 import json
+import shutil
 import zipfile
 
 import pytest
@@ -161,6 +162,18 @@ def test_a_second_start_makes_nothing_again(finished, model, data, monkeypatch):
     assert again.results == outcome.results
     with pytest.raises(UserError, match="is not empty; go on in it with --resume"):
         finetune_glue(model=model, data=data, out=out, **options)
+
+
+def test_scores_of_another_model_under_the_same_name_are_measured_again(finished, model, data, tmp_path):
+    out, outcome, _ = finished
+    shutil.copytree(out, tmp_path / "out")
+    path = tmp_path / "out/glue.json"
+    known = json.loads(path.read_text())
+    known["tasks"]["rte"]["measured"]["dev"] += 0.5
+    path.write_text(json.dumps(known))
+    options = {"overrides": QUICK, "from_mnli": True, "device": "cpu"}
+    again = finetune_glue(model=model, data=data, out=tmp_path / "out", resume=True, **options)
+    assert again.results["tasks"] == outcome.results["tasks"]
 
 
 def test_a_task_that_fails_leaves_the_others_alone(model, data, tmp_path, monkeypatch):
