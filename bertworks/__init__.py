@@ -1,4 +1,4 @@
-"""BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.
+"""BERT, the whole works: from raw text to a vocabulary, a pre-trained model and fine-tuned ones.
 
 The public names are imported when they are first used, so that `import bertworks` costs nothing.
 """

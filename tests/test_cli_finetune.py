@@ -234,3 +234,5 @@ def test_a_metric_that_is_not_defined_is_not_called_the_best(bertworks, model, t
     code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu")
     assert code == 0
     assert "pearson on dev is not defined; its model is of step 1;" in out
+    code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu", "--resume", "--json")
+    assert (code, json.loads(out)["pearson"]) == (0, None)

@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="BERT, the whole works: from raw text to a vocabulary, a model, its tables and a server.",
+    help="BERT, the whole works: from raw text to a vocabulary, a pre-trained model and fine-tuned ones.",
 )
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,

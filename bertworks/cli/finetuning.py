@@ -109,14 +109,16 @@ def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool,
 def _tell(outcome: Any, out: str, seconds: float, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         facts = {"out": out, "reason": outcome.reason, "steps": outcome.place.step, "best_step": outcome.step}
-        metrics = {name: or_null(value) for name, value in outcome.metrics.items()}
+        metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
         print_json(facts | metrics | {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)})
     elif not quiet:
-        ended = "stopped by a signal, go on with --resume" if outcome.reason == "signal" else "finished"
+        ended, then = (
+            ("stopped by a signal", "; go on with --resume") if outcome.reason == "signal" else ("finished", "")
+        )
         best = f"best {outcome.metric} on dev {outcome.score:.4f}"
         if math.isnan(outcome.score):
             best = f"{outcome.metric} on dev is not defined"
         typer.echo(
-            f"{out}: {ended} after {outcome.place.step:,} steps; {best}; its model is of step {outcome.step:,}; "
+            f"{out}: {ended} after {outcome.place.step:,} steps{then}; {best}; its model is of step {outcome.step:,}; "
             f"{outcome.minutes:.1f} minutes on the device"
         )

@@ -123,6 +123,11 @@ def or_null(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
+def how_ended(reason: str) -> tuple[str, str]:
+    """Return how a run has ended, and what is to be done about it."""
+    return ("stopped by a signal", "; go on with --resume") if reason == "signal" else ("finished", "")
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False))

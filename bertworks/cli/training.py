@@ -110,8 +110,8 @@ def _sentence(result: dict[str, Any]) -> str:
         if name.endswith("_accuracy")
     ]
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
-    ended = "stopped by a signal, go on with --resume" if result["reason"] == "signal" else "finished"
-    return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{held_out}"
+    ended, then = ("stopped by a signal", "; go on with --resume") if result["reason"] == "signal" else ("finished", "")
+    return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{then}{held_out}"
 
 
 def report(
