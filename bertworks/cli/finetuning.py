@@ -25,6 +25,7 @@ from bertworks.cli.options import (
     OverridesArgument,
     QuietOption,
     TrainOption,
+    how_ended,
     or_null,
     print_json,
 )
@@ -112,9 +113,7 @@ def _tell(outcome: Any, out: str, seconds: float, *, quiet: bool, as_json: bool)
         metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
         print_json(facts | metrics | {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)})
     elif not quiet:
-        ended, then = (
-            ("stopped by a signal", "; go on with --resume") if outcome.reason == "signal" else ("finished", "")
-        )
+        ended, then = how_ended(outcome.reason)
         best = f"best {outcome.metric} on dev {outcome.score:.4f}"
         if math.isnan(outcome.score):
             best = f"{outcome.metric} on dev is not defined"

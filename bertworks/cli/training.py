@@ -11,6 +11,7 @@ from bertworks.cli.options import (
     OverridesArgument,
     QuietOption,
     SkipBadShardsOption,
+    how_ended,
     print_json,
 )
 
@@ -110,7 +111,7 @@ def _sentence(result: dict[str, Any]) -> str:
         if name.endswith("_accuracy")
     ]
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
-    ended, then = ("stopped by a signal", "; go on with --resume") if result["reason"] == "signal" else ("finished", "")
+    ended, then = how_ended(result["reason"])
     return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{then}{held_out}"
 
 
