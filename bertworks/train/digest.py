@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,3 +44,25 @@ def digest_with(recipe: Settings, more: Mapping[str, Mapping[str, Any]]) -> str:
         for name, changed in recipe.model_dump(exclude_defaults=True).items()
     }
     return hashlib.sha256(json.dumps({**sections, **more}, sort_keys=True).encode()).hexdigest()
+
+
+def other_settings(before: str, now: str) -> list[str]:
+    """Name the settings by which two recipes in TOML differ, but for those that may; none if one cannot be read."""
+    try:
+        there, here = (_decisive(tomllib.loads(text)) for text in (before, now))
+    except (tomllib.TOMLDecodeError, AttributeError):
+        return []
+    return [
+        f"{key} was {there.get(key)}, not {here.get(key)}"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _decisive(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, settings in recipe.items()
+        for key, value in settings.items()
+        if key not in _FREE.get(section, ())
+    }

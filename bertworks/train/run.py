@@ -18,6 +18,7 @@ from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import atomic_write
 from bertworks.plan.gpus import named_by_driver, peak_flops
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.digest import other_settings
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Job, Part, Place, Stop, Window, train
 from bertworks.train.optim import Optimizer
@@ -34,6 +35,7 @@ from bertworks.train.trainee import with_backward
 from bertworks.train.view import View
 
 Shapes = Literal["one", "few", "many"]
+_MOST_NAMED = 5  # of settings that differ
 _log = logging.getLogger(__name__)
 
 
@@ -289,11 +291,18 @@ class Engine:
         save_checkpoint(self.folder, place.step, duties.writer(place), optimizer, state, keep=self.settings.keep)
         self.record.save(place.step)
 
+    def _others(self, duties: Duties) -> str:
+        """Say which settings are others now, as far as that is known."""
+        path = self.folder / RECIPE_FILE
+        before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found = other_settings(before, duties.recipe_text) if before else []
+        return f" ({', '.join(found[:_MOST_NAMED])}{', ...' * (len(found) > _MOST_NAMED)})" if found else ""
+
     def _restore(self, checkpoint: Checkpoint, duties: Duties) -> tuple[Place, Window]:
         if checkpoint.state.get("settings") != duties.digest:
             raise CannotGoOn(
-                f"{self.folder} was trained with other settings or data; give the same to go on (its {RECIPE_FILE} has "
-                "them), or choose another --out"
+                f"{self.folder} was trained with other settings or data{self._others(duties)}; give the same to go on "
+                f"(its {RECIPE_FILE} has them), or choose another --out"
             )
         self.placed.load(self.subject.from_file(checkpoint.weights))
         tensors = dict(checkpoint.optimizer)

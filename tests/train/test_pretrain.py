@@ -106,7 +106,9 @@ def test_a_folder_that_is_not_empty_is_refused_without_resume(finished, data):
 
 @pytest.mark.parametrize("changes", [{"optim__lr": 1e-3}, {"data__mask_rate": 0.2}, {"train__seed": 5}])
 def test_other_settings_cannot_go_on_with_a_run(finished, data, changes):
-    with pytest.raises(UserError, match="other settings"):
+    ((key, value),) = changes.items()
+    named = rf"{key.replace('__', '.')} was \S+, not {value}"
+    with pytest.raises(UserError, match=rf"with other settings or data \({named}\); give the same"):
         pretrain(tiny_runs.recipe(**changes), data=data, out=finished[0], device="cpu", resume=True)
 
 

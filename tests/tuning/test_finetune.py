@@ -149,9 +149,16 @@ def test_a_run_that_says_no_start_cannot_go_on_and_is_named(model, files, tmp_pa
         finetune("classify", model=model, out=run, resume=True, device="cpu", overrides=QUICK, **files["classify"])
 
 
-@pytest.mark.parametrize("change", ["optim.lr=1e-3", "task.class_weights=true", "train.seed=3"])
-def test_other_settings_cannot_go_on_with_a_run(finished, model, files, change):
-    with pytest.raises(UserError, match="other settings or data"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optim.lr=1e-3", "optim.lr was 0.003, not 0.001"),
+        ("task.class_weights=true", "task.class_weights was False, not True"),
+        ("train.seed=3", "train.seed was 0, not 3"),
+    ],
+)
+def test_other_settings_cannot_go_on_with_a_run(finished, model, files, change, said):
+    with pytest.raises(UserError, match=rf"other settings or data \({said}\); give the same to go on"):
         finetune(
             "classify", model=model, out=finished[0], overrides=[*QUICK, change], resume=True, device="cpu",
             **files["classify"],
