@@ -63,7 +63,7 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
     """Read a split; says what was left out, and refuses one with nothing in it."""
     skipped = Skipped()
     examples = list(dataset.examples(split, skipped))
-    if skipped:
+    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, for which it is told
         note(f"{split}: {skipped}")
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")

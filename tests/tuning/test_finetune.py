@@ -222,6 +222,16 @@ def test_what_nothing_can_be_learnt_from_is_told_in_a_line(model, tmp_path, rows
         finetune("classify", model=model, train=train, out=tmp_path / "run", device="cpu")
 
 
+def test_what_was_left_out_is_told_once_where_dev_is_split_off(model, files, tmp_path):
+    train, said = tmp_path / "train.jsonl", []
+    train.write_text(files["classify"]["train"].read_text() + json.dumps({"text": "of no kind", "label": ""}) + "\n")
+    overrides = [*QUICK, "train.epochs=1"]
+    finetune(
+        "classify", model=model, train=train, out=tmp_path / "run", device="cpu", overrides=overrides, note=said.append
+    )
+    assert [line.partition(": ")[0] for line in said if "left out" in line] == ["train"]
+
+
 def test_a_dev_set_is_split_off_where_there_is_none_and_that_is_said(model, files, tmp_path):
     said = []
     finetune(
