@@ -20,6 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from bertworks.braille import braille_curve
+from bertworks.train.run_facts import KINDS
 from bertworks.train.status import Status
 
 _WIDEST = 110  # a bar and a curve that are wider tell no more
@@ -46,11 +47,16 @@ def line_of(status: Status) -> str:
 
 def _figures(status: Status, values: dict[str, float]) -> str:
     kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
-    scores = [f"{kind.upper()} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
+    scores = [f"{_called(kind)} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
     # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
     whole = 100 if _IN_PERCENT in kinds else 1
     scores += [f"{name} {_percent(values[name] / whole)}" for name in _TASK_METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
+
+
+def _called(kind: str) -> str:
+    """Return what people call the share of right predictions: by its kind in pre-training, where there may be two."""
+    return KINDS.get(kind, "right")
 
 
 def panel_of(status: Status, columns: int) -> Text:
@@ -104,7 +110,7 @@ def _table(status: Status) -> list[Text]:
         name = f"{kind}_accuracy"
         # On a task's dev set it is one of the task's metrics, where it is one.
         held_out = status.holdout.get(name, status.holdout.get("accuracy"))
-        rows.append(_row(kind.upper(), _percent(status.values.get(name)), f"{_percent(held_out):>11}"))
+        rows.append(_row(_called(kind), _percent(status.values.get(name)), f"{_percent(held_out):>11}"))
     speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, status.values.get("memory_bytes")
     rows.append(_row("speed", f"{speed:,.0f}" if speed else "–", " tokens/s"))
     if mfu is not None:

@@ -188,9 +188,9 @@ def test_a_language_model_has_a_row_of_its_own(clock):
 def test_of_a_task_the_dev_sets_accuracy_stands_beside_that_of_training(clock):
     status = status_after(1, clock, kinds=("classify",))
     status.train(Place(step=20), {"classify_accuracy": 0.5})
-    assert re.search(r"CLASSIFY +50\.0% +–", panel_of(status, 100).plain)
+    assert re.search(r"right +50\.0% +–", panel_of(status, 100).plain)
     status.evaluate(20, {"dev_accuracy": 0.625, "dev_f1_macro": 0.25})
-    assert re.search(r"CLASSIFY +50\.0% +62\.5%", panel_of(status, 100).plain)
+    assert re.search(r"right +50\.0% +62\.5%", panel_of(status, 100).plain)
 
 
 def test_days_are_told_as_days(clock):
