@@ -37,9 +37,10 @@ def test_it_says_the_batch_and_what_to_change(data, tmp_path, no_memory, monkeyp
         assert words in said
     assert latest_checkpoint(run).step == 4
     monkeypatch.undo()
-    pretrain(tiny_runs.recipe(**SETTINGS, train__recompute=True), data=data, out=run, device="cpu", resume=True)
+    sparing = tiny_runs.recipe(**SETTINGS, train__recompute=True)
+    pretrain(sparing, data=data, out=run, device="cpu", resume=True)
     pretrain(recipe, data=data, out=tmp_path / "undisturbed", device="cpu")
-    assert files_of(run) == files_of(tmp_path / "undisturbed")
+    assert files_of(run) == files_of(tmp_path / "undisturbed") | {"recipe.toml": to_toml(sparing).encode()}
 
 
 def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
