@@ -23,10 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from compact import said, write_json
 from compact_task import LARGE, WORKS
 
 from bertworks.errors import UserError
-from bertworks.files import atomic_write, safe_join
+from bertworks.files import safe_join
 
 TASKS = ("qnli", "sst2", "cola", "stsb", "mrpc", "rte")  # the longest first
 RATES = ("2e-4", "1e-4")  # at 3e-4 the original's Adam fails for some seeds
@@ -34,10 +35,6 @@ FEW = ("train.epochs=4", "task.layer_decay=0.6")  # examples
 MANY = ("train.epochs=2", *LARGE)
 SEEDS = (0, 1)
 _WHOLE = ("steps", "minutes")  # why a run ends that is not to go on
-
-
-def said(line: str) -> None:
-    print(line, flush=True)
 
 
 def pretrain(given: argparse.Namespace) -> int:
@@ -77,12 +74,6 @@ def named(spec: str) -> tuple[str, str]:
     if not name.strip():
         raise UserError(f"{spec!r} has no name; write NAME: SETTINGS")
     return name.strip(), overrides.strip()
-
-
-def write_json(path: Path, content: Any) -> None:
-    with atomic_write(path) as stream:
-        json.dump(content, stream, indent=1, allow_nan=False)
-        stream.write("\n")
 
 
 def as_in_the_paper(run: Path, shards: Path) -> dict[str, float]:

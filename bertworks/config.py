@@ -14,17 +14,15 @@ two overrides of one key the last one wins: a script may append the user's to it
 
 import json
 import re
-import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
 
+from bertworks.config_problems import explain_all, nearest, shorten, unknown_key
 from bertworks.errors import ConfigError, UserError, did_you_mean
 
 _NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
@@ -35,31 +33,6 @@ _MAX_LINE_LENGTH = 1_000
 _LIKE = "like"
 _FROM = "# From:"
 _POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
-
-# What a person is told for each kind of pydantic error; other kinds keep pydantic's own words.
-_RULES = {
-    "int_type": "{given} is not a whole number",
-    "float_type": "{given} is not a number",
-    "finite_number": "{given} is not a finite number",
-    "bool_type": "{given} is neither true nor false",
-    "string_type": "{given} is not text",
-    "literal_error": "{given} is not allowed; choose {expected}",
-    "greater_than_equal": "{given} is too small; at least {ge}",
-    "greater_than": "{given} is too small; more than {gt}",
-    "less_than_equal": "{given} is too large; at most {le}",
-    "less_than": "{given} is too large; less than {lt}",
-    "model_type": "{given} is not a section; set its keys one by one",
-    "missing": "not set; it has no default",
-    "value_error": "{error}",
-}
-
-# What a value is not, of a key that may be one of several kinds.
-_BRANCHES = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "literal_error": "{expected}",
-}
 
 
 class Settings(BaseModel):
@@ -91,11 +64,11 @@ class VocabSettings(Settings):
     def _leave_room_for_pieces(cls, unused: int, info: ValidationInfo) -> int:
         algorithm = info.data.get("algorithm", "wordpiece")
         if unused and algorithm not in ("wordpiece", "bpe"):
-            raise ValueError(f"{_shorten(unused)} is too large; a vocabulary of {algorithm} has no unused pieces")
+            raise ValueError(f"{shorten(unused)} is too large; a vocabulary of {algorithm} has no unused pieces")
         size = info.data.get("size", _MAX_VOCAB_SIZE)
         most = size - _NUM_SPECIAL_TOKENS - 1
         if unused > most:
-            raise ValueError(f"{_shorten(unused)} is too large; at most {most}, for size {size} has to hold pieces too")
+            raise ValueError(f"{shorten(unused)} is too large; at most {most}, for size {size} has to hold pieces too")
         return unused
 
 
@@ -132,7 +105,7 @@ def from_overrides(
 def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse one text where a list of them is meant: it would be read letter by letter."""
     if isinstance(overrides, str):
-        raise UserError(f"overrides are a list, not one text; write overrides=[{_shorten(overrides)}]")
+        raise UserError(f"overrides are a list, not one text; write overrides=[{shorten(overrides)}]")
 
 
 def recipe_names() -> list[str]:
@@ -178,7 +151,7 @@ def _read_shipped(name: str) -> bytes:
     names = recipe_names()
     if name not in names:
         raise UserError(
-            f"no recipe {_shorten(name)}{did_you_mean(name, names)}; give a shipped recipe's name or a path to a .toml"
+            f"no recipe {shorten(name)}{did_you_mean(name, names)}; give a shipped recipe's name or a path to a .toml"
         )
     return (resources.files("bertworks") / "recipes" / f"{name}.toml").read_bytes()
 
@@ -191,10 +164,10 @@ def _read_file(path: Path) -> bytes:
             raw = stream.read(_MAX_RECIPE_BYTES + 1)
     except FileNotFoundError:
         known = {name: name for name in recipe_names()} | {f.stem: str(f) for f in sorted(path.parent.glob("*.toml"))}
-        raise UserError(f"no recipe file {path}{_nearest(path.stem, known)}") from None
+        raise UserError(f"no recipe file {path}{nearest(path.stem, known)}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot read {_shorten(str(path))}: {reason}") from error
+        raise UserError(f"cannot read {shorten(str(path))}: {reason}") from error
     if len(raw) > _MAX_RECIPE_BYTES:
         raise UserError(f"{path} is too large for a recipe; at most {_MAX_RECIPE_BYTES:,} bytes")
     return raw
@@ -228,7 +201,7 @@ def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any
     name, known = values.pop(_LIKE), recipe_names()
     if not isinstance(name, str) or name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        return values, [f"{_LIKE}: no recipe {_shorten(name)}{hint}; give a shipped recipe's name"]
+        return values, [f"{_LIKE}: no recipe {shorten(name)}{hint}; give a shipped recipe's name"]
     if name in names:
         return values, [f"{_LIKE}: {' is like '.join([*names, name])}, which has no end"]
     under, problems = _with_likes(_parse_recipe(_read_shipped(name), f"recipe {name}"), [*names, name])
@@ -254,9 +227,9 @@ def _apply_overrides(values: dict[str, Any], overrides: Sequence[str], model_cla
     for override in overrides:
         key, equals, text = (part.strip() for part in override.partition("="))
         if not key or not equals:
-            problems.append(f"{_shorten(override)} is not a setting; write section.key=value")
+            problems.append(f"{shorten(override)} is not a setting; write section.key=value")
         elif key not in known:
-            problems.append(_unknown_key(key.split("."), known))
+            problems.append(unknown_key(key.split("."), known))
         elif not known[key]:
             example = next(other for other in known if other.startswith(f"{key}."))
             problems.append(f"{key}: a section; set one of its keys, as in {example}=...")
@@ -264,7 +237,7 @@ def _apply_overrides(values: dict[str, Any], overrides: Sequence[str], model_cla
             try:
                 _put(values, key.split("."), _parse_override(text))
             except ValueError as error:
-                problems.append(f"{key}: {_shorten(text)} {error}")
+                problems.append(f"{key}: {shorten(text)} {error}")
     return problems
 
 
@@ -296,54 +269,11 @@ def _build(model_class: type[SomeSettings], values: Mapping[str, Any], where: st
     try:
         settings = model_class.model_validate(dict(values))
     except ValidationError as error:
-        found = _explain_all(error.errors(include_url=False), _dotted_keys(model_class))
+        found = explain_all(error.errors(include_url=False), _dotted_keys(model_class))
         raise ConfigError(where, problems + found) from error
     if problems:
         raise ConfigError(where, problems)
     return settings
-
-
-def _explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> list[str]:
-    """Say what is wrong; of a key that may be one of several kinds pydantic tells each kind, and a person reads one."""
-    by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
-    for error in errors:
-        path = error["loc"]
-        is_branch = isinstance(path[-1], str) and known.get(".".join(map(str, path[:-1])), False)
-        by_key.setdefault(path[:-1] if is_branch else path, []).append(error)
-    return [_explain_key(path, found, known) for path, found in by_key.items()]
-
-
-def _explain_key(path: tuple[str | int, ...], errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> str:
-    for error in errors:
-        if len(errors) == 1 or error["type"] not in _BRANCHES:  # of the right kind, but not a value that is allowed
-            return _explain({**error, "loc": path}, known)
-    kinds = [_BRANCHES[error["type"]].format(**error.get("ctx", {})) for error in errors]
-    return f"{_show_key(path)}: {_shorten(errors[0]['input'])} is neither {' nor '.join(kinds)}"
-
-
-def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:
-    if error["type"] == "extra_forbidden":
-        return _unknown_key(error["loc"], known)
-    given = _shorten(error["input"])
-    rule = _RULES.get(error["type"])
-    said = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
-    return f"{_show_key(error['loc'])}: {said}"
-
-
-def _unknown_key(path: Sequence[str | int], known: Mapping[str, bool]) -> str:
-    """Name the nearest key of the same section, else of any; compared without the section, which would drown a typo."""
-    beside = [key for key in known if key.split(".")[:-1] == list(path[:-1])]
-    for candidates in (beside, list(known)):
-        by_name = {key.rpartition(".")[2]: key for key in candidates}
-        if hint := _nearest(str(path[-1]), by_name):
-            return f"{_show_key(path)}: unknown key{hint}"
-    sections = [key for key in known if "." not in key]
-    return f"{_show_key(path)}: unknown key (known: {', '.join(beside or sections)})"
-
-
-def _nearest(given: str, by_name: Mapping[str, str]) -> str:
-    nearest = get_close_matches(given.lower(), by_name, n=1)
-    return f" (did you mean {by_name[nearest[0]]!r}?)" if nearest else ""
 
 
 def _dotted_keys(model_class: type[Settings], prefix: str = "") -> dict[str, bool]:
@@ -355,21 +285,3 @@ def _dotted_keys(model_class: type[Settings], prefix: str = "") -> dict[str, boo
         if is_section:
             keys |= _dotted_keys(cast(type[Settings], field.annotation), f"{prefix}{name}.")
     return keys
-
-
-def _show_key(path: Sequence[str | int]) -> str:
-    """Join the parts of a key; one that is not plain is quoted and shortened, for it may hold a line break or worse."""
-    return ".".join(p if re.fullmatch(r"[\w-]{1,60}", p := str(part)) else _shorten(p) for part in path[:6])
-
-
-def _shorten(value: Any) -> str:
-    """Show a value from outside in some 60 characters, as TOML would spell it where that is no trouble."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    brief = reprlib.Repr()
-    brief.maxstring = brief.maxother = 60
-    brief.maxlevel, brief.maxlong, brief.maxdict = 3, 30, 2
-    try:
-        return brief.repr(value)
-    except ValueError:  # Python spells out no integer of more than 4,300 digits; a caller of `validate` may have one.
-        return "a number of thousands of digits"

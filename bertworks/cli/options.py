@@ -12,6 +12,8 @@ import typer
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bertworks.text.kinds import AnyTokenizer
     from bertworks.text.normalize import Rules
 
@@ -77,7 +79,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
     if tokenizer.kind == "wordpiece" and tokenizer.rules == text_rules:  # a folder has its own
-        never_met = [piece for piece in tokenizer.pieces if not _is_met(piece, text_rules)]
+        never_met = _never_met(tokenizer.pieces, text_rules)
         if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
             warn(
                 f"{len(never_met):,} of {len(tokenizer.pieces):,} pieces of {vocab}, such as {never_met[-1]!r}, are "
@@ -87,13 +89,17 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
     return tokenizer
 
 
-def _is_met(piece: str, text_rules: "Rules") -> bool:
-    """Tell whether normalised text can have a piece; special ones, which it cannot have, do not count."""
+def _never_met(pieces: "Sequence[str]", text_rules: "Rules") -> list[str]:
+    """Return the pieces that normalised text cannot have, but for the special ones."""
     from unicodedata import normalize
 
-    is_special = piece.startswith("[") and piece.endswith("]")
-    has_capitals = text_rules.lowercase and piece != piece.lower()
-    return is_special or not (has_capitals or (text_rules.strip_accents and piece != normalize("NFD", piece)))
+    def is_met(piece: str) -> bool:
+        if piece.startswith("[") and piece.endswith("]"):
+            return True
+        has_capitals = text_rules.lowercase and piece != piece.lower()
+        return not (has_capitals or (text_rules.strip_accents and piece != normalize("NFD", piece)))
+
+    return [piece for piece in pieces if not is_met(piece)]
 
 
 def check_workers(workers: int | None) -> None:

@@ -66,10 +66,9 @@ def pretrain(
     from bertworks.train.pretrain import check_has_model, pretrain, pretrain_dry
     from bertworks.train.view import training_view
 
-    settings = load_recipe(recipe, overrides or [])
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
-    if start_from is None and not resume:
+    if dry_run and start_from is None:
         check_has_model(recipe)
     started = time.monotonic()
     options: dict[str, Any] = {
@@ -81,7 +80,7 @@ def pretrain(
     }
     with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
-            outcome = pretrain_dry(settings, **options)
+            outcome = pretrain_dry(load_recipe(recipe, overrides or []), **options)
         else:
             outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {

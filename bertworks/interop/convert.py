@@ -96,7 +96,7 @@ def convert(
                 "folder, without --with-optimizer; a checkpoint of Google's can then be made of that"
             )
         return _from_pickle(source, destination, lowercase)
-    if (to == "google" or destination.suffix == ".ckpt") and is_model(source):
+    if to == "google" and is_model(source):
         source = Path(find_model(source))
     is_folder = (source / CONFIG_FILE).is_file()
     if is_folder and to == "folder":

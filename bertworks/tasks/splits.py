@@ -73,10 +73,15 @@ def _counts(sizes: Mapping[str, int], share: float, seed: int) -> dict[str, int]
 
 
 def _mark_lowest(mask: bytearray, places: Mapping[int, list[int]], count: int) -> None:
-    """Mark `count` places with the lowest hashes, and those equal to the last; a text that comes more often stays."""
+    """Mark `count` places with the lowest hashes, and those equal to the last.
+
+    A text that comes more often than that is left out, unless all do: then, of several, it is one of them.
+    """
+    groups = [same for _, same in sorted(places.items())]
+    fitting = [same for same in groups if len(same) <= count] or groups[: min(count, len(groups) - 1, 1)]
     marked = 0
-    for _, same in sorted(places.items()):
-        if marked < count and len(same) <= count:
+    for same in fitting:
+        if marked < count:
             marked += len(same)
             for place in same:
                 mask[place] = 1

@@ -20,7 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from bertworks.braille import braille_curve
-from bertworks.train.run_facts import KINDS
+from bertworks.train.run_facts import IN_PERCENT, KINDS
 from bertworks.train.status import Status
 
 _WIDEST = 110  # a bar and a curve that are wider tell no more
@@ -29,7 +29,6 @@ _NARROWEST_CURVE = 19  # with its labels
 _NARROWEST = 30  # below it lines are cut off
 _SHORTEST_BAR = 6
 _TASK_METRICS = ("accuracy", "matthews", "f1", "f1_macro", "pearson", "spearman", "exact_match")
-_IN_PERCENT = "answer"  # the kind of task whose metrics are percent already
 _STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
 
 
@@ -49,7 +48,7 @@ def _figures(status: Status, values: dict[str, float]) -> str:
     kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
     scores = [f"{_called(kind)} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
     # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
-    whole = 100 if _IN_PERCENT in kinds else 1
+    whole = 100 if IN_PERCENT in kinds else 1
     scores += [f"{name} {_percent(values[name] / whole)}" for name in _TASK_METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
 

@@ -68,16 +68,16 @@ def pretrain(
         view: shows a person how it goes.
         note: is told what a person wants to know at the start.
     """
+    settings = as_recipe(recipe, overrides)
     dataset, run = Dataset(Path(data), skip_bad_shards=skip_bad_shards), Path(out)
     check_out(run, RECIPE_FILE, resume=resume)
-    start = find_start(start_from, run, dataset)
-    if not start:
-        check_has_model(recipe)
-    place, recipe = local_device(find_device(device)), as_recipe(recipe, overrides)
+    place, start = local_device(find_device(device)), find_start(start_from, run, dataset)
     if start:
-        recipe, start = settled(recipe, start)
-    with joined_ranks(place, recipe.train.rank_timeout) as ranks:
-        session = Session(recipe, dataset, run, place, view, ranks, start)
+        settings, start = settled(settings, start)
+    else:
+        check_has_model(recipe)
+    with joined_ranks(place, settings.train.rank_timeout) as ranks:
+        session = Session(settings, dataset, run, place, view, ranks, start)
         if session.start and start and start.weights and ranks.is_first:
             note(session.start.sentence())
         with hold_run(run) if ranks.is_first else nullcontext():

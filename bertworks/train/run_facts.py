@@ -21,6 +21,7 @@ from bertworks.train.samples import Samples, read_samples
 
 RECIPE_FILE = "recipe.toml"
 KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "bilm": "biLM"}  # of predictions, and their names for people
+IN_PERCENT = "answer"  # the kind of task whose metrics are percent already
 _DIRECTIONS = {"ltr": "left to right", "rtl": "right to left"}
 
 Line = Mapping[str, Any]

@@ -19,7 +19,7 @@ from bertworks.page_files import page_file
 from bertworks.report_parts import filled_page, tile
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
 from bertworks.train.report import REPORT_FILE
-from bertworks.train.run_facts import RECIPE_FILE, Line, duration, newest_model, points_of
+from bertworks.train.run_facts import IN_PERCENT, RECIPE_FILE, Line, duration, newest_model, points_of
 from bertworks.train.run_folder import MODEL
 from bertworks.tuning.cost import STARTS_FILE, device_minutes
 from bertworks.tuning.dev_page import dev_sections
@@ -28,7 +28,6 @@ from bertworks.tuning.settings import FinetuneSettings
 
 _SHARES = ("accuracy", "f1", "f1_macro", "precision", "recall")
 _TITLES = {"f1": "F1", "f1_macro": "F1, mean of classes", "exact_match": "exact match"}
-_IN_PERCENT = "answer"  # the kind whose metrics are percent already
 
 
 class FinetuneRun(NamedTuple):
@@ -134,7 +133,7 @@ def _titled(name: str) -> str:
 
 
 def _is_share(run: FinetuneRun, name: str) -> bool:
-    return name in _SHARES and run.dev is not None and run.dev.kind != _IN_PERCENT
+    return name in _SHARES and run.dev is not None and run.dev.kind != IN_PERCENT
 
 
 def learning_charts(run: FinetuneRun) -> Iterable[str]:

@@ -88,6 +88,17 @@ def test_a_class_of_one_text_again_and_again_stays_in_train(write):
     assert Counter(example.label for example in divided.examples("train"))["none"] == 60
 
 
+def test_few_contexts_and_documents_are_divided_whole_though_each_is_more_than_the_share(write):
+    rows = [{"question": f"which {i}?", "context": f"it is number {i % 4}", "answer": "number"} for i in range(40)]
+    divided = split_off_dev(open_own("answer", {"train": write("a.jsonl", "\n".join(map(json.dumps, rows)))}))
+    contexts = [{example.context for example in divided.examples(split)} for split in ("train", "dev")]
+    assert (len(contexts[0]), len(contexts[1]), contexts[0] & contexts[1]) == (3, 1, set())
+    lines = [f"-DOCSTART- O\n\nKim{number} B-PER\n\n" + "sat O\n\n" * 9 for number in range(3)]
+    divided = split_off_dev(open_own("tag", {"train": write("a.txt", "".join(lines))}))
+    documents = [{example.document for example in divided.examples(split)} for split in ("train", "dev")]
+    assert (len(documents[0]), len(documents[1]), documents[0] & documents[1]) == (2, 1, set())
+
+
 def test_where_nothing_can_be_learnt_the_reason_is_told(write):
     rows = [{"question": "where?", "context": f"number {i}", "answer": "nowhere"} for i in range(40)]
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
