@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from toy_tasks import SIZES
 
 from bertworks.errors import UserError
 from bertworks.tasks.registry import TASKS
+from bertworks.train.run_folder import hold_run
 
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -304,15 +306,20 @@ def compact(tmp_path):
     return start
 
 
+def test_a_folder_has_one_command_at_a_time(tmp_path, compact):
+    with hold_run(tmp_path / "out"):
+        process = compact()
+        assert f"is in use by process {os.getpid()}" in process.communicate(timeout=100)[0]
+    assert process.returncode == 2
+
+
 def test_a_command_that_was_asked_to_end_goes_on_to_the_whole_result(tmp_path, compact):
     first = compact("--jobs", "2")
-    assert "model/rte" in first.stdout.readline()  # it holds the folder
-    second = compact()
-    assert "is in use by process" in second.communicate(timeout=100)[0]
-    assert second.returncode == 2
-    assert "search" in first.stdout.readline()  # its seeds begin now
+    assert "model/rte" in first.stdout.readline()
+    assert "search" in first.stdout.readline()  # its seeds begin now, with some seconds of imports
     first.terminate()
-    assert "stopped" in first.communicate(timeout=100)[0]
+    assert "stopped" in first.stdout.read()  # not communicate(), which passes over what was read with a line before
+    first.wait(timeout=100)
     assert first.returncode == 1
     assert not (tmp_path / "out/results.json").exists()
     third = compact("--jobs", "2")
