@@ -16,6 +16,7 @@ from bertworks.plan.memory import GIGA, fits, memory_of
 from bertworks.plan.network import Network, network_of
 from bertworks.plan.speed import LOOP_S, rates_of, slice_seconds, update_seconds
 from bertworks.recipe import Recipe
+from bertworks.train.settings import TrainSettings
 
 _HASHED_PER_S = 1.5 * GIGA  # see train/checkpoint.py
 _MAX_GPUS = 65_536
@@ -171,7 +172,7 @@ def _time(recipe: Recipe, phases: list[Phase], checkpoint_bytes: int) -> dict[st
     if any(phase.step_s is None for phase in phases):
         return {"hours": None, "training_hours": None, "saving_hours": None, "tokens_per_second": None}
     training = sum(phase.steps * (phase.step_s or 0.0) for phase in phases)
-    num_saves = math.ceil(sum(phase.steps for phase in phases) / recipe.train.save_every)
+    num_saves = math.ceil(sum(phase.steps / _steps_between_saves(phase, recipe.train) for phase in phases))
     saving = num_saves * 2 * checkpoint_bytes / _HASHED_PER_S
     return {
         "hours": (training + saving) / 3600,
@@ -179,6 +180,10 @@ def _time(recipe: Recipe, phases: list[Phase], checkpoint_bytes: int) -> dict[st
         "saving_hours": saving / 3600,
         "tokens_per_second": sum(phase.tokens for phase in phases) / training,
     }
+
+
+def _steps_between_saves(phase: Phase, settings: TrainSettings) -> float:
+    return min(settings.save_every, max(1.0, 60 * settings.save_minutes / (phase.step_s or math.inf)))
 
 
 def _disk(recipe: Recipe, network: Network) -> dict[str, int]:

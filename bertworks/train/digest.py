@@ -18,6 +18,7 @@ _FREE = {
         "epochs",
         "max_tokens",
         "max_minutes",
+        "save_minutes",
         "keep",
         "loader_workers",
         "on_nonfinite",

@@ -78,8 +78,11 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
     """Train from a place on until a limit or a signal says stop; the last state is saved."""
     settings = job.settings
     norm: Tensor | float = 0.0
+    saved = place
     with caught_signals() as signals, closing(GradientSums(job.ranks, job.optimizer.weights())) as gradients:
         while not (reason := _stop_reason(job, place := _agreed(job, place), signals)):
+            if place.seconds - saved.seconds >= 60 * settings.save_minutes:  # here the ranks agree on the time
+                saved = place = _saved(job, place, window)
             started, random = time.monotonic(), torch.get_rng_state()
             parts, data = next(job.batches)
             num_tokens, *counts = job.ranks.total(_counts(parts))
@@ -100,8 +103,8 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             if job.evaluates_at(place) or _is_through(settings, place):
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
-                place = _saved(job, place, window)
-        if place.step % settings.save_every:
+                saved = place = _saved(job, place, window)
+        if place.step != saved.step:
             place = _saved(job, place, window)
         return Stop(place, reason, signals[0] if signals else 0)
 

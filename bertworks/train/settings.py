@@ -61,6 +61,7 @@ class TrainSettings(Settings):
     eval_every: int = Field(default=1_000, ge=1)
     eval_batches: int = Field(default=4, ge=1)
     save_every: int = Field(default=1_000, ge=1)
+    save_minutes: float = Field(default=15.0, gt=0)  # that a kill may cost at most, where steps take long
     keep: int = Field(default=2, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 62)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU

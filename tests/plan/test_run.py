@@ -116,9 +116,20 @@ def test_a_larger_vocabulary_is_a_larger_model():
 
 
 def test_saving_often_takes_time():
-    often, seldom = (plan("large", f"train.save_every={steps}")["time"] for steps in (100, 10_000))
+    often, seldom = (
+        plan("large", f"train.save_every={steps}", "train.save_minutes=1e9")["time"] for steps in (100, 10_000)
+    )
     assert often["saving_hours"] == pytest.approx(100 * seldom["saving_hours"])
     assert often["hours"] == often["training_hours"] + often["saving_hours"]
+
+
+def test_long_steps_are_saved_by_the_clock():
+    by_steps, by_clock = (
+        plan("large", "train.save_every=1000000", f"train.save_minutes={minutes}")["time"] for minutes in (1e9, 15)
+    )
+    one = by_steps["saving_hours"]
+    assert by_clock["saving_hours"] == pytest.approx(one * by_clock["training_hours"] * 60 / 15, rel=0.01)
+    assert by_clock["saving_hours"] < 0.01 * by_clock["hours"]
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 from functools import partial
 
@@ -88,6 +89,20 @@ def test_a_signal_ends_a_run_between_two_steps_and_it_goes_on_exactly(finished, 
     assert (run / "checkpoints/step-00000012").is_dir()
     assert not (run / "model").exists()
     monkeypatch.undo()
+    pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu", resume=True)
+    assert files_of(run) == files_of(finished[0])
+
+
+def test_where_steps_take_long_a_run_is_saved_by_the_clock(finished, data, tmp_path):
+    """Every step takes longer than a billionth of a minute; from each of them the run goes on exactly."""
+    run = tmp_path / "run"
+    settings = {"train__save_minutes": 1e-9, "train__keep": 100}
+    pretrain(tiny_runs.recipe(**settings), data=data, out=run, device="cpu")
+    names = [f"step-{step:08}" for step in range(1, 41)]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names
+    for name in names[17:]:
+        shutil.rmtree(run / "checkpoints" / name)
+    shutil.rmtree(run / "model")
     pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu", resume=True)
     assert files_of(run) == files_of(finished[0])
 
