@@ -240,6 +240,8 @@ def measure(board: Board, given: argparse.Namespace) -> int:
         for child in running:
             child.process.wait()
             num_missed += not ended(child, board, given)
+    if waiting:
+        said(f"{len(waiting)} parts have not begun; the same command goes on")
     return num_missed + len(waiting)
 
 

@@ -78,7 +78,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
     """Train from a place on until a limit or a signal says stop; the last state is saved."""
     settings = job.settings
     norm: Tensor | float = 0.0
-    saved = place
+    saved = Place(seconds=place.seconds)  # in this start: one before may have been killed while it deleted old ones
     with caught_signals() as signals, closing(GradientSums(job.ranks, job.optimizer.weights())) as gradients:
         while not (reason := _stop_reason(job, place := _agreed(job, place), signals)):
             if place.seconds - saved.seconds >= 60 * settings.save_minutes:  # here the ranks agree on the time

@@ -114,6 +114,17 @@ def test_a_finished_run_that_is_resumed_does_nothing(finished, data):
     assert files_of(finished[0]) == before
 
 
+@pytest.mark.parametrize("save_every", [7, 8])  # its end is no multiple of it, and is one
+def test_checkpoints_that_a_kill_has_left_are_deleted_at_the_end(data, tmp_path, save_every):
+    run = tmp_path / "run"
+    settings = {"train__save_every": save_every}
+    pretrain(tiny_runs.recipe(train__keep=100, **settings), data=data, out=run, device="cpu")
+    assert len(list((run / "checkpoints").iterdir())) > 2
+    pretrain(tiny_runs.recipe(**settings), data=data, out=run, device="cpu", resume=True)
+    left = [f"step-{step:08}" for step in (40 - (40 % save_every or save_every), 40)]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == left
+
+
 def test_a_folder_that_is_not_empty_is_refused_without_resume(finished, data):
     with pytest.raises(UserError, match="--resume"):
         pretrain(tiny_runs.recipe(), data=data, out=finished[0], device="cpu")
