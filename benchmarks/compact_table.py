@@ -34,8 +34,8 @@ GOOGLE = {
     },
 }  # fmt: skip
 ORDER = (
-    "cola", "sst2", "mrpc", "stsb", "qqp", "qnli", "rte", "rte-from-snli", "wnli", "snli", "squad1", "squad2",
-    "swag-like", "codah", "conll2003", "nsmc", "korsts", "kornli",
+    "cola", "sst2", "mrpc", "stsb", "qqp", "qnli", "qnli-from-squad1", "rte", "rte-from-snli", "wnli", "snli",
+    "squad1", "squad2", "swag-like", "codah", "conll2003", "nsmc", "korsts", "kornli",
 )  # fmt: skip
 SIZE_NAMES = {"2x128": "tiny", "4x256": "mini", "4x512": "small", "8x512": "medium"}
 COLUMNS = (

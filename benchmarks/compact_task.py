@@ -26,6 +26,7 @@ from bertworks.tuning.axes import Point, points_of
 
 _GOLD = "test-gold"
 _SQUAD_NOTE = "train: where an answer stands was found by search, 10.8 % of them stand at several places"
+_QNLI_NOTE = "started from the best SQuAD 1.1 run's model, chosen on SQuAD's dev set, whose paragraphs QNLI's has too"
 _SWAG_NOTE = "derived from novels, not SWAG"
 _CODAH_NOTE = "fold 0 of 5"
 _NSMC_NOTE = "split rebuilt, not the official one"
@@ -61,6 +62,7 @@ ENGLISH = {
     "squad1": Work("squad1", is_large=True, note=_SQUAD_NOTE),
     "snli": Work("snli", TEST, is_large=True),
     "qnli": Work("qnli", is_large=True),
+    "qnli-from-squad1": Work("qnli", source="squad1", is_large=True, note=_QNLI_NOTE),
     "swag-like": Work("swag-like", is_large=True, note=_SWAG_NOTE),
     "sst2": Work("sst2", is_large=True),
     "conll2003": Work("conll2003", TEST),
