@@ -241,7 +241,7 @@ def measure(board: Board, given: argparse.Namespace) -> int:
             child.process.wait()
             num_missed += not ended(child, board, given)
     if waiting:
-        said(f"{len(waiting)} parts have not begun; the same command goes on")
+        said(f"{len(waiting)} of the parts have not begun; the same command goes on")
     return num_missed + len(waiting)
 
 

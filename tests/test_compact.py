@@ -337,6 +337,12 @@ def test_a_command_that_was_asked_to_end_goes_on_to_the_whole_result(tmp_path, c
     assert "nothing to do" in fourth.communicate(timeout=100)[0]
 
 
+def test_parts_for_which_there_was_no_time_are_told(compact):
+    process = compact("--minutes", "0")
+    assert "3 of the parts have not begun; the same command goes on" in process.communicate(timeout=100)[0]
+    assert process.returncode == 1
+
+
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tmp_path, compact):
     process = compact("--json", tmp_path / "nowhere/results.json")
     assert "compact.py: cannot write" in process.communicate(timeout=100)[0]
