@@ -130,13 +130,10 @@ class Session:
 
     def run(self, note: Callable[[str], None] = _log.info) -> Outcome:
         """Train from the newest checkpoint, or from the start, and publish the model; `note` is told which."""
+        return self.engine.run(self._duties(), note, self._set_clock)
 
-        def found(place: Place) -> None:
-            self._seconds = place.seconds
-            if place.step and self.ranks.is_first:
-                note(f"going on from step {place.step:,}")
-
-        return self.engine.run(self._duties(), place_found=found)
+    def _set_clock(self, place: Place) -> None:
+        self._seconds = place.seconds
 
     def _duties(self) -> Duties:
         recipe = self.recipe

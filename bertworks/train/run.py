@@ -159,12 +159,16 @@ class Engine:
             be_deterministic()
         torch.manual_seed(train.seed + ranks.rank)
 
-    def run(self, duties: Duties, place_found: Callable[[Place], None] = lambda _: None) -> Outcome:
-        """Train from the newest checkpoint, or from the start; `place_found` is told where it goes on."""
+    def run(
+        self, duties: Duties, note: Callable[[str], None], place_found: Callable[[Place], None] = lambda _: None
+    ) -> Outcome:
+        """Train from the newest checkpoint, or from the start; `note` tells a person where, `place_found` a caller."""
         checkpoint = latest_checkpoint(self.folder)
         place, window = self._restore(checkpoint, duties) if checkpoint else (Place(), Window(device=self.device))
         self.record = self._begin(place, duties, is_new=checkpoint is None) if self.ranks.is_first else None
         place_found(place)
+        if place.step and self.ranks.is_first:
+            note(f"going on from step {place.step:,}")
         made_ahead = duties.batches(place)
         try:
             job = self._job(made_ahead, duties)

@@ -153,7 +153,7 @@ class Session:
     def run(self) -> Finetuned:
         """Train from the newest checkpoint, or from the start; the best model is published on the way."""
         with closing(self.clock):
-            outcome = self.engine.run(self._duties(), place_found=self._tell_place)
+            outcome = self.engine.run(self._duties(), self._note)
         best = self.best or Best(0, {})
         metric = self.task.metrics[0]
         return Finetuned(
@@ -166,10 +166,6 @@ class Session:
             minutes=self.clock.minutes,
             signal=outcome.signal,
         )
-
-    def _tell_place(self, place: Place) -> None:
-        if place.step and self.engine.ranks.is_first:
-            self._note(f"going on from step {place.step:,}")
 
     def _duties(self) -> Duties:
         settings = self.settings
