@@ -89,13 +89,6 @@ def test_instances_are_json_lines_and_go_on_into_the_next_epoch(bertworks, prepa
         assert isinstance(instance["is_random_next"], bool)
 
 
-def test_an_instance_without_a_b_says_nothing_of_the_next_sentence(bertworks, prepared):
-    _, out, _ = bertworks("inspect", prepared, "--instances", 60, "--json", "pair_share=0.5")
-    found = [json.loads(line) for line in out.splitlines()]
-    assert {"is_random_next" in instance for instance in found} == {True, False}
-    assert all(("is_random_next" in instance) == (1 in instance["segment_ids"]) for instance in found)
-
-
 def test_instances_are_readable_text(bertworks, prepared):
     _, out, _ = bertworks("inspect", prepared, "--instances", 2)
     assert out.count("[CLS]") == 2

@@ -64,7 +64,7 @@ def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Ite
             "masked_positions": packed.masked_positions[masked].tolist(),
             "masked_tokens": [pieces[id] for id in packed.masked_ids[masked]],
         }
-        if packed.next_weights[0]:
+        if settings.objective == "mlm+nsp":
             instance["is_random_next"] = bool(packed.next_labels[0])
         yield instance
 

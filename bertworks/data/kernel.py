@@ -14,8 +14,7 @@ from numba.typed import List
 
 from bertworks.text.kernel import compiled, inlined
 
-# The columns of a planned instance: where A and B lie, whether B is random, and the key of its mask. Without a B its
-# length is 0.
+# The columns of a planned instance: where A and B lie, whether B is random, and the key of its mask.
 A_START, A_LENGTH, B_SHARD, B_START, B_LENGTH, IS_RANDOM, MASK_KEY = range(7)
 NUM_COLUMNS = 7
 
@@ -80,9 +79,9 @@ def append(arrays: Any, array: Any) -> None:
 @compiled
 def plan_pairs(
     shard: int, shard_sentences: Any, shard_documents: Any, document_ends: Any, epoch_key: Any, max_tokens: int,
-    short_rate: float, pair_share: float,
+    short_rate: float,
 ) -> Any:  # fmt: skip
-    """Plan the sentence pairs of a shard's documents; of some, if wanted, whole sentences without a B.
+    """Plan the sentence pairs of a shard's documents.
 
     Args:
         shard: its number.
@@ -92,7 +91,6 @@ def plan_pairs(
         epoch_key: the key of the epoch.
         max_tokens: the most tokens of A and B together.
         short_rate: the share of documents with a shorter target length, to be used to short sequences.
-        pair_share: the share of documents that give pairs.
     """
     sentences, documents = shard_sentences[shard], shard_documents[shard]
     first_document = document_ends[shard - 1] if shard else 0
@@ -101,15 +99,12 @@ def plan_pairs(
     for document in range(len(documents) - 1):
         key = derive_key(epoch_key, first_document + document)
         target = max_tokens if _uniform(key, 0) >= short_rate else 2 + _below(key, 1, max_tokens - 1)
-        has_pairs = _uniform(key, -1) < pair_share
         draws, first_row = 2, count
         start, document_end = np.int64(documents[document]), np.int64(documents[document + 1])
         while start < document_end:
-            middle = end = _chunk_end(sentences, start, document_end, target)
-            is_random = False
-            if has_pairs:
-                middle = start + 1 + (_below(key, draws, end - start - 1) if end - start > 1 else 0)
-                is_random = end - start == 1 or _uniform(key, draws + 1) < 0.5
+            end = _chunk_end(sentences, start, document_end, target)
+            middle = start + 1 + (_below(key, draws, end - start - 1) if end - start > 1 else 0)
+            is_random = end - start == 1 or _uniform(key, draws + 1) < 0.5
             a_start, a_end = np.int64(sentences[start]), np.int64(sentences[middle])
             b_shard, b_start, b_end = shard, a_end, np.int64(sentences[end])
             if is_random:
@@ -229,8 +224,9 @@ def count_fitting(
 
 @compiled
 def fill_batch(
-    plan: Any, order: Any, tokens: Any, shard_tokens: Any, special: Any, masking: Any, continues: Any, packed: Any
-) -> None:
+    plan: Any, order: Any, tokens: Any, shard_tokens: Any, special: Any, masking: Any, continues: Any, has_pairs: bool,
+    packed: Any,
+) -> None:  # fmt: skip
     """Copy the instances that `order` names into a batch and mask them.
 
     Args:
@@ -241,6 +237,7 @@ def fill_batch(
         special: the ids of special tokens, see `objectives.Special`.
         masking: what to mask, see `loader.Masking`.
         continues: by id: whether the piece continues a word.
+        has_pairs: whether instances have a B.
         packed: the arrays to fill, see `loader.Packed`.
     """
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
@@ -254,10 +251,10 @@ def fill_batch(
             ids[first], segments[first] = special.cls, 0
             place += 1
         place = _copy(tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, place)
-        if row[B_LENGTH] > 0:
+        if has_pairs:
             source = shard_tokens[row[B_SHARD]] if row[IS_RANDOM] else tokens
             place = _copy(source, row[B_START], row[B_LENGTH], 1, special.sep, masking.vocab_size, ids, segments, place)
-        labels[sequence], label_weights[sequence] = row[IS_RANDOM], row[B_LENGTH] > 0
+        labels[sequence], label_weights[sequence] = row[IS_RANDOM], has_pairs
         for index in range(first, place):
             positions[index] = index - first
         if masking.rate > 0:

@@ -208,9 +208,8 @@ class Loader:
         most = settings.max_length - self._num_special
         if self._has_pairs:
             return kernel.plan_pairs(
-                number, self._sentences, self._documents, self._document_ends, key, most, settings.short_seq_prob,
-                settings.pair_share,
-            )  # fmt: skip
+                number, self._sentences, self._documents, self._document_ends, key, most, settings.short_seq_prob
+            )
         first_document = int(self._document_ends[number - 1]) if number else 0
         shard = self._shards[number]
         return kernel.plan_spans(number, shard.sentences, shard.documents, first_document, key, most)
@@ -224,7 +223,7 @@ class Loader:
     def _fill(self, block: _Block, rows: NDArray[np.int64], packed: Packed) -> Packed:
         kernel.fill_batch(
             block.plan, rows, self._shards[block.number].tokens, self._tokens, self._special, self._masking,
-            self._continues, packed,
+            self._continues, self._has_pairs, packed,
         )  # fmt: skip
         return packed
 

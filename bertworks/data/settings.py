@@ -18,7 +18,6 @@ class DataSettings(Settings):
     short_share: float = Field(default=0.9, ge=0, le=1)  # of a run's steps, or time, that short_length is for
     short_batch: int | None = Field(default=None, ge=1)  # sequences of short_length a batch; None: train.batch_size
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
-    pair_share: float = Field(default=1.0, gt=0, le=1)  # of documents cut into pairs; those of the others are A alone
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
     mask_share: float = Field(default=0.8, ge=0, le=1)  # of the chosen tokens become [MASK]
     random_share: float = Field(default=0.1, ge=0, le=1)  # become a random piece; the rest stay as they are

@@ -148,12 +148,11 @@ def _sample(
         for index in own
     ]
     numbers = {int(asked.places[index]): blank for blank, index in enumerate(own)}
-    probability = follows[number] if follows is not None and packed.next_weights[number] else None
     return Sample(
         texts=[_spans(asked, places, numbers, dataset) for places in _texts(asked, first, end, dataset)],
         blanks=blanks,
-        follows=None if probability is None else not packed.next_labels[number],
-        follows_probability=None if probability is None else round(probability, 6),
+        follows=None if follows is None else not packed.next_labels[number],
+        follows_probability=None if follows is None else round(follows[number], 6),
     )
 
 

@@ -119,55 +119,6 @@ def test_a_share_of_documents_has_a_shorter_target(tmp_path):
     assert max(shorter) > 20
 
 
-def test_some_documents_give_whole_sentences_without_a_b_and_the_others_the_pairs_they_always_give(numbered, rules):
-    all_pairs = pairs_by_document(numbered, instances_of(epoch_of(make_loader(numbered))))
-    found = instances_of(epoch_of(make_loader(numbered, pair_share=0.5)))
-    pairs = pairs_by_document(numbered, [instance for instance in found if 1 in instance.segments])
-    alone = defaultdict(list)
-    for instance in found:
-        if 1 not in instance.segments:
-            a, _ = instance.parts()
-            assert instance.original == [rules.cls, *a, rules.sep]
-            assert instance.positions == list(range(len(a) + 2))
-            assert len(instance.masked) == num_to_predict(len(instance.ids), rules)
-            alone[numbered.document_of(as_range(a).start)].append(as_range(a))
-    assert pairs == {document: all_pairs[document] for document in pairs}
-    assert pairs
-    assert alone
-    assert pairs.keys() ^ alone.keys() == all_pairs.keys()
-    num_cut = 0
-    for document, parts in alone.items():
-        sentences, most = numbered.documents[document], MAX_LENGTH - 3
-        at = sentences[0]
-        for part in sorted(parts, key=lambda part: part.start):
-            ends = [end for end in sentences if end >= part.stop]
-            if len(part) < most:  # nothing was taken off: the very next sentences, all of them
-                assert part.start == at
-                assert ends[0] == part.stop
-            num_cut += len(part) == most
-            assert at <= part.start
-            at = ends[0]
-        assert at == sentences[-1]
-    assert num_cut
-
-
-def test_half_of_the_documents_have_pairs_where_half_are_asked_for_and_others_in_every_epoch(tmp_path):
-    numbered = write_corpus(tmp_path, [[4, 4]] * 400)
-    loader = make_loader(numbered, pair_share=0.5)
-    with_pairs = []
-    for epoch in range(2):
-        slices = epoch_of(loader, epoch)
-        for packed in slices:
-            has_b = [1 in instance.segments for instance in unpacked(packed)]
-            assert packed.next_weights[: len(has_b)].tolist() == has_b
-            assert not packed.next_labels[: len(has_b)][~np.array(has_b)].any()
-        firsts = [instance.original[1] - NUM_SPECIAL for instance in instances_of(slices) if 1 in instance.segments]
-        with_pairs.append(set(map(numbered.document_of, firsts)))
-    error = np.sqrt(0.25 / 400)
-    assert all(abs(len(documents) / 400 - 0.5) < 4 * error for documents in with_pairs)
-    assert abs(len(with_pairs[0] & with_pairs[1]) / 400 - 0.25) < 4 * np.sqrt(0.1875 / 400)
-
-
 @pytest.mark.parametrize("limit", [None, 3])
 def test_as_many_pieces_are_masked_as_the_rate_and_the_limit_say(numbered, rules, limit):
     rules = rules._replace(max_predictions=limit or MAX_LENGTH)

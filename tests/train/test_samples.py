@@ -140,15 +140,6 @@ def test_mlm_alone_has_single_texts(dataset):
     assert all(len(sample.texts) == 1 and sample.follows is None for sample in samples.samples)
 
 
-def test_only_pairs_are_asked_whether_the_second_text_follows(dataset):
-    net, recipe = made(dataset, data__pair_share=0.5)
-    samples = take_samples(net, dataset, recipe.data).samples
-    assert {len(sample.texts) for sample in samples} == {1, 2}
-    for sample in samples:
-        is_pair = len(sample.texts) == 2
-        assert [sample.follows is not None, sample.follows_probability is not None] == [is_pair] * 2
-
-
 def test_the_majority_is_counted_over_the_pairs_of_the_evaluation(dataset):
     net, recipe = made(dataset, train__eval_batches=3)
     batches = held_out(recipe, dataset)
