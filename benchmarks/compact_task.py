@@ -234,7 +234,8 @@ def run_seed(place: Place, search: Search, seed: int) -> dict[str, Any] | None:
     found = {name: run[name] for name in ("score", "metrics", "minutes", "seed")} | {"metric": grid["metric"]}
     return found | {
         "model": place.path_of(runs), "examples": min(grid["examples"], search.most_examples()),
-        "notes": list(grid["notes"]), "test": _test(WORKS[place.name], place.data, place.folder / place.path_of(runs)),
+        "notes": [note.replace(f"{place.data}/", "") for note in grid["notes"]],
+        "test": _test(WORKS[place.name], place.data, place.folder / place.path_of(runs)),
     }  # fmt: skip
 
 

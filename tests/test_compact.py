@@ -270,6 +270,17 @@ def test_runs_from_another_works_model_lie_apart_for_each_such_model(tmp_path):
     assert place_of("rte", "mini", tmp_path, tmp_path, "model", 1).path_of("search") == "rte/search"
 
 
+def test_notes_say_which_file_but_not_where_it_lies(tmp_path, monkeypatch):
+    from compact_task import QUICK, Place, result_path, run_seed
+
+    run = {"score": 0.5, "metrics": {}, "minutes": 1.0, "seed": 0}
+    notes = [f"train: left out: 3 rows (first: {tmp_path}/RTE/train.tsv:7)"]
+    monkeypatch.setattr(Place, "grid", lambda *_: {"runs": {"a": run}, "metric": "f1", "examples": 9, "notes": notes})
+    result_path(tmp_path, "rte", "search").write_text(json.dumps({"point": "p", "values": {}}))
+    found = run_seed(Place("rte", "mini", tmp_path, tmp_path, "model"), QUICK, 0)
+    assert found["notes"] == ["train: left out: 3 rows (first: RTE/train.tsv:7)"]
+
+
 def test_how_many_examples_a_run_may_see_is_one_number():
     from compact_task import FULL
 

@@ -31,7 +31,7 @@ MOST_BYTES = 25_000_000
 RESULTS = Path(__file__).parents[1] / "docs/results"
 ROWS = {
     "a set like SWAG": "swag-like", "RTE from an SNLI model": "rte-from-snli", "CoNLL-2003": "conll2003",
-    "SQuAD 1.1": "squad1", "SQuAD 2.0": "squad2",
+    "SQuAD 1.1": "squad1", "SQuAD 2.0": "squad2", "QNLI from a SQuAD 1.1 model": "qnli-from-squad1",
 }  # fmt: skip
 
 
