@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bertworks.config import validate
 from bertworks.data.loader import Loader, Packed, shape_for
 from bertworks.data.settings import DataSettings, Objective
 from bertworks.data.shards import Dataset
@@ -76,7 +77,7 @@ def measure_text(
     objective = _objective_of(model, source)
     _check_fitting(model, source, dataset)
     max_length = _length_for(model, source, max_length)
-    settings = DataSettings(objective=objective, max_length=max_length)
+    settings = validate(DataSettings, {"objective": objective, "max_length": max_length}, "measuring text")
     shape = shape_for(settings, tokens=max(_BATCH_TOKENS, max_length))
     loader = Loader(dataset, settings, shape, seed=EVALUATION_SEED, split=split)
     place = find_device(device)
@@ -141,10 +142,12 @@ def _objective_of(model: AnyModel, source: Any) -> Objective:
 
 
 def _check_fitting(model: Any, source: Any, dataset: Dataset) -> None:
-    if dataset.tokenizer.kind != model.tokenizer.kind or dataset.tokenizer.pieces != model.tokenizer.pieces:
+    ours, theirs = model.tokenizer, dataset.tokenizer
+    if (ours.kind, ours.pieces, ours.rules) != (theirs.kind, theirs.pieces, theirs.rules):
+        what = "other rules for case and accents" if ours.pieces == theirs.pieces else "another vocabulary"
         raise UserError(
-            f"{dataset.folder} was prepared with another vocabulary than that of {source}; prepare the text again with "
-            "the model's"
+            f"{dataset.folder} was prepared with {what} than {source}; prepare the text again with the model's, "
+            f"--vocab {source}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import pytest
 import tiny_runs
@@ -10,7 +11,9 @@ from small_models import write_small_elmo, write_small_model
 from bertworks import held_out
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.shards import Dataset
+from bertworks.errors import UserError
 from bertworks.held_out import measure_text
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.feed import EVALUATION_SEED
 from bertworks.train.pretrain import pretrain
 
@@ -86,8 +89,11 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(measured, bertworks, 
     run, data, _, _ = measured
     other = write_small_model(tmp_path / "other")
     headless = write_small_model(tmp_path / "headless", heads={"classify": 2})
+    cased = shutil.copytree(run / "model", tmp_path / "cased")
+    Tokenizer(Dataset(data).tokenizer.pieces, lowercase=False, strip_accents=False).save(cased)
     for arguments, words in (
         ((other, "--data", data), "another vocabulary"),
+        ((cased, "--data", data), "other rules for case and accents"),
         ((headless, "--data", data), "--task"),
         ((write_small_elmo(tmp_path / "elmo"), "--data", data), "perplexity"),
         ((run, "--data", data, "--max-length", 65), "at most 64 tokens"),
@@ -99,3 +105,5 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(measured, bertworks, 
     ):
         code, _, err = bertworks("evaluate", *arguments)
         assert (code, words in err) == (2, True), (arguments, err)
+    with pytest.raises(UserError, match="max_length"):
+        measure_text(run, data, max_length=4)

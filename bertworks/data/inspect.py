@@ -17,17 +17,7 @@ _LEFT_OUT = ("duplicates", "too_short", "empty")
 def summary(dataset: Dataset) -> dict[str, Any]:
     """Return what the data is: counts, settings, and how many sentences and documents have up to 1, 2, 4 ... tokens."""
     manifest = dataset.manifest
-    names = (
-        "kind",
-        "vocab_size",
-        "tokenizer",
-        "options",
-        *SPLITS,
-        "duplicates",
-        "too_short",
-        "empty",
-        "replaced_lines",
-    )
+    names = ("kind", "vocab_size", "tokenizer", "options", *SPLITS, *_LEFT_OUT, "replaced_lines")
     return {name: manifest[name] for name in names} | {
         "shards": len(dataset.shards("train")),
         "skipped": dataset.skipped,

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 from bertworks.errors import UserError
@@ -51,8 +50,10 @@ class Feed:
     ) -> None:
         self.recipe, self.dataset, self.device, self.ranks = recipe, dataset, device, ranks
         self.kinds, self.flash, self.seeded = kinds, flash, seeded
-        # Told before a run starts, not when it comes to its long sequences.
+        # Told before a run starts, not when it comes to its long sequences or is to be measured.
         self._shapes = {length: _shape(recipe, length) for length in reversed(recipe.data.lengths())}
+        if self._has_held_out():
+            self._loader(recipe.data.max_length, EVALUATION_SEED, "holdout")
 
     def length_at(self, share: float) -> int:
         """Return the length of sequences when this share of a run is over."""
@@ -93,34 +94,33 @@ class Feed:
 
     def _of_length(self, length: int, state: State) -> Generator[tuple[list[Packed], State], None, None]:
         settings = self.recipe.train
-        loader = Loader(
-            self.dataset,
-            self._settings(length),
-            self._shapes[length],
-            seed=settings.seed,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-        )
-        pin = self.device.type == "cuda"
+        loader, pin = self._loader(length, settings.seed, "train"), self.device.type == "cuda"
         return batches(loader, state, workers=settings.loader_workers, pin=pin)  # type: ignore[return-value]
 
-    def _settings(self, length: int) -> DataSettings:
-        return self.recipe.data.model_copy(update={"max_length": length})
+    def _loader(self, length: int, seed: int, split: str, ranks: Ranks | None = None) -> Loader:
+        ranks = ranks or self.ranks
+        return Loader(
+            self.dataset,
+            self.recipe.data.model_copy(update={"max_length": length}),
+            self._shapes[length],
+            seed=seed,
+            split=split,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
 
-    def held_out(self, share: float) -> Iterator[Part]:
-        """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time."""
-        if not self.dataset.manifest["holdout"]["tokens"]:
+    def _has_held_out(self) -> bool:
+        return bool(self.dataset.manifest["holdout"]["tokens"])
+
+    def held_out(self, share: float, ranks: Ranks | None = None) -> Iterator[Part]:
+        """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time.
+
+        Other ranks than those of the run: `Ranks()` gives one of them all parts.
+        """
+        if not self._has_held_out():
             return
         length = self.length_at(share)
-        loader = Loader(
-            self.dataset,
-            self._settings(length),
-            self._shapes[length],
-            seed=EVALUATION_SEED,
-            split="holdout",
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-        )
+        loader = self._loader(length, EVALUATION_SEED, "holdout", ranks)
         for slices, _ in itertools.islice(loader.batches(), self.recipe.train.eval_batches):
             for packed in slices:
                 yield self._part(packed, 0, 0, length)

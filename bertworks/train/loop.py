@@ -3,7 +3,8 @@
 An update: take the rank's parts of the next global batch, add up their gradients, measure their norm, let the optimizer
 step. Then log, evaluate, save. What is not finite changes no weight: the optimizer sees to that on the device, and the
 loop stops, or goes on if told to, when it reads the norm. On a GPU it reads the norm of an update while the next one is
-under way, for to wait for it would leave the device idle. All ranks have the same norm, so all decide alike.
+under way, for to wait for it would leave the device idle. All ranks have the same norm and the same clock, so all
+decide alike.
 """
 
 import logging
@@ -34,7 +35,7 @@ class Place(NamedTuple):
     tokens: int = 0
     data: Any = None  # the state of the data behind the last batch
     skipped: int = 0  # updates left out, because something was not finite
-    seconds: float = 0.0  # of training, over all starts of the run
+    seconds: float = 0.0  # of training, over all starts of a run that goes by the clock, else of this one
 
     def behind(self, num_tokens: int, data: Any) -> "Place":
         """Return the place behind one more batch."""
@@ -80,8 +81,8 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
     norm: Tensor | float = 0.0
     saved = Place(seconds=place.seconds)  # in this start: one before may have been killed while it deleted old ones
     with caught_signals() as signals, closing(GradientSums(job.ranks, job.optimizer.weights())) as gradients:
-        while not (reason := _stop_reason(job, place := _agreed(job, place), signals)):
-            if place.seconds - saved.seconds >= 60 * settings.save_minutes:  # here the ranks agree on the time
+        while not (reason := _stop_reason(job, place, signals)):
+            if place.seconds - saved.seconds >= 60 * settings.save_minutes:
                 saved = place = _saved(job, place, window)
             started, random = time.monotonic(), torch.get_rng_state()
             parts, data = next(job.batches)
@@ -96,7 +97,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             before, place = place, place.behind(int(num_tokens), data)
             if bad := window.add(Update(before, sums, norm, own, random)):
                 place = _not_finite(bad, place, job, window)
-            place = place._replace(seconds=place.seconds + time.monotonic() - started)
+            place = place._replace(seconds=job.ranks.greatest(place.seconds + time.monotonic() - started))
             if place.step % settings.log_every == 0:
                 job.report(place, window.take() | {"lr": rate})
             # The end is measured before it is saved: a run that is resumed there has its last figures already.
@@ -152,16 +153,10 @@ def _nothing_or_nan(last_norm: Tensor | float, settings: TrainSettings) -> Tenso
     return 0.0 if settings.on_nonfinite == "skip" else 0.0 * last_norm
 
 
-def _agreed(job: Job, place: Place) -> Place:
-    """Return a place with the same clock on all ranks, for schedules may go by it."""
-    seconds = job.ranks.greatest(place.seconds)
-    job.ranks.met()
-    return place._replace(seconds=seconds)
-
-
 def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
     """Return why to stop, or nothing; a signal to one rank is one to all."""
     told = {"early": job.is_enough(), "signal": job.ranks.greatest(len(signals)) > 0}
+    job.ranks.met()
     reached = _reached(job.settings, place) | told
     return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
 

@@ -9,7 +9,7 @@ run may start from a model that is there (`warm_start.py`).
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,18 @@ def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
 
 
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:
-    """Walk the whole way for one step, from the data to a model that opens, in a folder that is then removed."""
-    once = {"max_steps": 1, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
-    one_step = recipe.model_copy(update={"train": recipe.train.model_copy(update=once)})
+    """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed."""
+    steps = len(recipe.data.lengths())
+    once = {"max_steps": steps, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
+    walked = recipe.model_copy(
+        update={
+            "train": recipe.train.model_copy(update=once),
+            "data": recipe.data.model_copy(update={"short_share": 1 / steps}),
+            "optim": recipe.optim.model_copy(update={"clock": False}),
+        }
+    )
     with tempfile.TemporaryDirectory() as folder:
-        outcome = pretrain(one_step, data=data, out=Path(folder) / "run", device=device, **options)
+        outcome = pretrain(walked, data=data, out=Path(folder) / "run", device=device, **options)
         if (Path(folder) / "run").exists():  # of several ranks the first one has written
             load(Path(folder) / "run", device="cpu")
     return outcome
@@ -143,7 +150,7 @@ class Session:
             digest=digest_of(recipe, self.dataset),
             batches=lambda place: self.feed.batches(place, self._share),
             rate=self._rate,
-            report=self._report,
+            report=self.engine.report,
             evaluate=self._evaluate,
             evaluates_at=lambda place: place.step % recipe.train.eval_every == 0,
             writer=self._writer,
@@ -175,9 +182,6 @@ class Session:
             return self._seconds / (60 * limits.max_minutes)
         return step / limits.max_steps
 
-    def _report(self, place: Place, gathered: Mapping[str, Any]) -> None:
-        self.engine.report(place, gathered)
-
     def _evaluate(self, place: Place) -> dict[str, float]:
         """Measure the documents kept aside, with the same pairs and masks every time."""
         counts = torch.ones(len(self.kinds), device=self.device)
@@ -207,7 +211,7 @@ class Session:
     def _write_report(self, stop: Stop) -> None:
         """Ask the model about documents kept aside and write the report; a run is not failed for it."""
         if self.engine.record:
-            held_out = (part.batch for part in self.feed.held_out(self._share(stop.place.step)))
+            held_out = (part.batch for part in self.feed.held_out(self._share(stop.place.step), Ranks()))
             try:
                 if not self.engine.placed.is_spread:  # else the whole network is on the CPU, and maybe for a reason
                     samples = take_samples(self.subject.net, self.dataset, self.recipe.data, held_out)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.ensemble import Ensemble
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.interop.sentence_folders import find_encoder
@@ -152,6 +152,8 @@ class Session:
                 signal = self._learn(task, self._start_model(task, from_mnli))
             except KeyboardInterrupt:
                 signal = _INTERRUPT
+            except CannotGoOn:  # the task is as it was, and so would be the others
+                raise
             except UserError as error:
                 self.tasks[task.name] = _unknown(task) | {"state": "failed", "error": " ".join(str(error).split())}
                 signal = 0

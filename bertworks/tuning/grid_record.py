@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CannotGoOn, CorruptFile
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
+from bertworks.train.digest import outcome_of
 
 GRID_FILE = "grid.json"
 _SAME = ("task", "metric", "examples", "data", "model", "init")  # in all runs of a grid; the rest is for people
@@ -74,7 +75,7 @@ class Record:
         content = read_json(self.path)
         for name in _SAME:
             if content.get(name) != self.about[name]:
-                raise UserError(
+                raise CannotGoOn(
                     f"{self.path.parent} has runs of another {name}; give the same to go on, or choose another --out"
                 )
         try:
@@ -89,8 +90,8 @@ class Record:
         result = self.runs.get(folder)
         if result is None or result.error:
             return None
-        if result.settings != settings:
-            raise UserError(
+        if outcome_of(result.settings) != outcome_of(settings):
+            raise CannotGoOn(
                 f"{self.path.parent / folder} was run with other settings; give the same to go on, or choose another "
                 "--out"
             )

@@ -111,7 +111,7 @@ class Session:
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
         scales = rate_scales(start.net, settings.task.layer_decay)
-        self.table = self._cut_table(ranks)
+        self.table = self._cut_table()
         self.subject = task_subject(start, self.kind, self.task, self.table)
         idle_scale = scales.get(TABLE, 1.0)
         self.engine = Engine(
@@ -119,8 +119,8 @@ class Session:
             reach=settings.task.average * steps_per_epoch(len(self.items), settings.train),
             shapes="few" if isinstance(start.net, Bert) and start.features is None else "many",
         )  # fmt: skip
-        laying = Laying(device, self.engine.flash, self.table.rows if self.table else None)
-        laying = laying._replace(merged=device.type == "cpu")
+        rows = self.table.rows if self.table else None
+        laying = Laying(device, self.engine.flash, rows, merged=device.type == "cpu")
         if self.engine.replays:
             laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
         self.feed = TaskFeed(
@@ -132,7 +132,7 @@ class Session:
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
 
-    def _cut_table(self, ranks: Ranks) -> TrainedRows | None:
+    def _cut_table(self) -> TrainedRows | None:
         """Cut the token table to what is trained, where that gives the same numbers.
 
         LAMB looks at the norm of the whole table; a network that is spread over ranks has it in parts; a language
@@ -140,9 +140,8 @@ class Session:
         """
         if not isinstance(self.start.net, Bert):
             return None
-        is_spread = self.settings.train.shard and ranks.world_size > 1
         is_trained = self.start.net.embeddings.token.weight.requires_grad
-        if is_spread or not is_trained or self.settings.optim.name == "lamb":
+        if self.settings.train.shard or not is_trained or self.settings.optim.name == "lamb":
             return None
         return TrainedRows(self.start.net, self.items.ids)
 

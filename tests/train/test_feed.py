@@ -12,7 +12,7 @@ from bertworks.errors import UserError
 from bertworks.train.distributed import Ranks
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Place
-from bertworks.train.pretrain import pretrain
+from bertworks.train.pretrain import pretrain, pretrain_dry
 
 TWO_LENGTHS = {"data__short_length": 16, "data__short_share": 0.5, "train__max_steps": 20}
 
@@ -104,6 +104,22 @@ def test_held_out_documents_are_measured_at_the_length_of_the_time(data):
     (short,), (long,) = (list(feed.held_out(share)) for share in (0.1, 0.9))
     assert len(short.batch.tokens.token_ids) == 8 * 16
     assert len(long.batch.tokens.token_ids) == 8 * 32
+
+
+def test_a_dry_run_has_a_step_of_each_length(data, monkeypatch):
+    lengths, real = [], Feed._of_length
+    monkeypatch.setattr(Feed, "_of_length", lambda *given: lengths.append(given[1]) or real(*given))
+    recipe = tiny_runs.recipe(**TWO_LENGTHS, optim__clock=True, train__max_minutes=1)
+    assert pretrain_dry(recipe, data=data, device="cpu").place.step == 2
+    assert lengths == [16, 32]
+
+
+def test_one_document_kept_aside_is_told_before_the_run(tmp_path):
+    data = tiny_runs.write_data(tmp_path / "one", holdout=0.015)
+    assert Dataset(data).manifest["holdout"]["documents"] == 1
+    with pytest.raises(UserError, match=r"the data has one kept aside; prepare it with another --holdout, or use obj"):
+        feed_of(data)
+    assert len(list(feed_of(data, data__objective="mlm").held_out(0.5))) == 1
 
 
 def test_slices_that_cannot_hold_the_long_sequences_are_told_before_the_run(data):

@@ -10,6 +10,7 @@ from tiny_runs import lines_of
 from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
+from bertworks.errors import CannotGoOn
 from bertworks.tuning.finetune import finetune
 
 SETTINGS = (*QUICK, "task.dropout=0.0", "train.slices=2", "train.epochs=3")
@@ -20,6 +21,20 @@ def task(tmp_path_factory):
     folder = tmp_path_factory.mktemp("task")
     train, dev = write_task(folder, "classify")
     return {"model": write_small_model(folder / "model", **SIZES), "train": train, "dev": dev, "device": "cpu"}
+
+
+def test_a_spread_run_goes_on_with_one_rank_but_not_as_a_whole_one(task, tmp_path):
+    run, spread = tmp_path / "run", (*SETTINGS, "train.shard=true")
+
+    def work(_):
+        finetune("classify", out=run, overrides=(*spread, "train.epochs=1"), **task)
+
+    for rank in run_ranks(2, work, tmp_path / "said"):
+        assert rank.code == 0, rank.said
+    with pytest.raises(CannotGoOn, match=r"\(train.shard was True, not False\)"):
+        finetune("classify", out=run, overrides=SETTINGS, resume=True, **task)
+    assert finetune("classify", out=run, overrides=spread, resume=True, **task).reason == "steps"
+    assert len([line for line in lines_of(run) if "dev_loss" in line]) == 3
 
 
 @pytest.mark.parametrize("more", [(), ("train.shard=true",), ("train.shard=true", "task.average=0.5")])

@@ -13,11 +13,15 @@ import torch
 from tiny_runs import files_of, lines_of
 
 import bertworks as bw
+from bertworks.config import validate
 from bertworks.errors import UserError
+from bertworks.recipe import Recipe
 from bertworks.train import pretrain as module
+from bertworks.train.digest import digest_with
 from bertworks.train.loop import Update, Window, accumulate
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import Session, pretrain
+from bertworks.train.run import Engine
 from bertworks.train.trainee import with_backward
 
 
@@ -79,14 +83,14 @@ def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_run_between_two_steps_and_it_goes_on_exactly(finished, data, tmp_path, number, monkeypatch):
     """F3."""
-    run, report = tmp_path / "run", Session._report
+    run, report = tmp_path / "run", Engine.report
 
     def report_then_signal(self, place, gathered):
         report(self, place, gathered)
         if place.step == 12:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Session, "_report", report_then_signal)
+    monkeypatch.setattr(Engine, "report", report_then_signal)
     outcome = pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu")
     assert (outcome.reason, outcome.place.step, outcome.signal) == ("signal", 12, number)
     assert (run / "checkpoints/step-00000012").is_dir()
@@ -131,6 +135,12 @@ def test_checkpoints_that_a_kill_has_left_are_deleted_at_the_end(data, tmp_path,
 def test_a_folder_that_is_not_empty_is_refused_without_resume(finished, data):
     with pytest.raises(UserError, match="--resume"):
         pretrain(tiny_runs.recipe(), data=data, out=finished[0], device="cpu")
+
+
+def test_a_recipe_that_says_nothing_of_training_may_go_on_with_another_limit():
+    nothing, limit = (validate(Recipe, values, "a test") for values in ({}, {"train": {"max_steps": 500}}))
+    assert digest_with(nothing, {}) == digest_with(limit, {})
+    assert digest_with(nothing, {}) != digest_with(validate(Recipe, {"train": {"seed": 5}}, "a test"), {})
 
 
 @pytest.mark.parametrize("changes", [{"optim__lr": 1e-3}, {"data__mask_rate": 0.2}, {"train__seed": 5}])

@@ -1,9 +1,12 @@
 """Two ranks against one: the same batches, the same sums, the same weights."""
 
+import itertools
 import os
 import subprocess
 import sys
 import time
+from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -17,9 +20,11 @@ from tiny_runs import lines_of
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
 from bertworks.interop.weights import read_weights
+from bertworks.train import loop
 from bertworks.train.distributed import Ranks, joined_ranks
 from bertworks.train.feed import Feed
 from bertworks.train.pretrain import pretrain, pretrain_dry
+from bertworks.train.samples import SAMPLES_FILE
 
 CHANGES = {
     "train__slices": 2,
@@ -85,6 +90,7 @@ def test_two_ranks_that_torchrun_starts_do_what_one_does(one, data, tmp_path):
     assert found.returncode == 0, found.stderr[-2000:]
     assert_same_bits(run, one)
     assert lines_of(run) == lines_of(one)
+    assert (run / SAMPLES_FILE).read_text() == (one / SAMPLES_FILE).read_text()
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
@@ -93,6 +99,27 @@ def test_a_run_may_go_on_with_another_number_of_ranks(one, data, tmp_path, first
     train_by(then, data, run)
     assert_same_bits(run, one)
     assert [line for line in lines_of(run) if line["step"] != 7] == lines_of(one)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__max_minutes": 11.5 / 60, "train__save_every": 100},
+        {"train__save_minutes": 0.09, "train__save_every": 5},
+    ],
+    ids=["minutes", "saves"],
+)
+def test_ranks_whose_clocks_differ_decide_alike(data, tmp_path, monkeypatch, changes):
+    """A step takes a second on rank 0 and 1.3 on rank 1: no decision may come from a rank's own clock."""
+    recipe = tiny_runs.recipe(**(CHANGES | {"train__eval_every": 100, "train__rank_timeout": 5} | changes))
+
+    def work(rank):
+        clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0, 1.0 + 0.3 * rank)))
+        monkeypatch.setattr(loop, "time", clock)
+        pretrain(recipe, data=data, out=tmp_path / "run", device="cpu")
+
+    for rank in run_ranks(2, work, tmp_path / "said"):
+        assert rank.code == 0, rank.said
 
 
 def assert_alike(run, other):

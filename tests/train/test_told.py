@@ -11,6 +11,7 @@ import torch
 from bertworks.errors import UserError
 from bertworks.train import pretrain as module
 from bertworks.train.pretrain import Session, pretrain
+from bertworks.train.run import Engine
 from bertworks.train.samples import read_samples
 
 
@@ -62,14 +63,14 @@ def test_the_speed_is_that_of_the_last_steps_also_after_a_resume(data, tmp_path)
 
 
 def test_a_run_that_is_stopped_has_a_report_too(data, tmp_path, monkeypatch):
-    report = Session._report
+    report = Engine.report
 
     def report_then_signal(self, place, gathered):
         report(self, place, gathered)
         if place.step == 12:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Session, "_report", report_then_signal)
+    monkeypatch.setattr(Engine, "report", report_then_signal)
     outcome = pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "run", device="cpu")
     assert outcome.reason == "signal"
     assert "after 12 of at most 40 steps" in (tmp_path / "run/report.html").read_text()

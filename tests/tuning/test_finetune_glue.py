@@ -11,7 +11,7 @@ from small_models import write_small_model
 from toy_tasks import SIZES
 
 import bertworks as bw
-from bertworks.errors import UserError
+from bertworks.errors import CannotGoOn, UserError
 from bertworks.tuning import glue as module
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.glue import GlueOutcome, finetune_glue
@@ -174,6 +174,14 @@ def test_scores_of_another_model_under_the_same_name_are_measured_again(finished
     options = {"overrides": QUICK, "from_mnli": True, "device": "cpu"}
     again = finetune_glue(model=model, data=data, out=tmp_path / "out", resume=True, **options)
     assert again.results["tasks"] == outcome.results["tasks"]
+
+
+def test_other_settings_are_refused_and_leave_all_scores_as_they_were(finished, model, data):
+    out, outcome, _ = finished
+    options = {"from_mnli": True, "resume": True, "device": "cpu"}
+    with pytest.raises(CannotGoOn, match="was run with other settings"):
+        finetune_glue(model=model, data=data, out=out, overrides=[*QUICK, "task.dropout=0.2"], **options)
+    assert json.loads((out / "glue.json").read_text()) == outcome.results
 
 
 def test_a_task_that_fails_leaves_the_others_alone(model, data, tmp_path, monkeypatch):

@@ -223,10 +223,19 @@ def test_words_for_people_may_change_between_two_starts(task, tmp_path, fake):
     assert not made.calls
 
 
+def test_what_changes_no_result_may_change_between_two_starts(task, tmp_path, fake):
+    fake()
+    run(task, tmp_path / "grid")
+    made = fake()
+    run(task, tmp_path / "grid", resume=True, overrides=(*RATES, "train.save_minutes=5", "train.on_nonfinite=skip"))
+    assert not made.calls
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"overrides": (*RATES, "task.max_length=16")}, "was run with other settings"),
+        ({"overrides": (*RATES, "train.max_steps=3")}, "was run with other settings"),
         ({"init": "random"}, "has runs of another init"),
         ({"resume": False}, "is not empty; go on in it with --resume"),
     ],
