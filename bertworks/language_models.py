@@ -26,6 +26,7 @@ from bertworks.hidden_states import (
     normalized,
     vectors_of,
 )
+from bertworks.interop.folder import save_tokenizer
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.language_readers import ElmoInUse, GptInUse, Text
 from bertworks.nn.elmo import Elmo
@@ -79,7 +80,7 @@ class LanguageModel:
 
         with atomic_folder(folder) as temporary:
             self._reader.write(temporary, self._opened)
-            self.tokenizer.save(temporary)
+            save_tokenizer(self.tokenizer, temporary)
 
     def encode(self, texts: Sequence[str], *, truncate: bool = False) -> list[Encoding]:
         """Encode texts; one that is longer than the model reads is cut or refused."""

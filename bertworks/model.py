@@ -27,6 +27,7 @@ from bertworks.hidden_states import (
     vectors_of,
 )
 from bertworks.interop.feature_folder import write_features
+from bertworks.interop.folder import save_tokenizer
 from bertworks.interop.huggingface import write_folder
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.interop.sentence_folders import Pooling, write_pooling
@@ -80,7 +81,7 @@ class Model:
         write = write_features if reader_of(self.net) else write_folder
         with atomic_folder(folder) as temporary:
             write(temporary, self.net, labels=self.labels, about=self.about)
-            self.tokenizer.save(temporary)
+            save_tokenizer(self.tokenizer, temporary)
             if self.pooling != Pooling():
                 write_pooling(temporary, self.pooling, self.width)
 

@@ -16,6 +16,7 @@ from bertworks.answering import answer_question
 from bertworks.errors import UserError
 from bertworks.interop.compound_folder import write_compound
 from bertworks.interop.elmo_task_folder import write_elmo_task
+from bertworks.interop.folder import save_tokenizer
 from bertworks.interop.gpt_folder import write_gpt
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.nn.attention import can_flash
@@ -106,7 +107,7 @@ class TaskModel:
 
         with atomic_folder(folder) as temporary:
             self._traits.write(Path(temporary), self.net, labels=self.labels, about=self.about)
-            self.tokenizer.save(temporary)
+            save_tokenizer(self.tokenizer, temporary)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Tell the class, the score or the labels of each text, or pair of texts; see `Model.classify`."""

@@ -41,6 +41,13 @@ def test_prepare_says_what_it_made(bertworks, corpus, vocabulary, tmp_path):
     assert (result["documents"], result["sentences"], result["tokens"]) == (30, 120, 30 * 25)
 
 
+def test_prepare_warns_of_text_that_the_vocabulary_does_not_know(bertworks, vocabulary, tmp_path):
+    (tmp_path / "other.txt").write_text("고양이가 앉았다.\n\n개가 달렸다.\n", encoding="utf-8")
+    code, _, err = bertworks("prepare", tmp_path / "other.txt", "--vocab", vocabulary, "--out", tmp_path / "data")
+    assert code == 0
+    assert "66.7% of the tokens are [UNK]; is the vocabulary one for this language?" in err
+
+
 def test_prepared_data_is_not_overwritten(bertworks, corpus, vocabulary, prepared):
     code, _, err = bertworks("prepare", corpus, "--vocab", vocabulary, "--out", prepared)
     assert code == 2

@@ -141,6 +141,20 @@ def test_transformers_opens_what_is_really_shipped_with_the_same_logits(name):
     check_logits_of_transformers(shipped_models.SHIPPED_FOLDER / name, atol=1e-4)  # logits of up to some tens
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_transformers_cuts_where_a_model_ends(is_saved, tmp_path):
+    import transformers
+
+    folder = shipped_models.SHIPPED_FOLDER / "mini"
+    if is_saved:
+        bw.load(write_small_model(tmp_path / "small")).save(tmp_path / "saved")
+        folder = tmp_path / "saved"
+    most = bw.load(folder).max_length
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == most
+    assert len(tokenizer("cat " * (most + 9), truncation=True)["input_ids"]) == most
+
+
 def test_models_are_listed_with_what_their_files_say(bertworks, shipped):
     code, out, err = bertworks("models")
     assert (code, err) == (0, "")

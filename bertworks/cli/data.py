@@ -28,6 +28,7 @@ from bertworks.cli.options import (
     open_words,
     print_json,
     rules,
+    warn,
     warn_of_replaced,
 )
 from bertworks.errors import UserError
@@ -63,8 +64,10 @@ def prepare(
 ) -> None:
     """Turn raw text into shards of token ids to pre-train on."""
     from bertworks.data.prepare import Options, prepare
+    from bertworks.data.shards import Dataset
     from bertworks.progress import progress_bar
     from bertworks.text.corpus import Corpus
+    from bertworks.text.unknown import much_unknown
 
     started = time.monotonic()
     check_workers(workers)
@@ -76,6 +79,8 @@ def prepare(
     with progress_bar(quiet=quiet or as_json) as progress:
         manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)
     warn_of_replaced(source.num_replaced)
+    if unknown := much_unknown(tokenizer.pieces, (shard.tokens for shard in Dataset(out).shards("train"))):
+        warn(unknown)
     counts = manifest["train"]
     result = {"out": out, **counts, "holdout": manifest["holdout"], "seconds": round(time.monotonic() - started, 2)}
     if as_json:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertworks.cli.options import JsonOption, OverridesArgument, QuietOption, print_json
+from bertworks.cli.options import JsonOption, OverridesArgument, print_json
 
 # Where recipes are from, in the order in which they are listed.
 ORIGINS = (
@@ -121,7 +121,7 @@ def demo(
     out: Annotated[
         str, typer.Option(help="The folder to write; what an earlier demo wrote there is replaced.")
     ] = "bertworks-demo",
-    quiet: QuietOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only what was done.")] = False,
 ) -> None:
     """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in some minutes."""
     from bertworks.demo.run import run_demo

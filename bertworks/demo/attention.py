@@ -31,7 +31,8 @@ def look_into(show: Show, model: Any) -> None:
         encoding, weights = model.attention(TO_ATTEND)
         words = words_of(encoding.tokens)
         layer, head = most_telling_head(weights, words)
-        tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in their order")
+        tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in their order;")
+        tell("behind each what it looks at most, besides itself")
         tell("\n".join(picture(encoding.tokens, words, weights[layer, head])))
         page = attention_page(encoding.tokens, encoding.segment_ids, weights, f"fine-tuned: {TO_ATTEND}")
         stage.html = (
@@ -59,7 +60,7 @@ def most_telling_head(weights: "NDArray[np.float32]", words: Sequence[int]) -> t
 
 
 def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.float32]") -> list[str]:
-    """Draw a head: a row for every word, darker where it looks more, and the word that it looks at most.
+    """Draw a head: a row for every word, darker where it looks more, and the other word that it looks at most.
 
     Args:
         tokens: of the sentence.

@@ -29,6 +29,7 @@ from bertworks.interop.folder import (
     read_json,
     read_tensors,
     refusal,
+    save_tokenizer,
 )
 from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
@@ -134,7 +135,7 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
         write_arrays(folder / WEIGHTS_FILE, model.tensors)
         if model.optimizer:
             write_arrays(folder / OPTIMIZER_FILE, model.optimizer)
-        Tokenizer(model.pieces, lowercase=lowercase).save(folder)
+        save_tokenizer(Tokenizer(model.pieces, lowercase=lowercase), folder)
         _write_json(folder / OWN_FILE, {"provenance": provenance})
     return Converted(
         out=str(destination),
@@ -243,7 +244,7 @@ def _tokenizer_of(folder: Path, lowercase: bool | None) -> AnyTokenizer | None:
     if not isinstance(tokenizer, Tokenizer):
         raise UserError("--cased and --lowercase are for a BERT's vocabulary; leave them out for this model")
     tokenizer = Tokenizer(tokenizer.pieces, lowercase=lowercase, split_cjk=tokenizer.rules.split_cjk)
-    tokenizer.save(folder)
+    save_tokenizer(tokenizer, folder)
     return tokenizer
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import safe_join
+from bertworks.files import atomic_write, safe_join
 from bertworks.interop.safetensors_format import PICKLE_STARTS
 
 CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
@@ -22,9 +22,10 @@ GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
+_TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _SMALL_FILES = (
     CONFIG_FILE, OWN_FILE, CARD_FILE, "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
+    _TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
     "1_Pooling/config.json",
 )  # fmt: skip
 _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
@@ -97,6 +98,17 @@ def copy_small_files(source: Path, folder: Path) -> None:
         if (source / name).is_file():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a model's tokenizer beside its configuration, which says how many tokens it reads; so others cut there."""
+    tokenizer.save(folder)
+    config, path = read_json(folder / CONFIG_FILE), folder / _TOKENIZER_CONFIG_FILE
+    most = config.get("max_position_embeddings", config.get("n_positions"))
+    if most is not None:
+        content = read_json(path) | {"model_max_length": most}
+        with atomic_write(path) as stream:
+            json.dump(content, stream, ensure_ascii=False, indent=1)
 
 
 def pickles_in(folder: Path) -> list[Path]:

@@ -101,7 +101,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             if place.step % settings.log_every == 0:
                 job.report(place, window.take() | {"lr": rate})
             # The end is measured before it is saved: a run that is resumed there has its last figures already.
-            if job.evaluates_at(place) or _is_through(settings, place):
+            if job.evaluates_at(place) or is_through(settings, place):
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
                 saved = place = _saved(job, place, window)
@@ -161,7 +161,8 @@ def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
     return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
 
 
-def _is_through(settings: TrainSettings, place: Place) -> bool:
+def is_through(settings: TrainSettings, place: Place) -> bool:
+    """Tell whether a run has reached one of its limits."""
     return any(_reached(settings, place).values())
 
 

@@ -19,6 +19,7 @@ import torch
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
+from bertworks.interop.folder import save_tokenizer
 from bertworks.loading import find_device, load
 from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe
@@ -199,7 +200,7 @@ class Session:
 
         def write(folder: Path) -> None:
             self.subject.write(folder, about)
-            self.dataset.tokenizer.save(folder)
+            save_tokenizer(self.dataset.tokenizer, folder)
 
         return ModelWriter(write, self.engine.model_bytes())
 

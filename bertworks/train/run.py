@@ -20,7 +20,7 @@ from bertworks.plan.gpus import named_by_driver, peak_flops
 from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.digest import other_settings
 from bertworks.train.distributed import Ranks
-from bertworks.train.loop import Job, Part, Place, Stop, Window, train
+from bertworks.train.loop import Job, Part, Place, Stop, Window, is_through, train
 from bertworks.train.optim import Optimizer
 from bertworks.train.placed import Placed
 from bertworks.train.record import Record
@@ -189,9 +189,10 @@ class Engine:
         return Outcome(stop.place, stop.reason, self.metrics, stop.signal)
 
     def _begin(self, place: Place, duties: Duties, *, is_new: bool) -> Record:
-        """Write down the recipe, whose limits may be others than in the start before, and open the records."""
-        with atomic_write(self.folder / RECIPE_FILE) as stream:
-            stream.write(duties.recipe_text)
+        """Write down the recipe, unless by its limits all is done already, and open the records."""
+        if is_new or not is_through(self.settings, place):
+            with atomic_write(self.folder / RECIPE_FILE) as stream:
+                stream.write(duties.recipe_text)
         about = About(duties.title, self.settings, self.kinds, duties.flops_per_token, self._peak_flops())
         return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
 

@@ -32,6 +32,7 @@ _TELLING = {  # of what a folder holds: by the file that is there from the start
     "glue.json": "runs of GLUE, with which `finetune glue` goes on",
     "recipe.toml": "one run, with which the command goes on that has begun it",
 }
+_OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there early
 
 
 def check_out(folder: Path, telling: str, *, resume: bool) -> None:
@@ -40,11 +41,19 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")
+    if strangers := _strangers(folder):
+        raise UserError(f"{folder} holds no run, but {strangers[0]}; choose another --out")
     if not resume and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
     for name, what in _TELLING.items():
         if name != telling and (folder / name).exists():
             raise UserError(f"{folder} holds {what}; do that, or choose another --out")
+
+
+def _strangers(folder: Path) -> list[str]:
+    """Return the files of a folder in which no run has begun: a killed one may have left little, but no other files."""
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return [] if names & _OWN else sorted(name for name in names if (folder / name).is_file())
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ class Status:
         (first, share_then), (last, share_now) = self._pace[0], self._pace[-1]
         if share_now <= share_then:
             return None
-        return (1 - share_now) * (last - first) / (share_now - share_then)
+        return (1 - self.share) * (last - first) / (share_now - share_then)
 
     @property
     def tokens_per_second(self) -> float | None:

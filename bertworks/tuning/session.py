@@ -16,6 +16,7 @@ import torch
 from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.interop.divided_weights import put_divided
+from bertworks.interop.folder import save_tokenizer
 from bertworks.nn.bert import Bert
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example
@@ -23,6 +24,7 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.text.spelt_words import SpeltTokenizer
+from bertworks.text.unknown import much_unknown
 from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks
@@ -107,6 +109,8 @@ class Session:
         self.items = self._encoded(examples, settings)
         if self.items.left_out:
             noted(f"{TRAIN}: {self.items.left_out}")
+        if unknown := much_unknown(start.tokenizer.pieces, [self.items.ids]):
+            noted(f"{TRAIN}: {unknown}")
         self.dev: list[Example] = examples_of(dataset, DEV, noted)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))
@@ -303,7 +307,7 @@ class Session:
                 self.start.write(folder, about, partial(put_divided, is_frozen=self.start.is_frozen, before=before))
             else:
                 self.subject.write(folder, about)
-            self.start.tokenizer.save(folder)
+            save_tokenizer(self.start.tokenizer, folder)
 
         beside = self.table.at_rest.nbytes if self.table else 0
         if self.start.features:

@@ -121,6 +121,12 @@ def test_a_finished_run_that_is_resumed_does_nothing(finished, data):
     assert files_of(finished[0]) == before
 
 
+def test_lower_limits_that_a_run_is_past_leave_its_recipe_alone(finished, data):
+    before = files_of(finished[0])
+    pretrain(tiny_runs.recipe(train__max_steps=10), data=data, out=finished[0], device="cpu", resume=True)
+    assert files_of(finished[0]) == before
+
+
 @pytest.mark.parametrize("save_every", [7, 8])  # its end is no multiple of it, and is one
 def test_checkpoints_that_a_kill_has_left_are_deleted_at_the_end(data, tmp_path, save_every):
     run = tmp_path / "run"
@@ -135,6 +141,14 @@ def test_checkpoints_that_a_kill_has_left_are_deleted_at_the_end(data, tmp_path,
 def test_a_folder_that_is_not_empty_is_refused_without_resume(finished, data):
     with pytest.raises(UserError, match="--resume"):
         pretrain(tiny_runs.recipe(), data=data, out=finished[0], device="cpu")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_files_of_others_is_not_trained_in(data, tmp_path, resume):
+    (tmp_path / "thesis.txt").write_text("of mine")
+    with pytest.raises(UserError, match=r"holds no run, but thesis.txt; choose another --out"):
+        pretrain(tiny_runs.recipe(), data=data, out=tmp_path, device="cpu", resume=resume)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_recipe_that_says_nothing_of_training_may_go_on_with_another_limit():

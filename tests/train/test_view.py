@@ -78,6 +78,8 @@ def test_the_time_left_counts_evaluations_and_saves_in(clock):
     status = status_after(30, clock)
     assert status.share == pytest.approx(0.3)
     assert status.seconds_left == pytest.approx(70 * 20)
+    status.evaluate(500, {})  # which comes between two lines of training
+    assert status.seconds_left == pytest.approx(50 * 20)
     assert Status(about(), Place()).seconds_left is None
 
 

@@ -110,6 +110,14 @@ def test_of_evaluations_with_the_same_score_that_with_the_lowest_loss_is_the_bes
     assert json.loads((run / "model/bertworks.json").read_text())["provenance"]["steps"] == 18
 
 
+def test_a_model_of_another_language_is_told_by_what_its_vocabulary_does_not_know(model, tmp_path):
+    rows = [{"text": f"고양이 {number}마리", "label": "cat" if number % 2 else "dog"} for number in range(40)]
+    said, overrides = [], [*QUICK, "train.epochs=1"]
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    finetune("classify", model=model, train=train, out=tmp_path / "run", overrides=overrides, note=said.append)
+    assert any("of the tokens are [UNK]; is the vocabulary one for this language?" in line for line in said)
+
+
 def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path):
     finetune("classify", model=model, out=tmp_path / "run", overrides=QUICK, device="cpu", **files["classify"])
     assert files_of(tmp_path / "run") == files_of(finished[0])
