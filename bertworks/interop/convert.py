@@ -100,7 +100,7 @@ def convert(
     if to == "google" and is_model(source):
         source = Path(find_model(source))
     is_folder = (source / CONFIG_FILE).is_file()
-    if is_folder and to == "folder":
+    if to == "folder" and (is_folder or (is_model(source) and not _is_checkpoint(source))):
         raise UserError(f"{source} is a model folder already; give --to google for a checkpoint, or --dtype")
     if not is_folder and to == "google":
         raise UserError(f"{source} is no model folder: it has no {CONFIG_FILE}, so no checkpoint can be made of it")
@@ -115,6 +115,10 @@ def _pickle_of(source: Path) -> Path | None:
     if source.is_dir():
         return None if any(source.glob("*.index")) else next(iter(pickles_in(source)), None)
     return source if source.is_file() and is_pickle(source) else None
+
+
+def _is_checkpoint(source: Path) -> bool:
+    return Path(f"{source}.index").is_file() or any(source.glob("*.index"))
 
 
 def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:

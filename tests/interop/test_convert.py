@@ -102,6 +102,13 @@ def test_a_run_and_a_name_go_to_google_as_the_folder_does(bertworks, tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+def test_a_checkpoint_by_the_name_of_a_shipped_model_is_converted(google, tmp_path, monkeypatch):
+    monkeypatch.chdir(google)
+    for path in [*google.glob("bert_model.ckpt.*")]:
+        path.rename(path.name.replace("bert_model.ckpt", "mini"))
+    assert convert("mini", tmp_path / "out").form == "folder"
+
+
 def test_a_folder_goes_to_google_by_its_ending_or_by_the_option(bertworks, folder, tmp_path):
     code, _, err = bertworks("convert", folder, tmp_path / "a/my.ckpt")
     assert code == 0
@@ -174,6 +181,7 @@ def test_a_failure_leaves_nothing_behind(google, tmp_path):
         (("google", "out", "--to", "google"), "no model folder"),
         (("google", "out", "--to", "onnx"), "google or folder"),
         (("folder", "out"), "is a model folder already"),
+        (("mini", "out"), "mini is a model folder already; give --to google"),
         (("folder/config.json", "out"), "no checkpoint"),
         (("folder", "out/a%2fb.ckpt"), "not a usable name"),
         (("google", "a\0b"), "null"),
