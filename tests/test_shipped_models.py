@@ -78,6 +78,15 @@ def test_a_folder_comes_first_then_a_shipped_name_then_the_cache(shipped, tmp_pa
     assert find_model("fake").resolve() == (tmp_path / "here" / "fake").resolve()
 
 
+def test_a_folder_that_is_no_model_is_told_to_hide_the_shipped_one(bertworks, shipped, tmp_path):
+    (tmp_path / "here" / "fake").mkdir()
+    code, _, err = bertworks("fill", "fake", "the [MASK] sat")
+    assert code == 2
+    assert "fake has no config.json: not a model folder, and it hides the shipped model fake; rename it" in err
+    with pytest.raises(UserError, match="it hides the shipped model fake"):
+        bw.load("fake")
+
+
 def test_an_unknown_name_is_told_the_shipped_ones_and_the_nearest(shipped):
     with pytest.raises(
         UserError, match=r"no model 'fakee' \(did you mean 'fake'\?\): .* \(bare, fake\), nor a name in"
