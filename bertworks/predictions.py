@@ -144,13 +144,19 @@ def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[s
     """Return a result for each text, or pair of texts."""
     task = predictor.task
     if task.kind in _ASKED:
-        raise UserError(f"the model was fine-tuned to {task.kind}; ask {_ASKED[task.kind]}")
+        raise UserError(
+            f"the model was fine-tuned to {task.kind}; ask `bertworks {task.kind}`, in Python {_ASKED[task.kind]}"
+        )
     if isinstance(texts, str) or isinstance(pairs, str):
         raise UserError("classify takes a list of texts")
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
     if predictor.is_told and (pairs is None) == task.is_pair:
-        raise UserError(f"the model was fine-tuned on {'pairs of texts' if task.is_pair else 'single texts'}")
+        raise UserError(
+            "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with pairs"
+            if task.is_pair
+            else "the model was fine-tuned on single texts; leave --pair out, in Python pairs"
+        )
     predictor.task = replace(task, is_pair=pairs is not None)
     seconds: Iterable[str | None] = itertools.repeat(None, len(texts)) if pairs is None else pairs
     found = zip(texts, seconds, strict=True)

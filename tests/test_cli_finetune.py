@@ -166,6 +166,21 @@ def test_a_model_that_says_nothing_of_its_task_classifies_texts_and_pairs(tmp_pa
     assert list(plain.classify(["a cat"])[0]["scores"]) == ["LABEL_0", "LABEL_1"]
 
 
+@pytest.mark.parametrize(
+    ("heads", "task", "more", "words"),
+    [
+        ({"classify": 2}, {"kind": "classify", "is_pair": True}, (), "give each text a second one with --pair"),
+        ({"classify": 2}, {"kind": "classify"}, ("--pair", "b"), "single texts; leave --pair out"),
+        ({"tag": 3}, {"kind": "tag"}, (), "to tag; ask `bertworks tag`, in Python tag(texts)"),
+    ],
+)
+def test_what_a_model_does_not_classify_is_told_with_what_to_do(bertworks, tmp_path, heads, task, more, words):
+    folder = write_small_model(tmp_path, heads, about={"task": task})
+    code, out, err = bertworks("classify", folder, "a cat", *more)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
 def test_labels_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):
     """Also where they are none of the model's, or only called like labels."""
     for name, row in (("label", "about birds"), ("score", 7), ("category", "x")):

@@ -107,7 +107,7 @@ def test_what_only_a_bert_can_do_is_refused_in_words(tmp_path):
     with pytest.raises(UserError, match=r"cannot tag: it has no tag head \(heads: classify\)"):
         model.tag("the cat")
     chooser = bw.load(write(tmp_path / "choose", {"choose": 1}, pairs=True), device="cpu")
-    with pytest.raises(UserError, match="fine-tuned to choose; ask choose"):
+    with pytest.raises(UserError, match="fine-tuned to choose; ask `bertworks choose`, in Python choose"):
         chooser.classify(["the cat"])
     with pytest.raises(AttributeError):
         _ = model.nonsense
