@@ -18,6 +18,7 @@ _MIN_BAD_CHARACTERS = 16
 _MAX_BAD_SHARE = 0.3
 _MAX_BYTES_PER_CHARACTER = 4
 _BYTE_ORDER_MARK = "\ufeff"
+_HANGUL = re.compile("[가-힣]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -57,6 +58,17 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
+def iconv(encoding: str) -> str:
+    """Return the command that makes UTF-8 of a file."""
+    return f"iconv -f {encoding} -t UTF-8 IN > OUT"
+
+
+def guessed_encoding(data: bytes) -> str:
+    """Return the likeliest encoding of text that is not UTF-8: what Korean files usually have, or Western ones."""
+    text = data.decode("euc-kr", errors="replace")  # the part of cp949 that no Western text is taken for
+    return "cp949" if len(_HANGUL.findall(text)) > text.count("\ufffd") else "latin1"
+
+
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Pass pieces on after making sure by the first 64 KiB that they are text."""
     head = b""
@@ -66,14 +78,15 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
             break
     start = head[:_SNIFF_BYTES]
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UserError(f"{path} is UTF-16; convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)")
+        raise UserError(f"{path} is UTF-16; convert it to UTF-8 first ({iconv('UTF-16')})")
     if b"\0" in start:
         raise UserError(f"{path} is not text: it has NUL bytes; a corpus is UTF-8 text")
     text = start.decode(errors="replace")
     num_bad = text.count("\ufffd") - start.count("\ufffd".encode())
     if num_bad >= _MIN_BAD_CHARACTERS and num_bad > _MAX_BAD_SHARE * len(text):
         raise UserError(
-            f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; convert it"
+            f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; convert it, "
+            f"perhaps with `{iconv(guessed_encoding(start))}`"
         )
     yield head
     yield from pieces

@@ -89,6 +89,15 @@ def test_bytes_that_are_not_utf8_are_told_with_their_line(write, refusal):
     assert "a.tsv:3: byte 0xc7 is not UTF-8" in refusal(rows(path))
 
 
+@pytest.mark.parametrize(
+    ("line", "encoding"), [("정말 좋은 영화, 뷁", "cp949"), ("café, naïve, 20°C, ÄÖ", "latin1"), ("éé", "latin1")]
+)
+@pytest.mark.parametrize("times", [1, 100])
+def test_bytes_that_are_not_utf8_are_told_with_a_command_that_converts_them(write, refusal, line, encoding, times):
+    path = write("a.tsv", b"text\n" + f"{line}\n".encode(encoding) * times)
+    assert f"perhaps with `iconv -f {encoding} -t UTF-8 IN > OUT`" in refusal(rows(path))
+
+
 @pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.feather"])
 def test_an_ending_that_is_not_read_is_told_with_those_that_are(write, refusal, name):
     ending = name.removeprefix("a")
