@@ -78,9 +78,11 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
             break
     start = head[:_SNIFF_BYTES]
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UserError(f"{path} is UTF-16; convert it to UTF-8 first ({iconv('UTF-16')})")
+        raise UserError(f"{path} is UTF-16; convert it to UTF-8 first (`{iconv('UTF-16')}`)")
     if b"\0" in start:
-        raise UserError(f"{path} is not text: it has NUL bytes; a corpus is UTF-8 text")
+        raise UserError(
+            f"{path} is not text: it has NUL bytes; it must be UTF-8 text (convert UTF-16 with `{iconv('UTF-16')}`)"
+        )
     text = start.decode(errors="replace")
     num_bad = text.count("\ufffd") - start.count("\ufffd".encode())
     if num_bad >= _MIN_BAD_CHARACTERS and num_bad > _MAX_BAD_SHARE * len(text):

@@ -110,6 +110,11 @@ def test_utf16_is_told_by_its_name(write, refusal):
     assert "UTF-16" in refusal(rows(write("a.tsv", "text\tlabel\na\t1\n".encode("utf-16"))))
 
 
+def test_nul_bytes_are_told_in_words_that_fit_a_table(write, refusal):
+    words = refusal(rows(write("a.csv", b"text,label\na\0b,1\n")))
+    assert "it has NUL bytes; it must be UTF-8 text (convert UTF-16 with `iconv -f UTF-16 -t UTF-8 IN > OUT`)" in words
+
+
 def test_csv_has_quotes_and_rows_of_several_lines_and_knows_where_each_starts(write):
     path = write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\nplain,0\n')
     found = list(rows(path))
