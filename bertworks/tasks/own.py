@@ -111,8 +111,9 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
     target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
     if split != TEST and not target:
         role = {"tag": "tags", "answer": "answer"}.get(kind, "label")
+        more = " (again for each label, where each has a column of 0 and 1)" if kind == "multilabel" else ""
         raise UserError(
-            f"{path}: which column is the {role}? Name it with --column {role}=NAME, in Python with columns; "
+            f"{path}: which column is the {role}? Name it with --column {role}=NAME{more}, in Python with columns; "
             f"there are: {', '.join(map(repr, there))}"
         )
     return chosen, said(given, chosen, there, path.name)

@@ -90,6 +90,11 @@ def test_columns_that_cannot_be_guessed_are_asked_for_with_the_list(write, refus
     assert "no column 'four'; there are: 'one', 'two', 'three'" in words
 
 
+def test_several_labels_are_told_that_each_may_have_a_column(write, refusal):
+    words = refusal(lambda: open_own("multilabel", {"train": write("a.csv", "text,food,film\na,0,1\n")}))
+    assert "--column label=NAME (again for each label, where each has a column of 0 and 1), in Python" in words
+
+
 def test_labels_that_are_numbers_are_in_their_order(write):
     path = write("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, -1, 2)))
     assert open_own("classify", {"train": path}).task.labels == ("-1", "2", "9", "10")
