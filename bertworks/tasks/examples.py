@@ -101,8 +101,10 @@ def why_untrainable(example: Example) -> str | None:
     Only training leaves such examples out: a score counts every question that its file asks.
     """
     if isinstance(example, SpanExample):
-        is_located = any(answer.start != NOT_LOCATED for answer in example.answers)
-        return None if example.is_impossible or is_located else "questions whose answer is not in the context"
+        if example.is_impossible or any(answer.start != NOT_LOCATED for answer in example.answers):
+            return None
+        is_elsewhere = any(answer.text and answer.text in example.context for answer in example.answers)
+        return f"questions whose answer is not {'at its answer_start' if is_elsewhere else 'in the context'}"
     if isinstance(example, TagExample):
         return "sentences without tags" if example.tags is None else None
     if example.label is None:

@@ -43,12 +43,24 @@ def test_questions_come_with_all_answers_and_their_places(dataset):
     assert (second.answers, second.is_impossible) == ((), True)
 
 
-@pytest.mark.parametrize("answers", [((18, "the Alps"),), ((-5, "long."),), ((10**12, "Alps"),), ((0, ""),), ()])
-def test_an_answer_that_is_not_at_its_place_is_left_out_of_training_counted_and_kept_for_scores(dataset, answers):
+@pytest.mark.parametrize(
+    ("answers", "place"),
+    [
+        (((18, "the Alps"),), "at its answer_start"),
+        (((-5, "long."),), "at its answer_start"),
+        (((10**12, "Alps"),), "at its answer_start"),
+        (((0, "the Andes"),), "in the context"),
+        (((0, ""),), "in the context"),
+        ((), "in the context"),
+    ],
+)
+def test_an_answer_that_is_not_at_its_place_is_left_out_of_training_counted_and_kept_for_scores(
+    dataset, answers, place
+):
     opened = dataset(squad(question(answers=answers), question("q2")))
     skipped = Skipped()
     assert [example.id for example in opened.examples("train", skipped)] == ["q2"]
-    assert skipped.counts == {"questions whose answer is not in the context": 1}
+    assert skipped.counts == {f"questions whose answer is not {place}": 1}
     assert [example.id for example in opened.examples("dev")] == ["q1", "q2"]
 
 
