@@ -15,6 +15,13 @@ from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExampl
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 
 DEV_SHARE = 0.1
+# Why nobody goes to dev, by the kind of task: what is together in a class is not divided, and no class goes whole.
+_LACKING = {
+    "classify": "too few share their label with a different text",
+    "choose": "too few have different contexts",
+    "answer": "too few have different contexts",
+    "tag": "too few are of different documents",
+}
 
 
 def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, origin: str = TRAIN) -> Dataset:
@@ -35,7 +42,10 @@ def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, ori
     if in_dev and sum(skipped.counts.values()) == len(in_dev):
         raise UserError(f"{dataset.origin}: nothing can be learnt from its {len(in_dev):,} examples; {skipped}")
     if not any(in_dev):
-        raise UserError(f"{dataset.origin}: {len(in_dev):,} examples are too few to split off a dev set; give one")
+        raise UserError(
+            f"{dataset.origin}: no dev set can be split off, as of its {len(in_dev):,} examples "
+            f"{_LACKING.get(dataset.task.kind, 'too few have different texts')}; give a dev set too"
+        )
     others = {split: files for split, files in dataset.found.items() if split != origin}
     return Dataset(
         task=dataset.task,

@@ -106,10 +106,28 @@ def test_where_nothing_can_be_learnt_the_reason_is_told(write):
         split_off_dev(open_own("answer", {"train": path}))
 
 
-@pytest.mark.parametrize("rows", [["same,x", "same,y"], ["same,x", "same,x", " ,y"], ["one,x", "two,y"]])
-def test_what_cannot_be_divided_is_refused(write, rows):
-    with pytest.raises(UserError, match="too few to split off a dev set"):
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["same,x", "same,y"],
+        ["same,x", "same,x", " ,y"],
+        ["one,x", "two,y"],
+        [f"text {i},label {i}" for i in range(100)],
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_the_reason(write, rows):
+    words = (
+        f"no dev set can be split off, as of its {len(rows)} examples too few share their label with a different text"
+    )
+    with pytest.raises(UserError, match=words):
         split_off_dev(own(write, rows))
+
+
+def test_questions_about_one_context_cannot_be_divided(write):
+    rows = [{"question": f"which {i}?", "context": "it is number 1", "answer": "number"} for i in range(40)]
+    dataset = open_own("answer", {"train": write("a.jsonl", "\n".join(map(json.dumps, rows)))})
+    with pytest.raises(UserError, match="of its 40 examples too few have different contexts; give a dev set too"):
+        split_off_dev(dataset)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
