@@ -184,6 +184,12 @@ def test_several_labels_are_a_list_in_a_cell(write, cell):
     assert [example.label for example in dataset.examples("train")] == [("a", "b"), ("b",), ()]
 
 
+def test_labels_are_divided_at_one_sign_and_those_of_a_list_are_not(write):
+    path = write("m.csv", 'text,labels\nt,"a, b|c;d"\nt,"a, b;c"\nt,"[""a, b"", ""c""]"\n')
+    found = [example.label for example in open_own("multilabel", {"train": path}).examples("train")]
+    assert found == [("a, b", "c;d"), ("a, b", "c"), ("a, b", "c")]
+
+
 def test_a_list_in_a_cell_that_is_none_is_told_with_its_line(write, refusal):
     path = write("m.csv", 'text,labels\nt,"[""a"""\n')
     assert "m.csv:2: '[\"a\"' is not a list of labels" in refusal(lambda: open_own("multilabel", {"train": path}))
