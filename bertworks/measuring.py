@@ -22,7 +22,7 @@ from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.submission import check_submission, write_submission
 from bertworks.tasks.task import DEV, Dataset, Task, open_dataset
-from bertworks.tasks.wrong import wrong_examples
+from bertworks.tasks.wrong import wrong_columns, wrong_examples
 
 
 class Measured(NamedTuple):
@@ -113,7 +113,8 @@ def write_outputs(measured: Measured, wrong: str | None, predictions: str | None
     """Write what was asked for, and say where it is."""
     said = []
     if wrong is not None:
-        said.append(f"{wrong}: {write_rows(wrong, measured.wrong()):,} of {len(measured.examples):,} examples")
+        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]))
+        said.append(f"{wrong}: {count:,} of {len(measured.examples):,} examples")
     if predictions is not None:
         files = write_submission(
             Path(predictions), measured.task, measured.split, measured.examples, measured.predictions

@@ -7,7 +7,7 @@ quoting, as our own reader and most others take it: a tab or a line break inside
 import csv
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,8 +24,8 @@ def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str
     check_can_write(path, *sources)
 
 
-def write_rows(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows, all with the same columns, and return how many there are."""
+def write_rows(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> int:
+    """Write rows, all with the same columns, and return how many there are; a table without rows names `columns`."""
     ending = Path(path).suffix
     assert ending in ENDINGS, "checked before"
     count = 0
@@ -37,6 +37,8 @@ def write_rows(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) 
             if count == 1:
                 _write_cells(stream, row, ending)
             _write_cells(stream, map(_word, row.values()), ending)
+        if count == 0 and columns and ending != ".jsonl":
+            _write_cells(stream, columns, ending)
     return count
 
 

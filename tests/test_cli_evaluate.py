@@ -107,6 +107,17 @@ def test_the_wrong_examples_are_those_that_are_wrong_the_surest_first(bertworks,
             assert one["score"] == pytest.approx(result["score"], rel=1e-4)
 
 
+def test_a_table_of_no_mistakes_has_its_first_line(bertworks, runs, tmp_path):
+    said = predicted(bertworks, tmp_path / "said.jsonl", runs / "classify0", dev_of(runs, "classify"))
+    texts = [row["text"] for row in lines(dev_of(runs, "classify"))]
+    rows = [{"text": text, "label": one["label"]} for text, one in zip(texts, said, strict=True)]
+    right, out = write_rows(tmp_path / "right.jsonl", rows), tmp_path / "wrong.csv"
+    assert (
+        evaluated(bertworks, runs / "classify0", "--task", "classify", "--data", right, "--wrong", out)["accuracy"] == 1
+    )
+    assert out.read_text() == "id,text,gold,predicted,score\n"
+
+
 def test_the_largest_errors_of_a_regression_as_a_table(bertworks, runs, tmp_path):
     dev = dev_of(runs, "regress")
     evaluated(bertworks, runs / "regress0", "--task", "regress", "--data", dev, "--wrong", tmp_path / "wrong.csv")

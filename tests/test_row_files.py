@@ -43,6 +43,12 @@ def test_no_rows_are_an_empty_file(tmp_path):
     assert (tmp_path / "out.csv").read_bytes() == b""
 
 
+@pytest.mark.parametrize(("ending", "content"), [(".csv", "id,text\n"), (".tsv", "id\ttext\n"), (".jsonl", "")])
+def test_a_table_of_no_rows_names_its_columns(tmp_path, ending, content):
+    assert write_rows(tmp_path / f"out{ending}", [], ["id", "text"]) == 0
+    assert (tmp_path / f"out{ending}").read_text() == content
+
+
 def test_an_unknown_ending_and_a_missing_folder_are_told_before_any_work(tmp_path):
     with pytest.raises(UserError, match=r"let it end in \.csv"):
         check_row_file(tmp_path / "out.txt")

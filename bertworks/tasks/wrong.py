@@ -48,6 +48,11 @@ def wrong_examples(
     return sorted(filter(None, found), key=lambda one: -one["score"])
 
 
+def wrong_columns(example: Example) -> list[str]:
+    """Return the columns of what is wrong, for a table of nothing; of a regression there is always something."""
+    return ["id", *_texts(example), "gold", "predicted", "score"]
+
+
 def _told(example: Any, predicted: Any, **more: Any) -> dict[str, Any]:
     (gold,) = gold_of([example])
     return {"id": example.id, **_texts(example), "gold": _plain(gold), "predicted": _plain(predicted), **more}

@@ -7,7 +7,7 @@ from bertworks.tasks.answers import Answered, Guess
 from bertworks.tasks.examples import Answer, ChoiceExample, SpanExample, TextExample, words_example
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.task import Task
-from bertworks.tasks.wrong import wrong_examples
+from bertworks.tasks.wrong import wrong_columns, wrong_examples
 
 
 def task_of(kind, labels=()):
@@ -26,6 +26,7 @@ def test_classes_come_with_the_probability_of_what_was_said():
 def test_pairs_have_both_texts():
     found = wrong_examples(task_of("classify", "ab"), [TextExample("0", "한", "둘", "a")], ["b"], [np.float32([0, 1])])
     assert (found[0]["text"], found[0]["pair"]) == ("한", "둘")
+    assert wrong_columns(TextExample("0", "한", "둘", "a")) == [*found[0]]
 
 
 def test_of_several_labels_the_surest_wrong_one_counts_not_a_right_one():
@@ -50,6 +51,7 @@ def test_choices_have_their_endings_also_where_some_are_missing():
     assert found == [
         {"id": "0", "context": "then", "endings": ["he ran", "he sat"], "gold": 0, "predicted": 1, "score": 0.5}
     ]
+    assert wrong_columns(example) == [*found[0]]
 
 
 def test_of_scores_the_tenth_with_the_largest_errors_is_given():
