@@ -260,6 +260,7 @@ def test_inspect_shows_labels_and_one_direction(bertworks, tmp_path):
     (("embed", "MODEL", "a", "--layers", "9"), "0 to 3, or -1 back"),
     (("embed", "MODEL", "a", "--pooling", "sum"), "choose cls, mean, max"),
     (("embed", "MODEL", "a", "--out", "no/v.npy"), "does not exist"),
+    (("embed", "MODEL", "a", "--out", "v.txt"), "v.txt; let it end in .npy"),
     (("attend", "MODEL", "far away " * 20, "--out", "a.html"), "has 42 tokens"),
     (("attend", "MODEL", "far away " * 5, "far away " * 5, "--out", "a.html"), "has 23 tokens"),
     (("attend", "MODEL", "a", "--out", "no/a.html"), "does not exist"),

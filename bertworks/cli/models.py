@@ -139,6 +139,8 @@ def embed(
     from bertworks.files import atomic_write, check_can_write
 
     if out:
+        if Path(out).suffix != ".npy":
+            raise UserError(f"cannot tell the form of {out}; let it end in .npy")
         check_can_write(out)
     net = _load(model, device, dtype)
     lines = list(lines_of(texts))
