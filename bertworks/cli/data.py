@@ -138,6 +138,11 @@ def inspect(
     if instances < 0:
         raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")
     if is_model(data):
+        if overrides or instances or seed or skip_bad_shards:
+            raise UserError(
+                f"{data} is a model; settings, --instances, --seed and --skip-bad-shards are for prepared data, so "
+                "leave them out"
+            )
         _show_model(data, as_json)
     else:
         _show_data(data, overrides or [], instances, seed, skip_bad_shards, as_json)
