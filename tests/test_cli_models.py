@@ -100,6 +100,15 @@ def test_embed_reads_lines_from_standard_input(bertworks, folder, monkeypatch):
     assert "standard input, line 2: not UTF-8" in err
 
 
+@pytest.mark.parametrize("command", [("fill",), ("tag",), ("embed",), ("classify",), ("features", "--out", "f.jsonl")])
+def test_empty_standard_input_is_told(bertworks, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    folder = write_small_model(tmp_path / "model", {"mlm": 0, "classify": 2, "tag": 3})
+    monkeypatch.setattr(sys, "stdin", Stdin(b""))
+    code, out, err = bertworks(command[0], folder, "-", *command[1:])
+    assert (code, out, err) == (2, "", "error: no text in standard input; it has one on each line\n")
+
+
 def test_fill_names_the_line_of_standard_input_that_has_no_mask(bertworks, folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stdin(b"the [MASK]\nthe [mask]\n"))
     code, out, err = bertworks("fill", folder, "-")

@@ -11,12 +11,12 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def lines_of(texts: list[str]) -> Iterator[str]:
-    """Give the texts of a command, or the lines of standard input where they are `-`."""
+    """Give the texts of a command, or the lines of standard input, at least one, where they are `-`."""
     return _decoded(sys.stdin.buffer, "standard input") if texts == ["-"] else map(check_utf8, texts)
 
 
 def file_lines(path: Path) -> list[str]:
-    """Return the lines of a file."""
+    """Return the lines of a file, at least one."""
     try:
         with open(path, "rb") as stream:
             return list(_decoded(stream, str(path)))
@@ -36,12 +36,15 @@ def file_text(path: Path) -> str:
 
 def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
     """Give the lines of a stream, which end at line breaks and at no other sign."""
+    number = 0
     for number, line in enumerate(stream, 1):
         start = _BYTE_ORDER_MARK if number == 1 else b""
         try:
             yield line.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{what}, line {number}: not UTF-8 ({error.reason})") from error
+    if number == 0:
+        raise UserError(f"no text in {what}; it has one on each line")
 
 
 def check_utf8(text: str) -> str:

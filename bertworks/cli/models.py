@@ -172,8 +172,6 @@ def features(
     check_can_write(out, source)
     net = _load(model, device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
-    if not lines:
-        raise UserError(f"no text in {'standard input' if source == '-' else source}; it has one on each line")
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
     typer.echo(f"{out}: features of {len(lines):,} texts", err=True)
 
