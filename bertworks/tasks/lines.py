@@ -10,7 +10,7 @@ from pathlib import Path
 from bertworks.errors import UserError
 from bertworks.text.compressed import open_packed
 from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
-from bertworks.text.utf8 import checked_text, guessed_encoding, iconv, line_blocks
+from bertworks.text.utf8 import advice_on, checked_text, line_blocks
 
 MAX_LINE_BYTES = 64 << 20
 # Of tables that people have and that are not read here.
@@ -48,6 +48,4 @@ def decoded(data: bytes, path: Path, line: int) -> str:
     except UnicodeDecodeError as error:
         line += data.count(b"\n", 0, error.start)
         byte = f"0x{data[error.start]:02x}"
-        raise UserError(
-            f"{path}:{line}: byte {byte} is not UTF-8; convert the file, perhaps with `{iconv(guessed_encoding(data))}`"
-        ) from error
+        raise UserError(f"{path}:{line}: byte {byte} is not UTF-8; {advice_on(data)}") from error

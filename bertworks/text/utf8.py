@@ -63,10 +63,15 @@ def iconv(encoding: str) -> str:
     return f"iconv -f {encoding} -t UTF-8 IN > OUT"
 
 
-def guessed_encoding(data: bytes) -> str:
-    """Return the likeliest encoding of text that is not UTF-8: what Korean files usually have, or Western ones."""
-    text = data.decode("euc-kr", errors="replace")  # the part of cp949 that no Western text is taken for
-    return "cp949" if len(_HANGUL.findall(text)) > text.count("\ufffd") else "latin1"
+def advice_on(data: bytes) -> str:
+    """Say what to do with text that is not UTF-8: mend it where most of it is, else convert it as is likeliest."""
+    text = data.decode(errors="replace")
+    num_bad = text.count("\ufffd")
+    if sum(not char.isascii() for char in text) > 2 * num_bad:
+        return "mend what is not, for most of it is"
+    korean = data.decode("euc-kr", errors="replace")  # the part of cp949 that no Western text is taken for
+    encoding = "cp949" if len(_HANGUL.findall(korean)) > korean.count("\ufffd") else "latin1"
+    return f"convert the file, perhaps with `{iconv(encoding)}`"
 
 
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
@@ -87,8 +92,7 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
     num_bad = text.count("\ufffd") - start.count("\ufffd".encode())
     if num_bad >= _MIN_BAD_CHARACTERS and num_bad > _MAX_BAD_SHARE * len(text):
         raise UserError(
-            f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; convert it, "
-            f"perhaps with `{iconv(guessed_encoding(start))}`"
+            f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; {advice_on(start)}"
         )
     yield head
     yield from pieces

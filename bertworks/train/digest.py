@@ -48,12 +48,12 @@ def _without(free: set[str], sections: Mapping[str, Mapping[str, Any]]) -> dict[
     return {**sections, _TRAIN: {key: value for key, value in sections.get(_TRAIN, {}).items() if key not in free}}
 
 
-def other_settings(before: str, now: str) -> list[str]:
-    """Name the settings by which two recipes in TOML differ, but for those that may; none if one cannot be read."""
+def other_settings(before: str, now: str) -> list[str] | None:
+    """Name the settings by which two recipes in TOML differ, but for those that may; None if one cannot be read."""
     try:
         there, here = (_decisive(tomllib.loads(text)) for text in (before, now))
     except (tomllib.TOMLDecodeError, AttributeError):
-        return []
+        return None
     return [
         f"{key} was {there.get(key)}, not {here.get(key)}"
         for key in sorted(there.keys() | here.keys())

@@ -297,11 +297,14 @@ class Engine:
         self.record.save(place.step)
 
     def _others(self, duties: Duties) -> str:
-        """Say which settings are others now, as far as that is known."""
+        """Say which settings are others now, or that none is, as far as that is known."""
         path = self.folder / RECIPE_FILE
         before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        found = other_settings(before, duties.recipe_text) if before else []
-        return f" ({', '.join(found[:_MOST_NAMED])}{', ...' * (len(found) > _MOST_NAMED)})" if found else ""
+        found = other_settings(before, duties.recipe_text) if before else None
+        if found is None:
+            return ""
+        named = f"{', '.join(found[:_MOST_NAMED])}{', ...' * (len(found) > _MOST_NAMED)}"
+        return f" ({named or 'the settings are the same, so it is the data'})"
 
     def _restore(self, checkpoint: Checkpoint, duties: Duties) -> tuple[Place, Window]:
         if checkpoint.state.get("settings") != duties.digest:

@@ -109,7 +109,7 @@ def test_features_of_other_numbers_cannot_go_on_with_a_run(finished, model, data
         feature_cache, "compute_rows",
         lambda *arguments: {layer: rows + 1e-6 for layer, rows in real(*arguments).items()},
     )  # fmt: skip
-    with pytest.raises(UserError, match="other settings or data"):
+    with pytest.raises(UserError, match=r"or data \(the settings are the same, so it is the data\); give the same"):
         finetune("conll2003", model=model, data=data, out=run, overrides=LAST, device="cpu", resume=True)
 
 
