@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
+from bertworks.interop.folder import save_tokenizer
 from bertworks.interop.gpt_folder import read_gpt, write_gpt
 from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.gpt import Gpt
@@ -65,7 +66,7 @@ def write_ours(folder, heads=None, *, labels=None, about=None, **changes):
     folder.mkdir(parents=True, exist_ok=True)
     net = scattered(Gpt(config(**changes), heads))
     write_gpt(folder, net, labels=labels, about=about)
-    GptTokenizer(PIECES, MERGES).save(folder)
+    save_tokenizer(GptTokenizer(PIECES, MERGES), folder)
     return net
 
 
