@@ -1,5 +1,6 @@
 """`bertworks finetune TASK --features table7`: the six rows of the paper's Table 7."""
 
+from signal import SIGINT
 from typing import Any
 
 import typer
@@ -8,7 +9,6 @@ from bertworks.cli.options import print_json
 from bertworks.errors import UserError
 
 TABLE7 = "table7"
-_INTERRUPT = 2
 
 
 def refuse_together(features: str | None, cache: str | None) -> None:
@@ -31,5 +31,5 @@ def print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bo
         typer.echo("stopped by a signal before all six rows; go on with --resume", err=True)
     elif not quiet and not as_json:
         typer.echo(f"written to {options['out']}/{TABLE_FILE}", err=True)
-    if signal == _INTERRUPT:
+    if signal == SIGINT:
         raise typer.Exit(130)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from signal import SIGINT
 from typing import Annotated, Any
 
 import typer
@@ -49,7 +50,6 @@ FeaturesOption = Annotated[
     typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
 ]
 CacheOption = Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")]
-_INTERRUPT = 2  # Ctrl-C; the run is saved all the same
 
 
 def finetune(
@@ -103,7 +103,7 @@ def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool,
             return
         outcome = finetune(task, **options)
     _tell(outcome, options["out"], time.monotonic() - started, quiet=quiet, as_json=as_json)
-    if outcome.signal == _INTERRUPT:
+    if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from signal import SIGINT
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -26,7 +27,6 @@ SearchExamplesOption = Annotated[
 FromMnliOption = Annotated[
     bool, typer.Option("--from-mnli", help="For glue: start RTE, MRPC and STS-B from the model of MNLI.")
 ]
-_INTERRUPT = 2
 
 
 class Asked(NamedTuple):
@@ -65,7 +65,7 @@ def run_many(asked: Asked, files: dict[str, Any], **options: Any) -> None:
         typer.echo(str(outcome))
     if outcome.signal:
         typer.echo(f"stopped by a signal; go on with --resume --out {asked.out}", err=True)
-    if outcome.signal == _INTERRUPT:
+    if outcome.signal == SIGINT:
         raise typer.Exit(130)
     if outcome.is_failed:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """The commands about training: plan, pretrain, report."""
 
 import time
+from signal import SIGINT
 from typing import Annotated, Any
 
 import typer
@@ -95,11 +96,8 @@ def pretrain(
         print_json(result)
     elif not quiet:
         typer.echo(_sentence(result))
-    if outcome.signal == _INTERRUPT:
+    if outcome.signal == SIGINT:
         raise typer.Exit(130)
-
-
-_INTERRUPT = 2  # Ctrl-C; the run is saved all the same
 
 
 def _sentence(result: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """A dev set where none is given, and weights for classes of unequal size.
 
-Who goes to dev is decided by a hash of the content and a seed, not by the order of a file: rows may be shuffled or
+Who goes to dev is decided by a hash of the content, not by the order of a file: rows may be shuffled or
 added and most others stay where they are, and a text that comes twice with one label is not on both sides. The share is
 taken within each class, and from some of the classes that are too small for it. What belongs together stays together:
 questions about one context, sentences of one document.
@@ -14,7 +14,7 @@ from bertworks.errors import UserError
 from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 
-DEV_SHARE = 0.1
+_DEV_SHARE = 0.1
 # Why nobody goes to dev, by the kind of task: what is together in a class is not divided, and no class goes whole.
 _LACKING = {
     "classify": "too few share their label with a different text",
@@ -24,21 +24,12 @@ _LACKING = {
 }
 
 
-def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, origin: str = TRAIN) -> Dataset:
-    """Divide one split of a dataset into `train` and `dev`, and say so in its notes.
-
-    Args:
-        dataset: what is divided.
-        share: how much of it becomes the dev set.
-        seed: another seed gives another dev set.
-        origin: `train`, or a split that stands in for it where a benchmark's train set cannot be had; it is gone then.
-    """
-    if not 0 < share < 1:
-        raise UserError(f"a dev set cannot be {share:g} of the data; choose a share between 0 and 1")
+def split_off_dev(dataset: Dataset) -> Dataset:
+    """Divide a dataset's train set into `train` and `dev`, and say so in its notes."""
     assert not dataset.chosen, "divided once is enough"
-    found = dataset.files(origin)
+    found = dataset.files(TRAIN)
     skipped = Skipped()
-    in_dev = _dev_mask(found.read(found.paths, Skipped()), share, seed, skipped)
+    in_dev = _dev_mask(found.read(found.paths, Skipped()), skipped)
     if in_dev and sum(skipped.counts.values()) == len(in_dev):
         raise UserError(f"{dataset.origin}: nothing can be learnt from its {len(in_dev):,} examples; {skipped}")
     if not any(in_dev):
@@ -46,17 +37,16 @@ def split_off_dev(dataset: Dataset, share: float = DEV_SHARE, seed: int = 0, ori
             f"{dataset.origin}: no dev set can be split off, as of its {len(in_dev):,} examples "
             f"{_LACKING.get(dataset.task.kind, 'too few have different texts')}; give a dev set too"
         )
-    others = {split: files for split, files in dataset.found.items() if split != origin}
     return Dataset(
         task=dataset.task,
-        found={**others, TRAIN: found, DEV: found},
+        found={**dataset.found, DEV: found},
         origin=dataset.origin,
-        notes=(*dataset.notes, f"dev: {sum(in_dev):,} of the {len(in_dev):,} examples of {origin}, split off"),
+        notes=(*dataset.notes, f"dev: {sum(in_dev):,} of the {len(in_dev):,} examples of train, split off"),
         chosen={TRAIN: bytes(1 - place for place in in_dev), DEV: in_dev},
     )
 
 
-def _dev_mask(examples: Iterable[Example], share: float, seed: int, skipped: Skipped) -> bytes:
+def _dev_mask(examples: Iterable[Example], skipped: Skipped) -> bytes:
     """Return 1 for each example that goes to dev; those that nothing can be learnt from do not, and are counted."""
     by_class: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     num_examples = 0
@@ -64,21 +54,21 @@ def _dev_mask(examples: Iterable[Example], share: float, seed: int, skipped: Ski
         if reason := why_untrainable(example):
             skipped.add(reason, f"example {example.id[:40]}")
         else:
-            by_class[_class_of(example)][_hash(content, seed)].append(num_examples)
+            by_class[_class_of(example)][_hash(content)].append(num_examples)
         num_examples += 1
     mask = bytearray(num_examples)
     sizes = {name: sum(map(len, places.values())) for name, places in by_class.items()}
-    for name, count in _counts(sizes, share, seed).items():
+    for name, count in _counts(sizes).items():
         _mark_lowest(mask, by_class[name], count)
     return bytes(mask)
 
 
-def _counts(sizes: Mapping[str, int], share: float, seed: int) -> dict[str, int]:
+def _counts(sizes: Mapping[str, int]) -> dict[str, int]:
     """Return how many of each class go to dev: its share, and one each of some for which that is nobody."""
-    counts = {name: round(share * size) for name, size in sizes.items()}
-    left = max(1, round(share * sum(sizes.values()))) - sum(counts.values())
+    counts = {name: round(_DEV_SHARE * size) for name, size in sizes.items()}
+    left = max(1, round(_DEV_SHARE * sum(sizes.values()))) - sum(counts.values())
     small = [name for name, size in sizes.items() if not counts[name] and size > 1]
-    chosen = sorted(small, key=lambda name: _hash(name, seed))[: max(0, left)]
+    chosen = sorted(small, key=_hash)[: max(0, left)]
     return counts | dict.fromkeys(chosen, 1)
 
 
@@ -116,8 +106,9 @@ def _class_of(example: Example) -> str:
     return label if isinstance(label, str) else ""
 
 
-def _hash(content: str, seed: int) -> int:
-    return int.from_bytes(blake2b(f"{seed}\0{content}".encode(), digest_size=8).digest(), "big")
+def _hash(content: str) -> int:
+    # What stands before the content is there for runs that go on: their dev set was chosen with it.
+    return int.from_bytes(blake2b(f"0\0{content}".encode(), digest_size=8).digest(), "big")
 
 
 def class_weights(labels: Iterable[str], order: Sequence[str]) -> list[float]:

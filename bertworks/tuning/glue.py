@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, NamedTuple
 
 from bertworks.ensemble import Ensemble
@@ -42,7 +43,6 @@ from bertworks.tuning.grid_runs import Views, unwatched
 from bertworks.tuning.task_start import AnyPath
 
 GLUE_FILE, TABLE_FILE = "glue.json", "glue.md"
-_INTERRUPT = 2
 _FROM_MNLI = (RTE, MRPC, STSB)
 _ONE_RUN = GridPlan(grid=False)
 _log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Session:
             try:
                 signal = self._learn(task, self._start_model(task, from_mnli))
             except KeyboardInterrupt:
-                signal = _INTERRUPT
+                signal = SIGINT
             except CannotGoOn:  # the task is as it was, and so would be the others
                 raise
             except UserError as error:

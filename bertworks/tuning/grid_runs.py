@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -35,7 +36,6 @@ Note = Callable[[str], None]
 Views = Callable[[], AbstractContextManager[View]]
 unwatched: Views = partial(training_view, quiet=True)
 _SEARCH = "search"
-_INTERRUPT = 2
 _log = logging.getLogger(__name__)
 
 
@@ -143,7 +143,7 @@ class GridRuns:
             try:
                 result, signal = self._run(trial, progress.title(trial.folder, self.record))
             except KeyboardInterrupt:  # between two runs, where the loop does not catch it
-                return _INTERRUPT
+                return SIGINT
             if signal:
                 return signal
             self._keep(trial, result)
