@@ -4,11 +4,11 @@
     python benchmarks/compact.py runs/ko --name mini-ko --data DIR --out runs/ko-tasks --tasks nsmc korsts kornli
     python benchmarks/compact.py --json runs/mini-tasks/results.json runs/ko-tasks/results.json --table compact.md
 
-A task's search is a process, and so is each of its seeds, --jobs of them at a time: small models leave most of a GPU
-idle, so several runs share it, best under NVIDIA's MPS, and the minutes of each are then longer than it would take
-alone. Results are written after every task, beside what the file has; a task that is in it is passed over unless
---again. What was ended, by --minutes or by a kill, goes on where it was with the same command, as long as --out is
-there.
+Each rate of a task's search is a process, and so is each of its seeds, --jobs of them at a time: small models leave
+most of a GPU idle, so several runs share it, best under NVIDIA's MPS, and the minutes of each are then longer than it
+would take alone. Results are written after every task, beside what the file has; a task that is in it is passed over
+unless --again. What was ended, by --minutes or by a kill, goes on where it was with the same command, as long as --out
+is there.
 """
 
 import argparse
@@ -26,21 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from compact_runs import is_search, parts_of, place_of, read_search, result_path, run_part, summary
 from compact_table import SIZE_NAMES, Models, check_same_model, joined, markdown, merged
-from compact_task import (
-    ENGLISH,
-    FULL,
-    QUICK,
-    SEARCH,
-    WORKS,
-    Search,
-    place_of,
-    result_path,
-    run_search,
-    run_seed,
-    seed_part,
-    summary,
-)
+from compact_task import ENGLISH, FULL, QUICK, WORKS, Search
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write, check_can_write
@@ -65,8 +53,8 @@ class Job(NamedTuple):
         """Tell whether another one must end first: seeds wait for their search, and some works for others' models."""
         if self.init != other.init:
             return False
-        is_own_search = other == self._replace(part=SEARCH) and other != self
-        return is_own_search or (self.part == SEARCH and other.name == WORKS[self.name].source)
+        is_own_search = other.name == self.name and is_search(other.part) and not is_search(self.part)
+        return is_own_search or other.name == WORKS[self.name].source
 
 
 class Child(NamedTuple):
@@ -103,20 +91,16 @@ class Board:
 
     def add(self, job: Job, search: Search) -> dict[str, Any] | None:
         """Put a task beside the others, read anew as another command may have added some; None if a part is missing."""
-        paths = [self.path_of(job._replace(part=part)) for part in parts_of(search)]
-        if not all(path.exists() for path in paths):
+        parts = {part: self.path_of(job._replace(part=part)) for part in parts_of(job.name, search)}
+        if not all(path.exists() for path in parts.values()):
             return None
-        searched, *seeds = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-        result = summary(job.name, search, searched, seeds) | {key: searched[key] for key in ("command", "machine")}
+        seeds = [json.loads(path.read_text(encoding="utf-8")) for part, path in parts.items() if not is_search(part)]
+        result = summary(job.name, search, read_search(self.out / job.init, job.name, search), seeds)
+        result |= {key: seeds[0][key] for key in ("command", "machine")}
         with waited_for(self.path):
             models = merged(read_models(self.path), self.name, self.about, job.init, {job.name: result})
             write_json(self.path, {"models": models})
         return result
-
-
-def parts_of(search: Search) -> list[str]:
-    """Return the parts of a task, the search first."""
-    return [SEARCH, *map(seed_part, range(search.seeds))]
 
 
 def search_of(name: str, given: argparse.Namespace) -> Search:
@@ -183,10 +167,7 @@ def run_child(given: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     search = search_of(job.name, given)
     place = place_of(job.name, given.model, given.data, folder, job.init, search.seeds)
-    if job.part == SEARCH:
-        found = run_search(place, search)
-    else:
-        found = run_seed(place, search, int(job.part.rpartition("-")[2]))
+    found = run_part(place, search, job.part)
     if found is None:
         return _STOPPED
     arguments = sys.argv[1 : sys.argv.index("--child")]
@@ -218,7 +199,7 @@ def measure_all(given: argparse.Namespace) -> int:
 def measure(board: Board, given: argparse.Namespace) -> int:
     tasks = [(init, name) for init in given.init for name in WORKS if name in given.tasks]
     tasks = [task for task in tasks if given.again or not board.has(*task)]
-    waiting = [Job(*task, part) for task in tasks for part in parts_of(search_of(task[1], given))]
+    waiting = [Job(*task, part) for task in tasks for part in parts_of(task[1], search_of(task[1], given))]
     for job in waiting:  # what they say is worked out anew from the runs, which are gone on with
         board.path_of(job).unlink(missing_ok=True)
     said(f"{board.name}: {', '.join(map('/'.join, tasks)) or 'nothing to do'}; results in {board.path}")
@@ -267,9 +248,9 @@ def ended(child: Child, board: Board, given: argparse.Namespace) -> bool:
         said(f"{child.job}: {how}; {minutes:.1f} minutes; see logs/")
         return False
     found = json.loads(board.path_of(child.job).read_text(encoding="utf-8"))
-    what = f"best {found['values']}" if child.job.part == SEARCH else f"{found['metric']} {found['score']}"
-    said(f"{child.job}: {what}; {minutes:.1f} minutes")
-    if child.job.part != SEARCH and (result := board.add(child.job, search_of(child.job.name, given))):
+    scores = [f"{run['point']} {run['score']}" for run in found.get("runs", [{"point": "dev", **found}])]
+    said(f"{child.job}: {', '.join(scores)}; {minutes:.1f} minutes")
+    if not is_search(child.job.part) and (result := board.add(child.job, search_of(child.job.name, given))):
         said(f"{child.job.name}: {result['metric']} {result['median']}, the median of {len(result['seeds'])}")
     return True
 

@@ -176,7 +176,8 @@ SEARCHED = {"values": {"lr": "3e-4"}, "scores": {"a": 0.9, "b": 0.8}, "minutes":
 
 
 def test_the_seeds_on_all_examples_count_and_the_best_is_the_one_on_test():
-    from compact_task import FULL, summary
+    from compact_runs import summary
+    from compact_task import FULL
 
     found = summary("wnli", FULL.changed(["optim.lr=1"]), SEARCHED, [_seed(0, 0.7), _seed(1, 0.9), _seed(2, 0.6)])
     assert (found["median"], found["min"], found["max"]) == (0.7, 0.6, 0.9)
@@ -188,7 +189,8 @@ def test_the_seeds_on_all_examples_count_and_the_best_is_the_one_on_test():
 
 
 def test_a_seed_without_a_score_is_not_the_best_and_has_no_part_in_the_median():
-    from compact_task import FULL, summary
+    from compact_runs import summary
+    from compact_task import FULL
 
     found = summary("stsb", FULL, SEARCHED, [_seed(0, None), _seed(1, 0.5), _seed(2, 0.7)])
     assert (found["median"], found["test"], found["medians"]) == (0.6, {"of": 2}, {})
@@ -206,39 +208,91 @@ def test_seeds_have_the_settings_that_the_search_has_chosen():
         assert same == point
 
 
-def test_the_best_point_is_one_that_is_asked_for():
-    from compact_task import QUICK, best_point
+def test_a_search_goes_in_parts_that_are_together_the_whole_of_it():
+    from compact_task import FULL, WORKS, points_for
 
-    from bertworks.tuning.axes import points_of
+    for name, num_points in (("rte", 4), ("qnli", 2)):
+        search = FULL.of(WORKS[name])
+        parts = [points_for(name, overrides) for overrides in search.searches(name)]
+        assert [len(points) for points in parts] == [num_points] * 4
+        assert [{point.settings.optim.lr for point in points} for points in parts] == [{3e-4}, {1e-4}, {5e-5}, {3e-5}]
+        names = [point.name for points in parts for point in points]
+        assert sorted(names) == sorted(point.name for point in points_for(name, search.on_some()))
 
-    points = points_of(TASKS["rte"], QUICK.on_some(), is_grid=True)
-    scores = {points[0].name: 0.6, points[1].name: 0.7, "of an earlier start": 0.9}
-    runs = [
-        {"point": name, "score": score, "values": {"of": name}, "minutes": 2.0, "error": ""}
-        for name, score in scores.items()
-    ]
-    grid = {"runs": dict(enumerate(runs)), "examples": 2_490}
-    found = best_point(grid, points)
-    assert (found["minutes"], found["failed"]) == (4.0, 0)
-    assert (found["point"], found["values"]) == (points[1].name, {"of": points[1].name})
-    assert (found["scores"], found["examples"]) == ({points[0].name: 0.6, points[1].name: 0.7}, 50)
-    runs[1] |= {"score": None, "error": "not finite"}
-    found = best_point(grid, points)
-    assert (found["point"], found["failed"]) == (points[0].name, 1)
-    runs[0]["score"] = None
-    with pytest.raises(UserError, match="no run of the search"):
-        best_point(grid, points)
+
+def test_where_there_is_one_rate_another_axis_divides_a_search():
+    from compact_task import FULL
+
+    search = FULL.changed(["optim.lr=1e-4", "task.layer_decay=1"])
+    assert [overrides[-1] for overrides in search.searches("rte")] == ["train.batch_size=16", "train.batch_size=32"]
+
+
+def test_one_point_is_not_searched(tmp_path):
+    from compact_runs import parts_of, read_search
+    from compact_task import FULL
+
+    search = FULL.changed(["optim.lr=1e-4", "task.layer_decay=1", "train.batch_size=32"])
+    assert parts_of("rte", search) == ["seed-0", "seed-1", "seed-2"]
+    found = read_search(tmp_path, "rte", search)
+    assert found["values"] == {"batch_size": "32", "lr": "1e-4", "epochs": "4", "layer_decay": "1"}
+    assert (found["scores"], found["minutes"]) == ({}, 0.0)
+
+
+def _run(point, score, error=""):
+    return {"point": point, "score": score, "values": {"of": point}, "minutes": 2.0, "error": error, "metrics": {}}
+
+
+def test_a_part_has_the_points_that_are_asked_for():
+    from compact_runs import asked_for
+    from compact_task import QUICK, points_for
+
+    points = points_for("rte", QUICK.on_some())
+    runs = [_run(points[0].name, 0.6), _run("of an earlier start", 0.9)]
+    found = asked_for({"runs": dict(enumerate(runs)), "examples": 2_490}, points)
+    assert ([run["point"] for run in found["runs"]], found["examples"]) == ([points[0].name], 50)
+
+
+def test_the_best_point_is_that_of_all_parts():
+    from compact_runs import best_point
+
+    parts = [{"runs": [_run("a", 0.6), _run("b", 0.7)], "examples": 50}, {"runs": [_run("c", 0.65)], "examples": 50}]
+    found = best_point(parts)
+    assert (found["point"], found["values"]) == ("b", {"of": "b"})
+    assert (found["minutes"], found["failed"], found["examples"]) == (6.0, 0, 50)
+    assert found["scores"] == {"a": 0.6, "b": 0.7, "c": 0.65}
+    parts[0]["runs"] = [_run("b", None, "not finite")]
+    found = best_point(parts)
+    assert (found["point"], found["failed"]) == ("c", 1)
+    parts[1]["runs"] = []
+    with pytest.raises(UserError, match="no run of the search has a score; the last: not finite"):
+        best_point(parts)
+
+
+def test_seeds_do_not_begin_with_a_part_of_the_search(tmp_path):
+    from compact_runs import read_search, result_path
+    from compact_task import FULL
+
+    for number in range(4):
+        with pytest.raises(UserError, match="rte: a part of its search has no result"):
+            read_search(tmp_path, "rte", FULL)
+        part = {"runs": [_run(str(number), number / 10)], "examples": 9}
+        result_path(tmp_path, "rte", f"search-{number}").write_text(json.dumps(part))
+    assert read_search(tmp_path, "rte", FULL)["point"] == "3"
 
 
 def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from():
     from compact import Job, next_ready
 
     snli, rte, random = (
-        Job("model", "snli", "search"), Job("model", "rte-from-snli", "search"), Job("random", "snli", "search"),
+        Job("model", "snli", "search-0"), Job("model", "rte-from-snli", "search-0"), Job("random", "snli", "search-0"),
     )  # fmt: skip
+    other = snli._replace(part="search-1")
     seeds = [snli._replace(part=f"seed-{number}") for number in range(2)]
-    assert next_ready([snli, *seeds, rte], []) == snli
+    assert next_ready([snli, other, *seeds, rte], []) == snli
+    assert next_ready([other, *seeds, rte], [snli]) == other
     assert next_ready([*seeds, rte], [snli]) is None
+    assert next_ready([*seeds, rte], [other]) is None
+    assert next_ready([rte._replace(part="seed-0")], [seeds[0]]) is None, "nothing was to be searched"
     assert next_ready([*seeds, rte], [random]) == seeds[0]
     assert next_ready([seeds[1], rte], [seeds[0]]) == seeds[1]
     assert next_ready([rte], [seeds[1]]) is None
@@ -246,7 +300,7 @@ def test_seeds_wait_for_their_search_and_a_work_for_the_one_it_starts_from():
 
 
 def test_what_starts_from_a_work_takes_its_best_seed_when_all_are_through(tmp_path):
-    from compact_task import result_path, source_model
+    from compact_runs import result_path, source_model
 
     for number, score in enumerate((0.5, 0.7, None)):
         with pytest.raises(UserError, match="no finished runs of snli"):
@@ -257,7 +311,7 @@ def test_what_starts_from_a_work_takes_its_best_seed_when_all_are_through(tmp_pa
 
 
 def test_runs_from_another_works_model_lie_apart_for_each_such_model(tmp_path):
-    from compact_task import place_of, result_path
+    from compact_runs import place_of, result_path
 
     places = []
     for model in ("snli/quick-seed-0", "snli/real-seed-0"):
@@ -271,14 +325,17 @@ def test_runs_from_another_works_model_lie_apart_for_each_such_model(tmp_path):
 
 
 def test_notes_say_which_file_but_not_where_it_lies(tmp_path, monkeypatch):
-    from compact_task import QUICK, Place, result_path, run_seed
+    from compact_runs import Place, run_seed
+    from compact_task import QUICK
 
-    run = {"score": 0.5, "metrics": {}, "minutes": 1.0, "seed": 0}
+    run = {"score": 0.5, "metrics": {}, "minutes": 1.0, "seed": 0, "error": ""}
     notes = [f"train: left out: 3 rows (first: {tmp_path}/RTE/train.tsv:7)"]
     monkeypatch.setattr(Place, "grid", lambda *_: {"runs": {"a": run}, "metric": "f1", "examples": 9, "notes": notes})
-    result_path(tmp_path, "rte", "search").write_text(json.dumps({"point": "p", "values": {}}))
-    found = run_seed(Place("rte", "mini", tmp_path, tmp_path, "model"), QUICK, 0)
-    assert found["notes"] == ["train: left out: 3 rows (first: RTE/train.tsv:7)"]
+    place, search = Place("rte", "mini", tmp_path, tmp_path, "model"), QUICK.changed(["optim.lr=1e-4"])
+    assert run_seed(place, search, 0)["notes"] == ["train: left out: 3 rows (first: RTE/train.tsv:7)"]
+    run["error"] = "the loss is not finite"
+    with pytest.raises(UserError, match="seed-0: the loss is not finite"):
+        run_seed(place, search, 0)
 
 
 def test_how_many_examples_a_run_may_see_is_one_number():
@@ -331,7 +388,7 @@ def test_a_folder_has_one_command_at_a_time(tmp_path, compact):
 def test_a_command_that_was_asked_to_end_goes_on_to_the_whole_result(tmp_path, compact):
     first = compact("--jobs", "2")
     assert "model/rte" in first.stdout.readline()
-    assert "search" in first.stdout.readline()  # its seeds are about to begin, or import
+    assert all("search" in first.stdout.readline() for _ in range(2))  # its seeds are about to begin, or import
     first.terminate()
     said = first.stdout.read()  # not communicate(), which passes over what was read with a line before
     assert "the same command goes on" in said
@@ -350,7 +407,7 @@ def test_a_command_that_was_asked_to_end_goes_on_to_the_whole_result(tmp_path, c
 
 def test_parts_for_which_there_was_no_time_are_told(compact):
     process = compact("--minutes", "0")
-    assert "3 of the parts have not begun; the same command goes on" in process.communicate(timeout=100)[0]
+    assert "4 of the parts have not begun; the same command goes on" in process.communicate(timeout=100)[0]
     assert process.returncode == 1
 
 
@@ -383,14 +440,15 @@ def test_a_task_is_on_the_board_when_its_last_part_is_through(tmp_path, monkeypa
 
     monkeypatch.setattr(compact, "about_model", lambda model: MINI)
     given = argparse.Namespace(json=None, out=tmp_path, model="mini", name=None, quick=False)
-    board, job = compact.Board(given), compact.Job("model", "wnli", "search")
+    board, job, search = compact.Board(given), compact.Job("model", "wnli", "seed-0"), FULL.changed(["optim.lr=1,2"])
     (tmp_path / "model").mkdir()
-    parts = {"search": SEARCHED | {"command": "c", "machine": "m"}} | {f"seed-{n}": _seed(n, 0.5) for n in range(3)}
+    parts = {f"search-{n}": {"runs": [_run(str(n), 0.4)], "examples": 9} for n in range(2)}
+    parts |= {f"seed-{n}": _seed(n, 0.5, command="c", machine="m") for n in range(3)}
     for part, found in parts.items():
-        assert board.add(job, FULL) is None
+        assert board.add(job, search) is None
         assert not board.has("model", "wnli")
         board.path_of(job._replace(part=part)).write_text(json.dumps(found))
-    assert board.add(job, FULL)["median"] == 0.5
+    assert board.add(job, search)["median"] == 0.5
     assert board.has("model", "wnli")
     assert not board.has("random", "wnli")
 
