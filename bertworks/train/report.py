@@ -5,13 +5,13 @@ again whenever it is asked for. All that comes from files is escaped. `sample_pa
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertworks.chart import Curve, chart
 from bertworks.files import atomic_write
 from bertworks.report_parts import filled_page, tile
-from bertworks.train.run_facts import KINDS, Run, facts_of, median_speed, points_of, read_run
+from bertworks.train.run_facts import KINDS, Line, Run, facts_of, median_speed, points_of, read_run
 from bertworks.train.sample_page import samples_section
 
 REPORT_FILE = "report.html"
@@ -34,7 +34,7 @@ def report_page(run: Run) -> str:
         title=run.name,
         summary=_summary(run),
         tiles=_tiles(run),
-        charts=_charts(run),
+        charts=[*learning_charts(run), *course_charts(run.training, run.timing)],
         facts=facts_of(run),
         samples=samples_section(run.samples),
         recipe=run.recipe_text,
@@ -86,12 +86,11 @@ def learning_charts(run: Run) -> Iterable[str]:
         yield chart(f"{KINDS[kind]} accuracy", _both(run, f"{kind}_accuracy"), percent=True)
 
 
-def _charts(run: Run) -> Iterable[str]:
-    yield from learning_charts(run)
-    rate = [Curve("last", points_of(run.training, "lr"))]
-    yield chart("Learning rate", rate, from_zero=True, is_noisy=False)
-    yield chart("Tokens a second", [Curve("last", points_of(run.timing, "tokens_per_second"))], from_zero=True)
-    yield chart("Norm of all gradients", [Curve("last", points_of(run.training, "grad_norm"))], from_zero=True)
+def course_charts(training: Sequence[Line], timing: Sequence[Line]) -> Iterable[str]:
+    """Draw how a run went: its rate, its speed and its gradients."""
+    yield chart("Learning rate", [Curve("last", points_of(training, "lr"))], from_zero=True, is_noisy=False)
+    yield chart("Tokens a second", [Curve("last", points_of(timing, "tokens_per_second"))], from_zero=True)
+    yield chart("Norm of all gradients", [Curve("last", points_of(training, "grad_norm"))], from_zero=True)
 
 
 def _both(run: Run, name: str) -> list[Curve]:

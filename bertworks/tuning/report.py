@@ -18,7 +18,7 @@ from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.page_files import page_file
 from bertworks.report_parts import filled_page, tile
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
-from bertworks.train.report import REPORT_FILE
+from bertworks.train.report import REPORT_FILE, course_charts
 from bertworks.train.run_facts import IN_PERCENT, RECIPE_FILE, Line, duration, newest_model, points_of
 from bertworks.train.run_folder import MODEL
 from bertworks.tuning.cost import STARTS_FILE, device_minutes
@@ -101,7 +101,7 @@ def finetune_page(run: FinetuneRun) -> str:
         title=run.name,
         summary=_summary(run),
         tiles=_tiles(run),
-        charts=_charts(run),
+        charts=[*learning_charts(run), *course_charts(run.training, run.timing)],
         facts={"Model": _model_facts(run), "Data": _data_facts(run), "Training": _training_facts(run)},
         samples=dev_sections(run.dev, _notes(run)),
         recipe=run.recipe_text,
@@ -146,13 +146,6 @@ def learning_charts(run: FinetuneRun) -> Iterable[str]:
             Curve("dev", points_of(run.evaluations, f"dev_{name}")),
         ]
         yield chart(_titled(name), curves, percent=_is_share(run, name))
-
-
-def _charts(run: FinetuneRun) -> Iterable[str]:
-    yield from learning_charts(run)
-    yield chart("Learning rate", [Curve("last", points_of(run.training, "lr"))], from_zero=True, is_noisy=False)
-    yield chart("Tokens a second", [Curve("last", points_of(run.timing, "tokens_per_second"))], from_zero=True)
-    yield chart("Norm of all gradients", [Curve("last", points_of(run.training, "grad_norm"))], from_zero=True)
 
 
 def _model_facts(run: FinetuneRun) -> dict[str, str]:
