@@ -187,13 +187,12 @@ def plan_spans(shard: int, sentences: Any, documents: Any, first_document: int, 
         key = derive_key(epoch_key, first_document + document)
         start, end = np.int64(sentences[documents[document]]), np.int64(sentences[documents[document + 1]])
         span_end = start + 1 + _below(key, 0, max_tokens) if end - start > max_tokens else end
-        instance = 0
+        first_row = count
         while start < end:
             plan[count, A_START], plan[count, A_LENGTH] = start, span_end - start
             plan[count, B_SHARD] = shard
-            plan[count, MASK_KEY] = np.int64(_draw(key, -2 - instance))
+            plan[count, MASK_KEY] = np.int64(_draw(key, -2 - (count - first_row)))
             count += 1
-            instance += 1
             start = span_end
             span_end = min(start + max_tokens, end)
     return plan[:count].copy()
