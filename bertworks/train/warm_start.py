@@ -3,7 +3,8 @@
 A run begins with the model's fp32 weights instead of weights drawn from its seed; what pre-training needs and the model
 has not, such as a head for next sentences, is drawn all the same. The data must be made with the model's vocabulary, or
 with one that has more words behind it: a new word begins as the mean of the pieces that it was split into before, in
-the embeddings as in the bias of the masked-word head, so that it is at first what those pieces were on average.
+the embeddings as in the bias of the masked-word head, so that it is at first what those pieces were on average. Where
+a recipe wants the model several times as wide, it is made so, and computes the same at first (`nn/widening.py`).
 
 Such a run is measured and saved before its first step. From there on its checkpoints have all it needs, and the model
 it came from may be gone.
@@ -26,6 +27,7 @@ from bertworks.interop.huggingface import read_config, read_folder
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.locate import find_model
 from bertworks.nn.config import BertConfig, preset
+from bertworks.nn.widening import can_widen, widened, wider
 from bertworks.recipe import Recipe
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONTINUATION, UNK
@@ -61,6 +63,8 @@ class Start(NamedTuple):
     def sentence(self) -> str:
         """Say in a line what a run starts from."""
         facts = [f"{self.about['new_words']:,} new words"]
+        if "widened_from" in self.about:
+            facts.insert(0, f"widened from {self.about['widened_from']} to {_sizes(self.config)}")
         if self.about["drawn"]:
             facts.append(f"{', '.join(self.about['drawn'])} drawn from the seed")
         if self.about["left_out"]:
@@ -186,12 +190,14 @@ def _parts(names: Iterable[str]) -> list[str]:
 def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
     """Return a recipe with the model's own sizes; what the recipe says otherwise is an error, all of it at once.
 
-    Dropout is no size: where a recipe sets another one, the start has it too.
+    But a model that has not begun yet may be widened. Dropout is no size: where a recipe sets another one, the start
+    has it too.
     """
+    start = _as_wide(start, recipe)
     config, settings = start.config, recipe.model
     own = {
         "kind": "bert",
-        "preset": f"{config.num_hidden_layers}x{config.hidden_size}x{config.num_attention_heads}",
+        "preset": _sizes(config),
         "hidden_act": config.hidden_act,
         "max_positions": config.max_position_embeddings,
         "positions": config.positions,
@@ -205,17 +211,32 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
     return recipe.model_copy(update={"model": model}), start._replace(config=config)
 
 
+def _as_wide(start: Start, recipe: Recipe) -> Start:
+    """Return a start as wide as the recipe says, where that is a multiple of the model's width."""
+    if "preset" not in recipe.model.model_fields_set or not start.weights or not can_widen(start.config):
+        return start
+    wanted = preset(recipe.model.preset)
+    factor = wanted.hidden_size // start.config.hidden_size
+    if factor < 2 or _sizes(wanted) != _sizes(wider(start.config, factor)):
+        return start
+    about = start.about | {"widened_from": _sizes(start.config)}
+    return Start(wider(start.config, factor), about, widened(start.weights, factor, recipe.train.seed))
+
+
 def _contradictions(settings: Settings, own: Mapping[str, Any]) -> list[str]:
     problems = []
     for name in sorted(settings.model_fields_set & own.keys()):
         said = getattr(settings, name)
-        if said != own[name] and not (name == "preset" and _sizes_of(said) == own[name]):
+        if name == "preset":
+            if _sizes(preset(said)) != own[name]:
+                advice = "leave it out, or say a multiple of its width and heads"
+                problems.append(f"model.preset: {said} is not the model's {own[name]}; {advice}")
+        elif said != own[name]:
             problems.append(f"model.{name}: {said} is not the model's {own[name]}; leave it out")
     return problems
 
 
-def _sizes_of(name: str) -> str:
-    config = preset(name)
+def _sizes(config: BertConfig) -> str:
     return f"{config.num_hidden_layers}x{config.hidden_size}x{config.num_attention_heads}"
 
 

@@ -240,6 +240,46 @@ def test_transformers_opens_the_result_and_splits_as_we_do(model, extended, tmp_
     assert float(logits.softmax(0).max()) == pytest.approx(best["score"], abs=1e-5)
 
 
+# A wider model
+
+
+def test_a_recipe_may_want_the_model_several_times_as_wide(model, data, tmp_path):
+    """It guesses what the narrow one guesses, says so, learns, and goes on by itself."""
+    notes, run, wide = [], tmp_path / "run", recipe(train__max_steps=3, model__preset="1x64x4")
+    pretrain(wide, data=data, out=run, start_from=model, device="cpu", note=notes.append)
+    assert notes == [f"starting from {model}: widened from 1x32x2 to 1x64x4; 0 new words"]
+    before, first = lines_of(model)[-1], lines_of(run)[0]
+    assert first["step"] == 0
+    assert first == pytest.approx({**before, "step": 0}, rel=1e-5)
+    opened = bw.load(run)
+    assert (opened.net.config.hidden_size, opened.net.config.num_attention_heads) == (64, 4)
+    assert opened.about["provenance"]["start"]["widened_from"] == "1x32x2"
+    assert 'preset = "1x64x4"' in (run / "recipe.toml").read_text()
+    longer = wide.model_copy(update={"train": wide.train.model_copy(update={"max_steps": 5})})
+    for source in (None, model):
+        pretrain(longer, data=data, out=run, start_from=source, device="cpu", resume=True)
+    assert lines_of(run)[-1]["step"] == 5
+
+
+def test_a_wider_model_may_have_new_words_and_come_from_half_precision(model, extended, tmp_path):
+    half = as_half(model, tmp_path / "half", torch.bfloat16)
+    settings = recipe(train__max_steps=1, model__preset="1x96x6")
+    pretrain(settings, data=extended, out=tmp_path / "run", start_from=half, device="cpu")
+    found, old = weights_of(tmp_path / "run/checkpoints/step-00000000"), weights_of(half)
+    rows = found["embeddings.token.weight"]
+    assert rows.shape == (len(PIECES) + 4, 96)
+    assert torch.equal(rows[: len(PIECES)], old["embeddings.token.weight"].float().repeat(1, 3))
+    assert torch.equal(rows[-1, :32], rows[-1, 64:])
+
+
+@pytest.mark.parametrize("preset", ["2x64x4", "1x64x2", "1x48x3", "1x16x1"])
+def test_other_sizes_than_a_multiple_of_the_width_are_refused(model, data, tmp_path, preset):
+    """More layers, wider heads, half as much again, or less: none of them computes the same."""
+    settings = recipe(train__max_steps=1, model__preset=preset)
+    with pytest.raises(UserError, match=f"{preset} is not the model's 1x32x2; .* a multiple of its width and heads"):
+        pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu")
+
+
 # Going on
 
 
@@ -318,7 +358,8 @@ def test_all_that_the_recipe_says_against_the_model_is_told_at_once(model, data,
         pretrain(recipe(**changes), data=data, out=tmp_path / "run", start_from=model, device="cpu")
     said = str(caught.value)
     assert said.startswith("the recipe and the model that it starts from: 5 problems")
-    for line in ("model.preset: 2x64 is not the model's 1x32x2; leave it out", "model.hidden_act: relu is not",
+    for line in ("model.preset: 2x64 is not the model's 1x32x2; leave it out, or say a multiple of its width and heads",
+                 "model.hidden_act: relu is not",
                  "model.max_positions: 32 is not the model's 64", "data.max_length: 65 is more than the model's 64",
                  "data.objective: ltr is not for a model whose direction is both"):  # fmt: skip
         assert line in said

@@ -1,0 +1,123 @@
+"""A widened network gives what the narrow one gives; its matrices are as large as they should be; its copies part."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_nets import filled, random_texts, small_config, small_net
+
+from bertworks.nn.bert import Bert
+from bertworks.nn.packing import pack
+from bertworks.nn.widening import can_widen, widened, wider
+
+HEADS = {"mlm": 0, "nsp": 2, "classify": 3, "tag": 4, "span": 2}
+TEXTS = [5, 1, 9, 16]
+
+
+def widened_net(net, factor, seed=0):
+    wide = Bert(wider(net.config, factor), {name: HEADS[name] for name in net.heads}, pooler=net.pooler is not None)
+    wide.load_state_dict(widened(dict(net.named_parameters()), factor, seed))
+    return wide.eval()
+
+
+def close(got, expected, tolerance=2e-5):
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+
+
+@st.composite
+def nets(draw):
+    heads = draw(st.integers(1, 3))
+    config = small_config(
+        hidden_size=heads * draw(st.integers(4, 10)),
+        num_attention_heads=heads,
+        num_hidden_layers=draw(st.integers(0, 3)),
+        intermediate_size=draw(st.integers(1, 40)),
+        hidden_act=draw(st.sampled_from(["gelu", "gelu_new", "relu"])),
+        layer_norm_eps=draw(st.sampled_from([1e-12, 0.1])),
+        direction=draw(st.sampled_from(["both", "left_to_right", "right_to_left"])),
+    )
+    return filled(Bert(config, HEADS), 0.1, draw(st.integers(0, 99)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(nets(), st.integers(2, 4), st.integers(0, 99))
+@torch.no_grad()
+def test_every_layer_and_every_head_gives_what_the_narrow_one_gives(net, factor, seed):
+    wide = widened_net(net, factor, seed)
+    tokens = pack(*random_texts(TEXTS, net.config, seed))
+    narrow_hidden, wide_hidden = (of.encode(tokens, hidden=True).all_hidden for of in (net, wide))
+    for narrow_TD, wide_TD in zip(narrow_hidden, wide_hidden, strict=True):
+        close(wide_TD, narrow_TD.repeat(1, factor))
+    pooled, wide_pooled = (of.pooled_of(tokens) for of in (net, wide))
+    close(wide_pooled, pooled.repeat(1, factor))
+    for head in ("nsp", "classify"):
+        close(wide.scores(head, wide_pooled), net.scores(head, pooled))
+    for head in ("tag", "span"):
+        close(wide.scores(head, wide_hidden[-1]), net.scores(head, narrow_hidden[-1]))
+    logits, wide_logits = (
+        of.heads["mlm"](hidden[-1], of.embeddings.token.weight)
+        for of, hidden in ((net, narrow_hidden), (wide, wide_hidden))
+    )
+    close(wide_logits, logits)
+
+
+@torch.no_grad()
+def test_attention_is_that_of_the_narrow_heads():
+    net = small_net()
+    tokens = pack(*random_texts(TEXTS, net.config))
+    narrow, wide = (of.encode(tokens, attentions=True).attentions for of in (net, widened_net(net, 2)))
+    for layer, wide_layer in zip(narrow, wide, strict=True):
+        for weights_NLL, wide_NLL in zip(layer, wide_layer, strict=True):
+            close(wide_NLL, weights_NLL.repeat(2, 1, 1))
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_matrices_are_as_large_as_those_of_a_network_of_that_width(factor):
+    """A matrix with k times as many inputs is by the square root of k smaller, as each product then is as large."""
+    weights = {name: weight.detach() for name, weight in small_net({"nsp": 2}).named_parameters()}
+    wide = widened(weights, factor, 0)
+    for name in ("blocks.0.qkv.weight", "blocks.1.down.weight", "pooler.weight"):
+        ratio = wide[name].square().mean().sqrt() / weights[name].square().mean().sqrt()
+        assert float(ratio) == pytest.approx(factor**-0.5, rel=0.05)
+
+
+def test_copies_part_in_two_steps():
+    """Were columns divided evenly, every gradient of a copy would be that of the other, and they would stay copies.
+
+    In the first step those of the masked-word head still are: they are compared with copies, whose gradients differ.
+    """
+    net = widened_net(small_net(HEADS), 2).train()
+    begun = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    tokens, optimizer = pack(*random_texts(TEXTS, net.config)), torch.optim.SGD(net.parameters(), lr=1e-4)
+    for _ in range(2):
+        optimizer.zero_grad()
+        logits = net.heads["mlm"](net(tokens), net.embeddings.token.weight)
+        (logits.logsumexp(-1).sum() + net.scores("nsp", net.pooled_of(tokens)).square().sum()).backward()
+        optimizer.step()
+    width = net.config.hidden_size // 2
+    for name in ("embeddings.token.weight", "embeddings.position.weight", "embeddings.norm.weight",
+                 "blocks.0.attention_out.bias", "blocks.0.attention_norm.bias", "blocks.1.down.bias",
+                 "blocks.1.norm.weight", "heads.mlm.dense.bias", "heads.mlm.norm.weight", "pooler.bias"):  # fmt: skip
+        moved = net.get_parameter(name).detach() - begun[name]
+        assert float((moved[..., :width] - moved[..., width:]).norm()) > 0.01 * float(moved.norm()), name
+
+
+def test_the_seed_decides_and_nothing_else():
+    weights = dict(small_net({"mlm": 0}).named_parameters())
+    one, same, other = (widened(weights, 2, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in weights)
+    assert not torch.equal(one["blocks.0.up.weight"], other["blocks.0.up.weight"])
+
+
+def test_half_precision_is_widened_in_full():
+    weights = {name: weight.detach() for name, weight in small_net({"mlm": 0}).named_parameters()}
+    half = {name: weight.bfloat16() for name, weight in weights.items()}
+    full = {name: weight.float() for name, weight in half.items()}
+    found, expected = widened(half, 2, 0), widened(full, 2, 0)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {weight.dtype for weight in found.values()} == {torch.float32}
+
+
+def test_what_cannot_be_widened_is_known():
+    assert can_widen(small_config())
+    assert not can_widen(small_config(positions="sinusoidal"))
