@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bertworks.config import Settings
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError
 from bertworks.files import sha256_of
@@ -33,6 +32,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONTINUATION, UNK
 from bertworks.text.wordpiece import WordPiece
 from bertworks.train.checkpoint import checkpoint_folders
+from bertworks.train.settings import ModelSettings
 from bertworks.train.subject import DIRECTIONS
 
 _ROWS = ("embeddings.token.weight", "heads.mlm.bias")  # what has a row for every piece
@@ -213,17 +213,20 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
 
 def _as_wide(start: Start, recipe: Recipe) -> Start:
     """Return a start as wide as the recipe says, where that is a multiple of the model's width."""
-    if "preset" not in recipe.model.model_fields_set or not start.weights or not can_widen(start.config):
+    settings = recipe.model
+    if "preset" not in settings.model_fields_set or settings.kind != "bert" or not start.weights:
         return start
-    wanted = preset(recipe.model.preset)
+    wanted = preset(settings.preset)
     factor = wanted.hidden_size // start.config.hidden_size
-    if factor < 2 or _sizes(wanted) != _sizes(wider(start.config, factor)):
+    if factor < 2 or _sizes(wanted) != _sizes(wider(start.config, factor)) or not can_widen(start.config):
         return start
     about = start.about | {"widened_from": _sizes(start.config)}
     return Start(wider(start.config, factor), about, widened(start.weights, factor, recipe.train.seed))
 
 
-def _contradictions(settings: Settings, own: Mapping[str, Any]) -> list[str]:
+def _contradictions(settings: ModelSettings, own: Mapping[str, Any]) -> list[str]:
+    if settings.kind != own["kind"]:  # whose sizes have other names
+        return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
     for name in sorted(settings.model_fields_set & own.keys()):
         said = getattr(settings, name)

@@ -365,6 +365,13 @@ def test_all_that_the_recipe_says_against_the_model_is_told_at_once(model, data,
         assert line in said
 
 
+@pytest.mark.parametrize("name", ["gpt", "elmo"])
+def test_another_kind_of_model_is_told_to_be_that(model, data, tmp_path, name):
+    """Before its sizes are read, which may have names that a BERT's have not."""
+    with pytest.raises(UserError, match=f"model.kind: {name} is not the model's bert; choose another recipe"):
+        pretrain(name, data=data, out=tmp_path / "run", start_from=model, device="cpu")
+
+
 def test_a_recipe_that_says_the_models_sizes_in_other_words_agrees(model, data, tmp_path):
     settings = recipe(train__max_steps=1, model__preset="1x32x2", model__max_positions=64)
     assert pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu").place.step == 1
