@@ -14,7 +14,7 @@ from bertworks.nn.lm import Sums
 
 def check_top_k(top_k: int) -> None:
     """Refuse to give fewer than one guess, or a number of them that is none."""
-    if not isinstance(top_k, SupportsIndex):
+    if not isinstance(top_k, SupportsIndex) or isinstance(top_k, bool):
         raise UserError(f"{top_k!r:.40} is not a number of guesses; ask for 1 or more")
     if top_k < 1:
         raise UserError(f"{top_k} guesses are not possible; ask for 1 or more")

@@ -20,6 +20,8 @@ def find_model(source: str | os.PathLike[str]) -> Path:
     """Return the model folder that is meant, or say where it was looked for."""
     if not isinstance(source, str | os.PathLike):
         raise UserError(f"a model is named by a text or a path, not by {source!r:.40}")
+    if not os.fspath(source):
+        raise UserError("no model is named by an empty text; give a model or run folder, or a shipped model's name")
     try:
         folder = Path(source)
         if folder.is_dir():

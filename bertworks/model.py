@@ -37,11 +37,10 @@ from bertworks.nn.feature_reader import reader_of
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Tokens, pack
-from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
+from bertworks.predictions import Predictor, choose_ending, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import ORIGINAL_CUT
 from bertworks.tasks.cut import Cut
-from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer
@@ -236,9 +235,7 @@ class Model:
     def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
         """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0."""
         self._need("choose", "choose")
-        if isinstance(endings, str) or len(endings) < 2:
-            raise UserError("choose takes a list of at least two endings")
-        return next(self.predictor().results([ChoiceExample("", context, tuple(endings), None)]))
+        return choose_ending(self.predictor(), context, endings)
 
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""

@@ -18,13 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
+from bertworks.hidden_states import check_texts_of
 from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
 from bertworks.tasks.answers import Answered
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.evaluation import Scored, score_items
-from bertworks.tasks.examples import Example, SpanExample, TagExample, TextExample
+from bertworks.tasks.examples import ChoiceExample, Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.items import Items, Laying
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Kind, Task
@@ -140,6 +141,13 @@ def results_by(
             yield from (_OF_EXAMPLE[task.kind](example, said, task) for example, said in found)
 
 
+def choose_ending(predictor: Predictor, context: str, endings: Sequence[str]) -> Result:
+    """Return which ending goes best with a context."""
+    if isinstance(endings, str) or not hasattr(endings, "__getitem__") or len(endings) < 2:
+        raise UserError("choose takes a list of at least two endings")
+    return next(predictor.results([ChoiceExample("", context, tuple(endings), None)]))
+
+
 def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:
     """Return a result for each text, or pair of texts."""
     task = predictor.task
@@ -147,8 +155,8 @@ def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[s
         raise UserError(
             f"the model was fine-tuned to {task.kind}; ask `bertworks {task.kind}`, in Python {_ASKED[task.kind]}"
         )
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise UserError("classify takes a list of texts")
+    for given in (texts, () if pairs is None else pairs):
+        check_texts_of("classify", given)
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
     if predictor.is_told and (pairs is None) == task.is_pair:

@@ -8,6 +8,8 @@ from bertworks.data.settings import DataSettings
 from bertworks.errors import UserError
 from bertworks.train.settings import ModelSettings, OptimSettings, TrainSettings
 
+_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
+
 
 class Recipe(Settings):
     """Every section, with the paper's values where a recipe does not say otherwise."""
@@ -42,3 +44,15 @@ def as_recipe(recipe: Recipe | str | os.PathLike[str], overrides: Sequence[str] 
     if overrides:
         raise UserError("overrides are for a recipe that is given by its name or path; this one has all its settings")
     return recipe
+
+
+def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
+    """Refuse, where no model is given, the recipe that is for training one further."""
+    if recipe == _FURTHER:
+        raise UserError(f"the recipe {_FURTHER} trains a model further; say which with --from MODEL")
+
+
+def check_has_sizes(recipe: str, overrides: Sequence[str]) -> None:
+    """Refuse to count with that recipe where nothing says how large the model is."""
+    if recipe == _FURTHER and not any(text.partition("=")[0].strip() == "model.preset" for text in overrides):
+        raise UserError(f"the recipe {_FURTHER} has the sizes of the model it is given; say them: model.preset=base")

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertworks.errors import UserError
+from bertworks.hidden_states import check_texts_of
 from bertworks.nn.bert import Bert
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.cut import Cut
@@ -82,6 +83,7 @@ def tag_texts(
         laying: how tokens are laid for the network.
         units: what is tagged in a text that is not given as words.
     """
+    check_texts_of("tag", texts)
     if units not in UNITS:
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
     examples = [_example(tokenizer, number, text, units) for number, text in enumerate(texts)]

@@ -24,10 +24,9 @@ from bertworks.nn.compound import Compound
 from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import freeze
-from bertworks.predictions import Predictor, classify_texts, stated_cut, stated_threshold, task_of
+from bertworks.predictions import Predictor, choose_ending, classify_texts, stated_cut, stated_threshold, task_of
 from bertworks.tagging import Text, Units, tag_texts
 from bertworks.tasks.answer_windows import ORIGINAL_CUT
-from bertworks.tasks.examples import ChoiceExample
 from bertworks.tasks.items import Laying
 from bertworks.text.gpt_inputs import GptInputs
 from bertworks.text.spelt_words import SpeltTokenizer
@@ -116,9 +115,7 @@ class TaskModel:
     def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
         """Tell which ending goes best with a context; see `Model.choose`."""
         self._need("choose", "choose")
-        if isinstance(endings, str) or len(endings) < 2:
-            raise UserError("choose takes a list of at least two endings")
-        return next(self.predictor().results([ChoiceExample("", context, tuple(endings), None)]))
+        return choose_ending(self.predictor(), context, endings)
 
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import stat
 import time
 from typing import Annotated
 
@@ -173,11 +174,21 @@ def _show_data(
         print_json(instance) if as_json else typer.echo(inspect.instance_text(instance) + "\n")
 
 
+def _is_folder(path: str) -> bool:
+    """Tell whether there is such a folder; one that may not be looked at is another matter than none."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        raise UserError(f"cannot look at {path[:80]!r}: {error.strerror}") from error
+
+
 def _check_is_data(data: str) -> None:
     """Refuse what is neither prepared data nor a model, in words that speak of both."""
     from bertworks.data.shards import MANIFEST
 
-    if not os.path.isdir(data):
+    if not _is_folder(data):
         raise UserError(
             f"{data[:80]!r} is neither a folder that `bertworks prepare` made nor a model: no such folder, and no such "
             "name among the shipped models or in the local Hugging Face cache"

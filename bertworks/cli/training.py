@@ -31,8 +31,9 @@ def plan(
     """Predict what a run needs: parameters, memory, tokens, time on a GPU, disk."""
     from bertworks.plan.report import plan_text
     from bertworks.plan.run import plan_run
-    from bertworks.recipe import load_recipe
+    from bertworks.recipe import check_has_sizes, load_recipe
 
+    check_has_sizes(recipe, overrides or [])
     settings = load_recipe(recipe, overrides or [])
     planned = plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
     if as_json:
@@ -63,8 +64,8 @@ def pretrain(
 ) -> None:
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
-    from bertworks.recipe import load_recipe
-    from bertworks.train.pretrain import check_has_model, pretrain, pretrain_dry
+    from bertworks.recipe import check_has_model, load_recipe
+    from bertworks.train.pretrain import pretrain, pretrain_dry
     from bertworks.train.view import training_view
 
     if out is None and not dry_run:

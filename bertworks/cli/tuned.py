@@ -42,7 +42,7 @@ def evaluate(
     max_length: Annotated[
         int | None, typer.Option(min=8, max=65_536, help="Of sequences of prepared text.  [default: 128]")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of prepared text, not all but so many.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of prepared text about so many, in batches.")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
@@ -149,14 +149,16 @@ def predict(
 def classify(
     model: ModelArgument,
     texts: TextsArgument,
-    pair: Annotated[str | None, typer.Option(help="The second text, for a model of pairs.")] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option(help="The second text, for a model of pairs: one for all, or for each its own.")
+    ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Tell the class, the score or the labels of texts."""
     lines = list(lines_of(texts))
-    pairs = None if pair is None else [check_utf8(pair)] * len(lines)
+    pairs = [check_utf8(one) for one in pair] * (len(lines) if len(pair) == 1 else 1) if pair else None
     results = _load(model, device, dtype).classify(lines, pairs)
     if as_json:
         print_json(results)

@@ -155,6 +155,8 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
 
 
 def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
+    if prefix.parent == Path():
+        raise UserError(f"{prefix} would be several files among others; give NEW_FOLDER/{prefix.name}")
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)

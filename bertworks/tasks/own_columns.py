@@ -1,8 +1,8 @@
 """Which column of your own file is what: named, or guessed from the columns' names, and said either way.
 
 A guess never looks at the values: it follows from the names alone, so that the train and the dev file of one set are
-read alike. A column is taken by a usual name; where one column is left over for the one thing that is missing, it is
-that. Anything else is an error that lists the columns.
+read alike. A column is taken by a usual name; where one of several columns is left over for the one thing that is
+missing, it is that. Anything else is an error that lists the columns.
 """
 
 import re
@@ -59,7 +59,7 @@ def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
         labels = () if label is None else (label,)
     pair, free = _taken("pair", given.pair, free)
     text, free = _taken("text", given.text, free)
-    if text is None and len(free) == 1 and not _is_usual(free[0]):
+    if text is None and len(free) == 1 < len(there) and not _is_usual(free[0]):
         text, free = free[0], []
     if text is None:
         _refuse("text", there, where)
@@ -143,7 +143,9 @@ def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, l
 
 def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
     usual = ", ".join(_USUAL[role][:6])
+    # Of the first line of a file that has only texts nobody can tell whether it is one of them.
+    alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 else ""
     raise UserError(
         f"{where}: which column is the {role}? None is called as usual ({usual}, ...); name it with --column "
-        f"{role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}"
+        f"{role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}{alone}"
     )

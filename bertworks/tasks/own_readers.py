@@ -68,11 +68,28 @@ def read_choices(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iter
 
 def _endings(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
     if len(columns) > 1:
-        return tuple(row.text(column) for column in columns)
-    values = of_kind(row.value(columns[0]), list, f"{row.place}: column {columns[0]!r}")
-    if len(values) < 2:
-        raise UserError(f"{row.place}: {len(values)} endings; a choice needs two")
-    return tuple(of_kind(value, str, f"{row.place}: {columns[0]}[{i}]") for i, value in enumerate(values))
+        endings = _filled_columns(row, columns)
+    else:
+        values = of_kind(row.value(columns[0]), list, f"{row.place}: column {columns[0]!r}")
+        endings = tuple(of_kind(value, str, f"{row.place}: {columns[0]}[{i}]") for i, value in enumerate(values))
+    if len(endings) < 2:
+        raise UserError(f"{row.place}: {len(endings)} endings; a choice needs two")
+    return endings
+
+
+def _filled_columns(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the endings of a row that may have fewer than others: its last columns are empty then, or all."""
+    endings = [row.text_or_nothing(column) for column in columns]
+    is_empty = [not ending.strip() for ending in endings]
+    if all(is_empty):  # nothing can be learnt from it, which is told elsewhere
+        return tuple(endings)
+    count = len(columns) - is_empty[::-1].index(False)
+    if any(is_empty[:count]):
+        raise UserError(
+            f"{row.place}: column {columns[is_empty.index(True)]!r} is empty, and an ending behind it is not; a row "
+            "with fewer endings leaves the last ones empty"
+        )
+    return tuple(endings[:count])
 
 
 def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iterator[SpanExample]:
@@ -92,7 +109,7 @@ def _question(row: Row, number: int, columns: Columns) -> SpanExample:
 def _answers(row: Row, columns: Columns, context: str) -> list[Answer]:
     """Return the answers of a row: a text, a list of texts, or an object of lists as the datasets library writes it."""
     value: Any = row.value(columns.answer or "")
-    starts: Any = None if columns.answer_start is None else row.value(columns.answer_start)
+    starts: Any = None if columns.answer_start is None else row.values.get(columns.answer_start)
     if isinstance(value, dict):
         value, starts = value.get("text"), value.get("answer_start")
     texts = value if isinstance(value, list) else [value] if value else []

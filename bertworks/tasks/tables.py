@@ -35,6 +35,10 @@ class Row(NamedTuple):
         """Return a value that must be there and be text."""
         return of_kind(self.value(column), str, f"{self.place}: column {column!r}")
 
+    def text_or_nothing(self, column: str) -> str:
+        """Return a value that must be there and be text, or null, which is "" like an empty cell."""
+        return "" if self.value(column) is None else self.text(column)
+
     def value(self, column: str) -> Any:
         """Return a value that must be there."""
         if column not in self.values:

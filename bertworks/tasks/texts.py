@@ -12,6 +12,7 @@ from bertworks.tasks.tables import Row, rows
 from bertworks.tasks.task import Source
 
 _MAX_LABELS_SHOWN = 20
+_MAX_SCORE = 3.4e38  # what float32 holds, in which a network learns
 
 
 class TextColumns(NamedTuple):
@@ -60,14 +61,14 @@ def read_texts(paths: Sequence[Path], skipped: Skipped, columns: TextColumns) ->
 
 def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:
     """Return the example that a row holds."""
-    second = None if columns.second is None else row.text(columns.second)
+    second = None if columns.second is None else row.text_or_nothing(columns.second)
     label: str | float | None = None
     if columns.label is not None:
         word = row.word(columns.label)
         if word not in columns.no_label:
             label = score_of(word, row, columns) if columns.words is None else label_of(word, row, columns.words)
     name = str(number) if columns.id is None else row.word(columns.id)
-    return TextExample(name, row.text(columns.first), second, label)
+    return TextExample(name, row.text_or_nothing(columns.first), second, label)
 
 
 def label_of(word: str, row: Row, words: Mapping[str, str]) -> str:
@@ -79,13 +80,13 @@ def label_of(word: str, row: Row, words: Mapping[str, str]) -> str:
 
 
 def score_of(word: str, row: Row, columns: TextColumns) -> float:
-    """Return a score as a number inside its range; NaN and infinity are none."""
+    """Return a score as a number inside its range; NaN, infinity and what float32 does not hold are none."""
     low, high = columns.score_range
     try:
         score = float(word)
     except ValueError:
         score = math.nan
-    if not (math.isfinite(score) and low <= score <= high):
+    if not (abs(score) <= _MAX_SCORE and low <= score <= high):
         allowed = f" from {low:g} to {high:g}" if math.isfinite(high) else ""
         raise UserError(f"{row.place}: {word[:60]!r} is not a score; it must be a number{allowed}")
     return score

@@ -212,8 +212,11 @@ class Tokenizer:
 
 def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
     """Refuse what is not a list of texts, or as many pairs."""
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise UserError("encode_batch takes a list of texts; for one text use encode")
+    for given in (texts, () if pairs is None else pairs):
+        if isinstance(given, str) or not hasattr(given, "__getitem__"):
+            raise UserError(
+                f"encode_batch takes a list of texts, not a {type(given).__name__}; for one text use encode"
+            )
     for text in (*texts, *(pairs or ())):
         check_text(text)
     if pairs is not None and len(pairs) != len(texts):

@@ -272,8 +272,9 @@ def _not_finite(update: Update, place: Place, job: Job, window: Window) -> Place
         job.save(update.before, window)
     if not job.ranks.is_first:
         raise UserError(f"rank {job.ranks.rank} stops too: not finite at {where}")
+    batch = "the first batch" if update.before.data is None else f"the batch behind {update.before.data}"
     raise UserError(
-        f"not finite at {what}, in the batch behind {update.before.data}. No weight was changed by it; --resume meets "
+        f"not finite at {what}, in {batch}. No weight was changed by it; --resume meets "
         "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
     )
 

@@ -22,7 +22,7 @@ from bertworks.errors import UserError
 from bertworks.interop.folder import save_tokenizer
 from bertworks.loading import find_device, load
 from bertworks.plan.network import network_of
-from bertworks.recipe import Recipe, as_recipe
+from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.train.asking import take_samples
 from bertworks.train.digest import digest_of
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
@@ -38,7 +38,6 @@ from bertworks.train.subject import subject_of
 from bertworks.train.view import View, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
-_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
 _log = logging.getLogger(__name__)
 
 
@@ -84,12 +83,6 @@ def pretrain(
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
             return session.run(note)
-
-
-def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
-    """Refuse, where no model is given, the recipe that is for training one further."""
-    if recipe == _FURTHER:
-        raise UserError(f"the recipe {_FURTHER} trains a model further; say which with --from MODEL")
 
 
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:

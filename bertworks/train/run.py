@@ -167,7 +167,7 @@ class Engine:
         place, window = self._restore(checkpoint, duties) if checkpoint else (Place(), Window(device=self.device))
         self.record = self._begin(place, duties, is_new=checkpoint is None) if self.ranks.is_first else None
         place_found(place)
-        if place.step and self.ranks.is_first:
+        if place.step and self.ranks.is_first and not is_through(self.settings, place):
             note(f"going on from step {place.step:,}")
         made_ahead = duties.batches(place)
         try:

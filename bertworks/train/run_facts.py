@@ -50,7 +50,10 @@ class Run(NamedTuple):
 def read_run(folder: Path) -> Run:
     """Read what the report of a run folder needs."""
     if not (folder / RECIPE_FILE).is_file():
-        raise UserError(f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain`")
+        raise UserError(
+            f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain` or "
+            "`finetune`, of a grid that of one of its runs: OUT/POINT/seed-N"
+        )
     metrics = read_log(folder / METRICS_FILE)
     config, num_parameters = newest_model(folder)
     return Run(

@@ -202,7 +202,7 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
         "max_positions": config.max_position_embeddings,
         "positions": config.positions,
     }
-    if problems := _contradictions(settings, own) + _impossible(recipe, config):
+    if problems := _contradictions(settings, own, config) + _impossible(recipe, config):
         raise ConfigError("the recipe and the model that it starts from", problems)
     if "dropout" in settings.model_fields_set and settings.dropout != config.hidden_dropout_prob:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -224,18 +224,19 @@ def _as_wide(start: Start, recipe: Recipe) -> Start:
     return Start(wider(start.config, factor), about, widened(start.weights, factor, recipe.train.seed))
 
 
-def _contradictions(settings: ModelSettings, own: Mapping[str, Any]) -> list[str]:
+def _contradictions(settings: ModelSettings, own: Mapping[str, Any], config: BertConfig) -> list[str]:
     if settings.kind != own["kind"]:  # whose sizes have other names
         return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
     for name in sorted(settings.model_fields_set & own.keys()):
         said = getattr(settings, name)
-        if name == "preset":
-            if _sizes(preset(said)) != own[name]:
-                advice = "leave it out, or say a multiple of its width and heads"
-                problems.append(f"model.preset: {said} is not the model's {own[name]}; {advice}")
-        elif said != own[name]:
-            problems.append(f"model.{name}: {said} is not the model's {own[name]}; leave it out")
+        if said != own[name] and not (name == "preset" and _sizes(preset(said)) == own[name]):
+            problem = (
+                f"model.{name}: {said} is not the model's {own[name]}; leave it out, or set model.{name}={own[name]}"
+            )
+            if name == "preset" and can_widen(config):
+                problem += f"; to widen it, {', '.join(_sizes(wider(config, factor)) for factor in (2, 3))}, ..."
+            problems.append(problem)
     return problems
 
 

@@ -80,6 +80,8 @@ def finetune(
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
+    if cache is not None and not settings.task.features:
+        raise UserError("--cache keeps the features of frozen layers; it goes with --features LAYERS")
     return tune(
         dataset, settings, model, run,
         is_random=init == "random", beside=beside, cache=cache, device=device, view=view, note=note,

@@ -66,7 +66,7 @@ def _tables(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any
     if not search:
         return [("", full)]
     seen = f"Search, on {results['search_examples']:,} of {results['examples']:,} examples:"
-    return [(seen, search), *([("On all examples:", full)] if full else [])]
+    return [(seen, search), *([("At the best of these:", full)] if full else [])]
 
 
 def _rows(points: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -43,14 +43,17 @@ def find_data(
     """Open a benchmark by its name and folder, or a kind of task by your own files; says what was guessed."""
     given = {split: path for split, path in files.items() if path is not None}
     if name in OWN_KINDS:
-        if data is not None or TRAIN not in given:
+        if data is not None:
+            raise UserError(f"{name} is learnt from your own files, named with --train and --dev: leave --data out")
+        if TRAIN not in given:
             raise UserError(f"{name} is learnt from your own files: give --train FILE, and --dev FILE if you have one")
         dataset = open_own(name, given, columns)
     else:
         task = find_task(name)
         if given or data is None:
+            wanted = "give --data DIR" if data is None else f"leave {' and '.join(f'--{split}' for split in given)} out"
             kinds = ", ".join(OWN_KINDS)
-            raise UserError(f"{task.title} is read from a folder: give --data DIR; your own files are for {kinds}")
+            raise UserError(f"{task.title} is read from a folder: {wanted}; your own files are for {kinds}")
         dataset = open_dataset(task, Path(data))
     if DEV not in dataset.found:
         dataset = split_off_dev(dataset)

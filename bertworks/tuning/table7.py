@@ -24,7 +24,7 @@ _PAPER: dict[FeatureName, tuple[str, float]] = {
     "last": ("Last Hidden", 94.9),
     "sum-last-four": ("Weighted Sum Last Four Hidden", 95.9),
     "concat-last-four": ("Concat Last Four Hidden", 96.1),
-    "sum-all": ("Weighted Sum All 12 Layers", 95.5),
+    "sum-all": ("Weighted Sum All Layers", 95.5),
 }
 
 

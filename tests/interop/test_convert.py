@@ -164,6 +164,12 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(bertworks, google, fol
     assert contents(tmp_path / "empty") == before
 
 
+def test_a_checkpoint_without_a_folder_of_its_own_is_told_to_have_one(bertworks, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bertworks("convert", folder, "x.ckpt")
+    assert (code, "give NEW_FOLDER/x.ckpt" in err) == (2, True)
+
+
 def test_a_failure_leaves_nothing_behind(google, tmp_path):
     data = google / "bert_model.ckpt.data-00000-of-00001"
     data.write_bytes(b"????" + data.read_bytes()[4:])

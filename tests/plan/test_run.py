@@ -232,6 +232,7 @@ def test_the_command_prints_a_plan_or_one_object(bertworks):
         (("base", "optim.lrr=1", "train.keep=0"), "2 problems"),
         (("mini", "--gpu", "t4"), "t4 has no bf16"),
         (("nowhere.toml",), "no recipe file nowhere.toml"),
+        (("continue", "train.max_steps=5"), "has the sizes of the model it is given; say them: model.preset=base"),
     ],
 )
 def test_a_mistake_ends_in_a_line_or_two_and_exit_code_2(bertworks, tmp_path, monkeypatch, arguments, said):

@@ -78,6 +78,15 @@ def test_one_column_left_over_is_the_text(write):
     assert [example.first for example in dataset.examples("train")] == ["좋다", "싫다"]
 
 
+def test_the_only_column_is_not_guessed_for_its_name_may_be_a_text(write, refusal):
+    """A file of texts alone would lose its first one."""
+    path = write("a.csv", "a fine film\nbad one\n")
+    words = refusal(lambda: open_own("classify", {"test": path}, labels=["0", "1"], to_predict=True))
+    assert "there are: 'a fine film'; if that is a text, write `text` on a line above it" in words
+    named = open_own("classify", {"test": path}, Columns(text="a fine film"), ["0", "1"], to_predict=True)
+    assert [example.first for example in named.examples("test")] == ["bad one"]
+
+
 def test_columns_that_cannot_be_guessed_are_asked_for_with_the_list(write, refusal):
     path = write("a.csv", "one,two,three\na,b,c\n")
     words = refusal(lambda: open_own("classify", {"train": path}))
@@ -171,7 +180,7 @@ def test_scores_are_numbers_and_nothing_else(write, refusal):
     dataset = open_own("regress", {"train": path})
     assert [example.label for example in dataset.examples("train")] == [-3.5, 1000.0]
     assert dataset.task.labels == ()
-    for word in ("nan", "inf", "1,5"):
+    for word in ("nan", "inf", "1,5", "1e300", "-1e39"):
         bad = open_own("regress", {"train": write("b.tsv", f"text\tscore\na\t1\nb\t{word}\n")})
         assert f"b.tsv:3: '{word}' is not a score; it must be a number" in refusal(bad.examples("train"))
 
@@ -229,6 +238,19 @@ def test_choices_are_columns_or_a_list(write, refusal):
     )
 
 
+def test_a_row_may_have_fewer_endings_and_leaves_the_last_columns_empty(write, refusal):
+    head = "context,ending0,ending1,ending2,label\n"
+    dataset = open_own("choose", {"train": write("c.csv", f"{head}a,b,c,,0\nd,e,f,g,2\n")})
+    assert [(one.endings, one.label) for one in dataset.examples("train")] == [(("b", "c"), 0), (("e", "f", "g"), 2)]
+    for row, words in (
+        ("a,b,c,,2", "c.csv:2: '2' is not the number of an ending; allowed: 0 to 1"),
+        ("a,b,,c,0", "c.csv:2: column 'ending1' is empty, and an ending behind it is not"),
+        ("a,b,,,0", "c.csv:2: 1 endings; a choice needs two"),
+    ):
+        path = write("c.csv", f"{head}{row}\n")
+        assert words in refusal(open_own("choose", {"train": path}).examples("train"))
+
+
 def test_questions_come_from_squads_json_or_from_rows(write):
     context = "It rises in the Alps."
     expected = SpanExample("0", "Where?", context, (Answer(16, "Alps"),), False)
@@ -245,6 +267,13 @@ def test_questions_come_from_squads_json_or_from_rows(write):
     ]
     for path in files:
         assert list(open_own("answer", {"train": path}).examples("train")) == [expected], path.name
+
+
+def test_the_place_of_an_answer_may_be_missing_in_some_records(write):
+    rows = [{"question": "Where?", "context": "In Rome.", "answer": "Rome", "answer_start": 3},
+            {"question": "Where?", "context": "In Rome.", "answer": "Rome"}]  # fmt: skip
+    dataset = open_own("answer", {"train": write("a.jsonl", as_json_lines(rows))})
+    assert [example.answers for example in dataset.examples("train")] == [(Answer(3, "Rome"),)] * 2
 
 
 def test_questions_with_the_same_id_are_refused(write, refusal):
@@ -324,3 +353,7 @@ def test_empty_texts_are_counted_not_hidden(write):
     dataset, skipped = open_own("classify", {"train": path}), Skipped()
     assert [example.first for example in dataset.examples("train", skipped)] == ["b", "c"]
     assert skipped.counts == {"rows without a text": 2}
+    rows = [{"text": "a", "label": "x"}, {"text": None, "label": "y"}, {"text": "b", "label": "y"}]
+    dataset, skipped = open_own("classify", {"train": write("a.jsonl", as_json_lines(rows))}), Skipped()
+    assert [example.first for example in dataset.examples("train", skipped)] == ["a", "b"]
+    assert skipped.counts == {"rows without a text": 1}

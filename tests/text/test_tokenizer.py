@@ -219,8 +219,12 @@ def test_batches_may_be_tuples(small):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: t.encode_batch("abc"), "encode_batch takes a list of texts; for one text use encode"),
-        (lambda t: t.encode_batch(["a"], "b"), "encode_batch takes a list of texts; for one text use encode"),
+        (lambda t: t.encode_batch("abc"), "encode_batch takes a list of texts, not a str; for one text use encode"),
+        (lambda t: t.encode_batch(None), "encode_batch takes a list of texts, not a NoneType; for one text use encode"),
+        (
+            lambda t: t.encode_batch(["a"], "b"),
+            "encode_batch takes a list of texts, not a str; for one text use encode",
+        ),
         (lambda t: t.encode(None), "a text must be a str, not NoneType: 'None'"),
         (lambda t: t.encode(b"abc"), "a text must be a str, not bytes: \"b'abc'\""),
         (lambda t: t.tokenize(5), "a text must be a str, not int: '5'"),

@@ -276,7 +276,7 @@ def test_a_wider_model_may_have_new_words_and_come_from_half_precision(model, ex
 def test_other_sizes_than_a_multiple_of_the_width_are_refused(model, data, tmp_path, preset):
     """More layers, wider heads, half as much again, or less: none of them computes the same."""
     settings = recipe(train__max_steps=1, model__preset=preset)
-    with pytest.raises(UserError, match=f"{preset} is not the model's 1x32x2; .* a multiple of its width and heads"):
+    with pytest.raises(UserError, match=f"{preset} is not the model's 1x32x2; .* to widen it, 1x64x4, 1x96x6, "):
         pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu")
 
 
@@ -358,7 +358,8 @@ def test_all_that_the_recipe_says_against_the_model_is_told_at_once(model, data,
         pretrain(recipe(**changes), data=data, out=tmp_path / "run", start_from=model, device="cpu")
     said = str(caught.value)
     assert said.startswith("the recipe and the model that it starts from: 5 problems")
-    for line in ("model.preset: 2x64 is not the model's 1x32x2; leave it out, or say a multiple of its width and heads",
+    for line in ("model.preset: 2x64 is not the model's 1x32x2; leave it out, or set model.preset=1x32x2; to widen it, "
+                 "1x64x4, 1x96x6, ...",
                  "model.hidden_act: relu is not",
                  "model.max_positions: 32 is not the model's 64", "data.max_length: 65 is more than the model's 64",
                  "data.objective: ltr is not for a model whose direction is both"):  # fmt: skip

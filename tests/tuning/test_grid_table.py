@@ -72,7 +72,7 @@ def test_a_search_has_a_table_of_its_own(tmp_path):
     results = results_of(tmp_path, runs, chosen="a", model_of="a/seed-0", search_examples=1_000)
     text = grid_text(results)
     assert "Search, on 1,000 of 2,490 examples:" in text
-    assert text.index("0.9000") < text.index("On all examples:") < text.index("0.7000")
+    assert text.index("0.9000") < text.index("At the best of these:") < text.index("0.7000")
     assert text.count("\n*  16") == 2
 
 
