@@ -1,4 +1,4 @@
-"""A widened network gives what the narrow one gives; its matrices are as large as they should be; its copies part."""
+"""A widened network gives what the narrow one gives; its columns are divided unevenly, so that its copies part."""
 
 import pytest
 import torch
@@ -72,13 +72,13 @@ def test_attention_is_that_of_the_narrow_heads():
 
 
 @pytest.mark.parametrize("factor", [2, 3])
-def test_matrices_are_as_large_as_those_of_a_network_of_that_width(factor):
-    """A matrix with k times as many inputs is by the square root of k smaller, as each product then is as large."""
+def test_the_noise_is_a_quarter_of_what_it_is_added_to(factor):
     weights = {name: weight.detach() for name, weight in small_net({"nsp": 2}).named_parameters()}
     wide = widened(weights, factor, 0)
-    for name in ("blocks.0.qkv.weight", "blocks.1.down.weight", "pooler.weight"):
-        ratio = wide[name].square().mean().sqrt() / weights[name].square().mean().sqrt()
-        assert float(ratio) == pytest.approx(factor**-0.5, rel=0.05)
+    for name in ("blocks.0.up.weight", "blocks.1.down.weight", "pooler.weight"):
+        even = weights[name].repeat(factor, factor) / factor
+        ratio = (wide[name] - even).square().mean().sqrt() / even.square().mean().sqrt()
+        assert float(ratio) == pytest.approx(0.25, rel=0.05)
 
 
 def test_copies_part_in_two_steps():
