@@ -86,7 +86,7 @@ def test_copies_part_in_two_steps():
 
     In the first step those of the masked-word head still are: they are compared with copies, whose gradients differ.
     """
-    net = widened_net(small_net(HEADS), 2).train()
+    net = widened_net(small_net(HEADS), 2)  # in evaluation mode: dropout would part them too
     begun = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     tokens, optimizer = pack(*random_texts(TEXTS, net.config)), torch.optim.SGD(net.parameters(), lr=1e-4)
     for _ in range(2):
@@ -98,8 +98,8 @@ def test_copies_part_in_two_steps():
     for name in ("embeddings.token.weight", "embeddings.position.weight", "embeddings.norm.weight",
                  "blocks.0.attention_out.bias", "blocks.0.attention_norm.bias", "blocks.1.down.bias",
                  "blocks.1.norm.weight", "heads.mlm.dense.bias", "heads.mlm.norm.weight", "pooler.bias"):  # fmt: skip
-        moved = net.get_parameter(name).detach() - begun[name]
-        assert float((moved[..., :width] - moved[..., width:]).norm()) > 0.01 * float(moved.norm()), name
+        moved, least = net.get_parameter(name).detach() - begun[name], 1e-4 if name.startswith("heads.") else 0.1
+        assert float((moved[..., :width] - moved[..., width:]).norm()) > least * float(moved.norm()), name
 
 
 def test_the_seed_decides_and_nothing_else():
