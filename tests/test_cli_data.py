@@ -54,6 +54,12 @@ def test_prepared_data_is_not_overwritten(bertworks, corpus, vocabulary, prepare
     assert "holds prepared data already" in err
 
 
+def test_a_path_that_cannot_be_looked_at_is_not_told_to_be_missing(bertworks, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    code, _, err = bertworks("inspect", tmp_path / "loop" / "x")
+    assert (code, err.count("\n"), "cannot look at" in err) == (2, 1, True)
+
+
 def test_inspect_shows_counts_and_lengths(bertworks, prepared):
     code, out, _ = bertworks("inspect", prepared)
     assert code == 0

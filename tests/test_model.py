@@ -193,7 +193,9 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
     (lambda model: model.fill(["a [MASK]"]), "a text must be a str, not list"),
     (lambda model: model.fill(None), "a text must be a str, not NoneType"),
     (lambda model: model.fill("[MASK]", top_k="5"), "'5' is not a number of guesses; ask for 1 or more"),
+    (lambda model: model.fill("[MASK]", top_k=True), "True is not a number of guesses; ask for 1 or more"),
     (lambda _: bw.load(None), "a model is named by a text or a path, not by None"),
+    (lambda _: bw.load(""), "no model is named by an empty text; give a model or run folder"),
     (lambda _: bw.split_sentences(None), "a text must be a str, not NoneType"),
     (lambda model: model.embed([b"a"]), "must be a str"),
 ])  # fmt: skip

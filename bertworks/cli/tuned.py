@@ -158,7 +158,8 @@ def classify(
 ) -> None:
     """Tell the class, the score or the labels of texts."""
     lines = list(lines_of(texts))
-    pairs = [check_utf8(one) for one in pair] * (len(lines) if len(pair) == 1 else 1) if pair else None
+    seconds = [check_utf8(one) for one in pair or []]
+    pairs = seconds * len(lines) if len(seconds) == 1 else seconds or None
     results = _load(model, device, dtype).classify(lines, pairs)
     if as_json:
         print_json(results)

@@ -202,7 +202,8 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
         "max_positions": config.max_position_embeddings,
         "positions": config.positions,
     }
-    if problems := _contradictions(settings, own, config) + _impossible(recipe, config):
+    wide = [_sizes(wider(config, factor)) for factor in (2, 3)] if start.weights and can_widen(config) else []
+    if problems := _contradictions(settings, own, wide) + _impossible(recipe, config):
         raise ConfigError("the recipe and the model that it starts from", problems)
     if "dropout" in settings.model_fields_set and settings.dropout != config.hidden_dropout_prob:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -224,7 +225,8 @@ def _as_wide(start: Start, recipe: Recipe) -> Start:
     return Start(wider(start.config, factor), about, widened(start.weights, factor, recipe.train.seed))
 
 
-def _contradictions(settings: ModelSettings, own: Mapping[str, Any], config: BertConfig) -> list[str]:
+def _contradictions(settings: ModelSettings, own: Mapping[str, Any], wide: Sequence[str]) -> list[str]:
+    """Name what a recipe says otherwise; `wide` are sizes that the model could be given."""
     if settings.kind != own["kind"]:  # whose sizes have other names
         return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
@@ -234,8 +236,8 @@ def _contradictions(settings: ModelSettings, own: Mapping[str, Any], config: Ber
             problem = (
                 f"model.{name}: {said} is not the model's {own[name]}; leave it out, or set model.{name}={own[name]}"
             )
-            if name == "preset" and can_widen(config):
-                problem += f"; to widen it, {', '.join(_sizes(wider(config, factor)) for factor in (2, 3))}, ..."
+            if name == "preset" and wide:
+                problem += f"; to widen it, {', '.join(wide)}, ..."
             problems.append(problem)
     return problems
 

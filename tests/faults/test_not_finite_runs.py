@@ -84,6 +84,13 @@ def test_it_changes_no_weight_and_is_met_again(data, tmp_path, monkeypatch, wher
     assert max(line["step"] for line in lines_of(run)) < STEP
 
 
+def test_the_first_batch_is_behind_none_and_called_the_first(data, tmp_path, monkeypatch):
+    real = OBJECTIVES["mlm+nsp"]
+    monkeypatch.setitem(OBJECTIVES, "mlm+nsp", lambda net, batch: in_the_loss(net, real(net, batch), float("nan")))
+    with pytest.raises(UserError, match=r"not finite at step 1: .*, in the first batch\. No weight was changed"):
+        pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "run", device="cpu")
+
+
 def test_a_run_that_passes_over_such_updates_ends_and_has_skipped_them(data, tmp_path, monkeypatch):
     """F11: at most as many as are allowed."""
     spoil(monkeypatch, in_one_gradient, float("nan"))

@@ -259,6 +259,11 @@ def test_a_recipe_may_want_the_model_several_times_as_wide(model, data, tmp_path
     for source in (None, model):
         pretrain(longer, data=data, out=run, start_from=source, device="cpu", resume=True)
     assert lines_of(run)[-1]["step"] == 5
+    wider_still = recipe(train__max_steps=9, model__preset="1x128x8")
+    with pytest.raises(
+        UserError, match=r"1x128x8 is not the model's 1x64x4; leave it out, or set model.preset=1x64x4$"
+    ):
+        pretrain(wider_still, data=data, out=run, device="cpu", resume=True)
 
 
 def test_a_wider_model_may_have_new_words_and_come_from_half_precision(model, extended, tmp_path):
