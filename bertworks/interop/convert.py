@@ -37,12 +37,15 @@ from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
 from bertworks.locate import find_model, is_model
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
+from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
+_NO_STATE = "--with-optimizer: there is no state of Adam's, so none is converted"
+_RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our names of parameters
 
 
 class Converted(NamedTuple):
@@ -125,6 +128,8 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
     _check_free(destination)
     model = read_google(source, with_optimizer=with_optimizer)
     notes = [_left_out_note(model.left_out)] if model.left_out else []
+    if with_optimizer and not model.optimizer:
+        notes.append(_NO_STATE)
     if lowercase is None:
         lowercase = not has_capitals(model.pieces)
         kind = "no capital letters: lower-cased text" if lowercase else "capital letters: text as it is"
@@ -165,7 +170,11 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
-    has_optimizer = (source / OPTIMIZER_FILE).is_file()
+    has_optimizer, is_runs_own = ((source / name).is_file() for name in (OPTIMIZER_FILE, _RUN_STATE))
+    if with_optimizer and is_runs_own:
+        raise UserError(
+            f"{source}: a run keeps its optimizer in a form that Google's has not; leave out --with-optimizer"
+        )
     optimizer = read_arrays(source / OPTIMIZER_FILE) if has_optimizer and with_optimizer else {}
     if has_optimizer and not with_optimizer:
         left_out.append(OPTIMIZER_FILE)
@@ -173,6 +182,7 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     with _new_folder(prefix.parent) as folder:
         warnings = write_google(folder / prefix.name, config, kept, tokenizer.pieces, optimizer)
     is_lower = tokenizer.rules.lowercase if lowercase is None else lowercase
+    warnings += _other_rules(tokenizer.rules, is_lower)
     return Converted(
         out=str(prefix),
         form="google",
@@ -182,12 +192,26 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
         lowercase=is_lower,
         left_out=left_out,
         notes=[
-            *([_left_out_note(left_out)] if left_out else []),
+            *([_left_out_note(left_out, is_runs_own=is_runs_own)] if left_out else []),
+            *([_NO_STATE] if with_optimizer and not optimizer else []),
             *(["hidden_act gelu_new is called gelu there"] if config.get("hidden_act") == "gelu_new" else []),
             f"the original code must be told --do_lower_case={is_lower}; its files do not say it",
         ],
         warnings=warnings,
     )
+
+
+def _other_rules(rules: Rules, is_lower: bool) -> list[str]:
+    """Say where the original code, which knows only whether it lower-cases, splits text in another way."""
+    found = []
+    if is_lower and not rules.strip_accents:
+        found.append(
+            "the model keeps accents, and the original code strips them from what it lower-cases, which takes Hangul "
+            "apart too: give it text that is lower-cased already, with --do_lower_case=False"
+        )
+    if not rules.split_cjk:
+        found.append("the model leaves Chinese characters together, and the original code splits them")
+    return found
 
 
 def _each_once(tensors: Tensors) -> Tensors:
@@ -245,7 +269,7 @@ def _tokenizer_of(folder: Path, lowercase: bool | None) -> AnyTokenizer | None:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES if name != TOKENIZER_CONFIG_FILE):
         return None
     tokenizer = CLASSES[kind_of(folder)].from_folder(folder)
-    if lowercase is None:
+    if lowercase is None or lowercase == getattr(tokenizer.rules, "lowercase", None):
         return tokenizer
     if not isinstance(tokenizer, Tokenizer):
         raise UserError("--cased and --lowercase are for a BERT's vocabulary; leave them out for this model")
@@ -261,11 +285,10 @@ def has_capitals(pieces: Sequence[str]) -> bool:
     )
 
 
-def _left_out_note(names: Sequence[str]) -> str:
+def _left_out_note(names: Sequence[str], *, is_runs_own: bool = False) -> str:
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    state = (
-        "; --with-optimizer keeps Adam's state" if any("adam_" in name or "optimizer" in name for name in names) else ""
-    )
+    has_state = not is_runs_own and any("adam_" in name or "optimizer" in name for name in names)
+    state = "; --with-optimizer keeps Adam's state" if has_state else ""
     return f"left out: {', '.join(name[:80] for name in names[:3])}{more}{state}"
 
 

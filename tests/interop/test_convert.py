@@ -153,6 +153,44 @@ def test_the_exact_gelu_warns(bertworks, folder, tmp_path):
     assert json.loads((tmp_path / "g/bert_config.json").read_text())["hidden_act"] == "gelu"
 
 
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"lowercase": True, "strip_accents": False}, "keeps accents, and the original code strips them"),
+        ({"lowercase": True, "split_cjk": False}, "leaves Chinese characters together"),
+        ({"lowercase": True}, None),
+        ({"lowercase": False}, None),
+    ],
+)
+def test_what_the_original_code_cannot_be_told_of_text_is_a_warning(folder, tmp_path, rules, words):
+    Tokenizer(pieces(), **rules).save(folder)
+    warnings = convert(folder, tmp_path / "g/x.ckpt").warnings
+    assert [words in warning for warning in warnings] == ([True] if words else [])
+
+
+def test_a_type_keeps_the_rules_where_case_is_said_to_be_what_it_is(folder, tmp_path):
+    Tokenizer(pieces(), lowercase=True, strip_accents=False).save(folder)
+    convert(folder, tmp_path / "half", dtype="bfloat16", lowercase=True)
+    assert Tokenizer.from_folder(tmp_path / "half").rules == Tokenizer.from_folder(folder).rules
+
+
+def test_an_optimizer_that_is_not_there_is_told_both_ways(bertworks, folder, tmp_path):
+    (folder / "optimizer.safetensors").unlink()
+    for source, made in ((folder, tmp_path / "g/x.ckpt"), (tmp_path / "g/x.ckpt", tmp_path / "back")):
+        code, _, err = bertworks("convert", source, made, "--with-optimizer")
+        assert (code, err.count("there is no state of Adam's, so none is converted\n")) == (0, 1)
+
+
+def test_a_runs_own_optimizer_is_refused_in_a_line(bertworks, folder, tmp_path):
+    (folder / "optimizer.safetensors").write_bytes(b"damaged, and not needed")
+    (folder / "state.json").write_text("{}")
+    code, _, err = bertworks("convert", folder, tmp_path / "g/x.ckpt", "--with-optimizer")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "a run keeps its optimizer in a form that Google's has not" in err
+    code, _, err = bertworks("convert", folder, tmp_path / "g/x.ckpt")
+    assert (code, "left out: optimizer.safetensors\n" in err) == (0, True)
+
+
 def test_an_empty_folder_is_filled_and_a_full_one_refused(bertworks, google, folder, tmp_path):
     (tmp_path / "empty").mkdir()
     assert bertworks("convert", google, tmp_path / "empty")[0] == 0
