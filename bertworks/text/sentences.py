@@ -147,6 +147,9 @@ def _ends_sentence(text: str, start: int, candidate: re.Match[str], end: int) ->
             if word not in _ABBREVIATIONS:
                 return candidate.lastindex == 1 or word.islower()
             return candidate.lastindex == 1 and _abbreviation_ends(text, after, word)
+    is_plain = end == stop + 1 < after and candidate.lastindex == 1 and not "가" <= text[after] <= "힣"
+    if is_full_stop and is_plain and len(word) == 1 and word.isascii() and word.isalnum():
+        return _full_stop_ends(text, start, stop, after, word)  # a short way for initials and numbers
     if candidate.lastindex == 2:
         return text[stop] != "." or (word.islower() and word not in _ABBREVIATIONS)
     if stop == start or _stands_alone(word, text[end - 1]):
@@ -157,7 +160,7 @@ def _ends_sentence(text: str, start: int, candidate: re.Match[str], end: int) ->
         return _mood_ends(text, start, stop, end)
     if text[end - 1] in _CLOSING_QUOTES and _quotation_goes_on(text, after):
         return False
-    if (_is_hangul(word[-1:]) or _is_hangul(text[after])) and _inside_quotation(text, start, end):
+    if ("가" <= word[-1:] <= "힣" or "가" <= text[after] <= "힣") and _inside_quotation(text, start, end):
         return False
     if is_full_stop:
         return _full_stop_ends(text, start, stop, after, word)
@@ -175,7 +178,7 @@ def _starter_follows(text: str, after: int) -> bool:
 
 def _stands_alone(word: str, last_closer: str) -> bool:
     """Marks in brackets of their own ("[...]", "(?)", "(pl.)") and stops of titles ("《...!》") end nothing."""
-    if last_closer in _CLOSING_TITLES or (word != "" and not word.strip(_OPENERS)):
+    if last_closer in _CLOSING_TITLES or (word != "" and word[0] in _OPENERS and not word.strip(_OPENERS)):
         return True
     return word[:1] == "(" and last_closer == ")"
 
@@ -241,10 +244,11 @@ def _full_stop_ends(text: str, start: int, stop: int, after: int, word: str) -> 
     """Judge a full stop behind anything but a plain word: a number, an initial, "U.S.", "(e.g.", "8km²."."""
     if stop - len(word) == start and _ENUMERATOR.fullmatch(word):
         return False
-    tail = _TAIL.search(word)
-    if tail is None or not _NO_WORD.isdisjoint(word):
-        return True
-    word = tail.group()
+    if len(word) > 1 or not word.isalpha():
+        tail = _TAIL.search(word)
+        if tail is None or not _NO_WORD.isdisjoint(word):
+            return True
+        word = tail.group()
     if len(word) == 1 and (word.isupper() or word.islower()):
         return _letter_ends(text, stop, after, word)
     if _NUMBER.fullmatch(word):
@@ -274,7 +278,7 @@ def _letter_ends(text: str, stop: int, after: int, letter: str) -> bool:
     """A letter is an initial ("J. Doe"), a mark ("p. 4", "b. Paris") or a name in itself ("vitamin C", "let n")."""
     if _starter_follows(text, after):
         return True
-    previous = "".join(text[max(0, stop - _LONGEST_WORD) : stop].split()[-2:-1])
+    previous = "".join(text[max(0, stop - _LONGEST_WORD) : stop].rsplit(None, 2)[-2:-1])
     if letter.islower():
         return previous[-1:].isdigit() or (letter not in "bcdfmprsv" and not text[after].isdigit())
     return previous.lower() in _LETTERED or (letter == "I" and previous.islower())
