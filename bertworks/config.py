@@ -84,6 +84,15 @@ def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: S
     return _build(model_class, values, where, problems)
 
 
+def is_like(name_or_path: str, name: str) -> bool:
+    """Tell whether a recipe, which can be read, is the shipped one of a name or like it, by however many steps."""
+    like: Any = name_or_path
+    while isinstance(like, str) and like != name:
+        where, raw = _read_recipe(like)
+        like = _parse_recipe(raw, where).get(_LIKE)
+    return bool(like == name)
+
+
 def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: str) -> SomeSettings:
     """Build settings from plain values, or raise a ConfigError that names `where` and every problem."""
     return _build(model_class, values, where, problems=[])

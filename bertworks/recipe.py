@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from bertworks.config import Settings, TokenizerSettings, VocabSettings, read_recipe
+from bertworks.config import Settings, TokenizerSettings, VocabSettings, is_like, read_recipe
 from bertworks.data.settings import DataSettings
 from bertworks.errors import UserError
 from bertworks.train.settings import ModelSettings, OptimSettings, TrainSettings
@@ -47,12 +47,18 @@ def as_recipe(recipe: Recipe | str | os.PathLike[str], overrides: Sequence[str] 
 
 
 def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
-    """Refuse, where no model is given, the recipe that is for training one further."""
-    if recipe == _FURTHER:
-        raise UserError(f"the recipe {_FURTHER} trains a model further; say which with --from MODEL")
+    """Refuse, where no model is given, the recipe that is for training one further, and those that are like it."""
+    if not isinstance(recipe, Recipe) and is_like(os.fspath(recipe), _FURTHER):
+        raise UserError(f"the recipe {_named(os.fspath(recipe))} trains a model further; say which with --from MODEL")
 
 
-def check_has_sizes(recipe: str, overrides: Sequence[str]) -> None:
-    """Refuse to count with that recipe where nothing says how large the model is."""
-    if recipe == _FURTHER and not any(text.partition("=")[0].strip() == "model.preset" for text in overrides):
-        raise UserError(f"the recipe {_FURTHER} has the sizes of the model it is given; say them: model.preset=base")
+def check_has_sizes(recipe: str, settings: Recipe) -> None:
+    """Refuse to count with such a recipe where nothing says how large the model is."""
+    if is_like(recipe, _FURTHER) and "preset" not in settings.model.model_fields_set:
+        raise UserError(
+            f"the recipe {_named(recipe)} has the sizes of the model it is given; say them: model.preset=base"
+        )
+
+
+def _named(recipe: str) -> str:
+    return recipe if recipe == _FURTHER else f"{recipe}, which is like {_FURTHER},"

@@ -68,6 +68,14 @@ def test_inspect_shows_counts_and_lengths(bertworks, prepared):
     assert json.loads(bertworks("inspect", prepared, "--json")[1])["train"]["sentences"] == 120
 
 
+@pytest.mark.parametrize("more", [("max_length=64",), ("--seed", 7)])
+def test_what_is_said_of_instances_needs_some(bertworks, prepared, more):
+    code, out, err = bertworks("inspect", prepared, *more)
+    assert (code, out) == (2, "")
+    assert "say how many with --instances N" in err
+    assert bertworks("inspect", prepared, *more, "--instances", 1)[0] == 0
+
+
 def test_bad_shards_are_skipped_when_asked(bertworks, prepared, caplog):
     for name in ("tokens", "sentences", "documents"):
         content = (prepared / f"train-00000.{name}.npy").read_bytes()

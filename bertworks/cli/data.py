@@ -165,6 +165,8 @@ def _show_data(
     from bertworks.data.shards import Dataset
 
     _check_is_data(data)
+    if (overrides or seed) and not num_instances:
+        raise UserError("settings and --seed are for instances; say how many with --instances N, or leave them out")
     settings = from_overrides(DataSettings, [text.removeprefix("data.") for text in overrides], "bertworks inspect")
     dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
     if not num_instances:

@@ -33,8 +33,8 @@ def plan(
     from bertworks.plan.run import plan_run
     from bertworks.recipe import check_has_sizes, load_recipe
 
-    check_has_sizes(recipe, overrides or [])
     settings = load_recipe(recipe, overrides or [])
+    check_has_sizes(recipe, settings)
     planned = plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
     if as_json:
         print_json({"recipe": recipe, **planned})
@@ -70,8 +70,8 @@ def pretrain(
 
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
-    if dry_run and start_from is None:
-        check_has_model(recipe)
+    if dry_run and resume:
+        raise UserError("--dry-run begins anew and keeps nothing; leave out --resume")
     started = time.monotonic()
     options: dict[str, Any] = {
         "data": data,
@@ -82,7 +82,10 @@ def pretrain(
     }
     with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
-            outcome = pretrain_dry(load_recipe(recipe, overrides or []), **options)
+            settings = load_recipe(recipe, overrides or [])
+            if start_from is None:
+                check_has_model(recipe)
+            outcome = pretrain_dry(settings, **options)
         else:
             outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {

@@ -114,7 +114,9 @@ class Loader:
         self._num_special = 0 if self._special.cls == NO_TOKEN else 3 if self._has_pairs else 2
         if self._has_pairs and self._document_ends[-1] < 2:
             what = " kept aside; prepare it with another --holdout, or" if split == "holdout" else ";"
-            raise UserError(f"a random next sentence needs two documents, and the data has one{what} use objective=mlm")
+            raise UserError(
+                f"a random next sentence needs two documents, and the data has one{what} set data.objective=mlm"
+            )
         self._continues = np.array([piece.startswith(CONTINUATION) for piece in dataset.tokenizer.pieces])
         self._masking = _masking(settings, dataset.vocab_size)
         self._tokens, self._sentences, self._documents = (_listed(self._shards, kind) for kind in range(1, 4))

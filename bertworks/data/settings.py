@@ -38,6 +38,15 @@ class DataSettings(Settings):
             raise ValueError(f"{short_length} is more than max_length {max_length}")
         return short_length
 
+    @field_validator("short_batch")
+    @classmethod
+    def _short_batch_has_a_length(cls, short_batch: int | None, info: ValidationInfo) -> int | None:
+        if short_batch is not None and "short_length" in info.data and info.data["short_length"] is None:
+            raise ValueError(
+                f"{short_batch} is of batches of short_length, which is not set; train.batch_size is of all"
+            )
+        return short_batch
+
     @field_validator("random_share")
     @classmethod
     def _shares_fit(cls, random_share: float, info: ValidationInfo) -> float:

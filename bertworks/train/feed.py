@@ -52,8 +52,8 @@ class Feed:
         self.kinds, self.flash, self.seeded = kinds, flash, seeded
         # Told before a run starts, not when it comes to its long sequences or is to be measured.
         self._shapes = {length: _shape(recipe, length) for length in reversed(recipe.data.lengths())}
-        if self._has_held_out():
-            self._loader(recipe.data.max_length, EVALUATION_SEED, "holdout")
+        for split in ("train", "holdout") if self._has_held_out() else ("train",):
+            self._loader(recipe.data.max_length, EVALUATION_SEED, split)
 
     def length_at(self, share: float) -> int:
         """Return the length of sequences when this share of a run is over."""

@@ -88,7 +88,15 @@ def pretrain(
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:
     """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed."""
     steps = len(recipe.data.lengths())
-    once = {"max_steps": steps, "log_every": 1, "eval_every": 1, "save_every": 1, "compile": False}
+    once = {
+        "max_steps": steps,
+        "max_tokens": None,
+        "max_minutes": None,
+        "log_every": 1,
+        "eval_every": 1,
+        "save_every": 1,
+        "compile": False,
+    }
     walked = recipe.model_copy(
         update={
             "train": recipe.train.model_copy(update=once),

@@ -10,6 +10,8 @@ from bertworks.nn.config import Activation, Positions
 OptimizerName = Literal["adam", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
+_DECAY_SHARE = 0.2
+
 
 class OptimSettings(Settings):
     """Adam and its learning rate as in the paper and the original code, unless said otherwise."""
@@ -22,11 +24,19 @@ class OptimSettings(Settings):
     eps: float = Field(default=1e-6, gt=0, le=1)  # added outside the root
     clip: float = Field(default=1.0, ge=0)  # the largest norm of all gradients together; 0: whatever it is
     schedule: Schedule = "linear"
-    decay_share: float = Field(default=0.2, gt=0, le=1)  # of the run, at its end, in which wsd decays
+    decay_share: float = Field(default=_DECAY_SHARE, gt=0, le=1)  # of the run, at its end, in which wsd decays
     warmup: float = Field(default=10_000.0, ge=0)  # in steps; less than 1: as a share of the run
     clock: bool = False  # whether a run's share is that of its max_minutes instead of its steps
 
-    # On a field and not on the whole section: so it is told together with whatever else is wrong there.
+    # On fields and not on the whole section: so they are told together with whatever else is wrong there.
+    @field_validator("decay_share")
+    @classmethod
+    def _only_wsd_has_a_decay_share(cls, decay_share: float, info: ValidationInfo) -> float:
+        schedule = info.data.get("schedule", "wsd")
+        if schedule != "wsd" and decay_share != _DECAY_SHARE:  # which the recipe of a run says, whatever its schedule
+            raise ValueError(f"{decay_share} is for schedule wsd, and the schedule is {schedule}; leave it out")
+        return decay_share
+
     @field_validator("warmup")
     @classmethod
     def _warmup_is_whole_and_ends_before_the_decay(cls, warmup: float, info: ValidationInfo) -> float:

@@ -299,7 +299,7 @@ def test_odd_documents_are_instances_too(tmp_path, documents, objective, max_len
 
 def test_a_single_document_says_what_to_do_instead(tmp_path):
     numbered = write_corpus(tmp_path, [[5, 5, 5]])
-    with pytest.raises(UserError, match=r"needs two documents, and the data has one; use objective=mlm"):
+    with pytest.raises(UserError, match=r"needs two documents, and the data has one; set data.objective=mlm"):
         make_loader(numbered)
     assert instances_of(epoch_of(make_loader(numbered, objective="mlm")))
 

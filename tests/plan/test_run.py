@@ -233,10 +233,12 @@ def test_the_command_prints_a_plan_or_one_object(bertworks):
         (("mini", "--gpu", "t4"), "t4 has no bf16"),
         (("nowhere.toml",), "no recipe file nowhere.toml"),
         (("continue", "train.max_steps=5"), "has the sizes of the model it is given; say them: model.preset=base"),
+        (("mine.toml",), "mine.toml, which is like continue, has the sizes of the model it is given"),
     ],
 )
 def test_a_mistake_ends_in_a_line_or_two_and_exit_code_2(bertworks, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('like = "continue"\n')
     code, out, err = bertworks("plan", *arguments)
     assert (code, out) == (2, "")
     assert said in err

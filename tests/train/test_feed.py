@@ -7,8 +7,10 @@ import tiny_runs
 import torch
 from tiny_runs import files_of
 
+from bertworks.data.prepare import Options, prepare
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
+from bertworks.text.corpus import Corpus
 from bertworks.train.distributed import Ranks
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Place
@@ -43,9 +45,8 @@ def test_short_sequences_may_be_more_in_a_batch_and_where_there_is_one_length_no
         len(parts[0].batch.tokens.token_ids) for parts, _ in first_batches(feed_of(data, **TWO_LENGTHS, **more), 20)
     ]
     assert tokens == [16 * 16] * 10 + [8 * 32] * 10
-    for one_length in ({}, {"data__short_length": 32}):
-        ((part,), _), *_ = first_batches(feed_of(data, **one_length, **more), 1)
-        assert len(part.batch.tokens.token_ids) == 8 * 32
+    ((part,), _), *_ = first_batches(feed_of(data, data__short_length=32, **more), 1)
+    assert len(part.batch.tokens.token_ids) == 8 * 32
 
 
 def test_long_sequences_begin_with_a_block_of_their_own(data):
@@ -109,7 +110,8 @@ def test_held_out_documents_are_measured_at_the_length_of_the_time(data):
 def test_a_dry_run_has_a_step_of_each_length(data, monkeypatch):
     lengths, real = [], Feed._of_length
     monkeypatch.setattr(Feed, "_of_length", lambda *given: lengths.append(given[1]) or real(*given))
-    recipe = tiny_runs.recipe(**TWO_LENGTHS, optim__clock=True, train__max_minutes=1)
+    limits = {"train__max_minutes": 1, "train__max_tokens": 30}
+    recipe = tiny_runs.recipe(**TWO_LENGTHS, optim__clock=True, **limits)
     assert pretrain_dry(recipe, data=data, device="cpu").place.step == 2
     assert lengths == [16, 32]
 
@@ -117,9 +119,27 @@ def test_a_dry_run_has_a_step_of_each_length(data, monkeypatch):
 def test_one_document_kept_aside_is_told_before_the_run(tmp_path):
     data = tiny_runs.write_data(tmp_path / "one", holdout=0.015)
     assert Dataset(data).manifest["holdout"]["documents"] == 1
-    with pytest.raises(UserError, match=r"the data has one kept aside; prepare it with another --holdout, or use obj"):
+    with pytest.raises(
+        UserError, match=r"the data has one kept aside; prepare it with another --holdout, or set data.obj"
+    ):
         feed_of(data)
     assert len(list(feed_of(data, data__objective="mlm").held_out(0.5))) == 1
+
+
+def test_one_document_is_told_before_a_run_has_a_folder(tmp_path):
+    (tmp_path / "one.txt").write_text("word1 word2. word3 word4.\nword5 word6.\n")
+    prepare(Corpus([tmp_path / "one.txt"]), tiny_runs.tokenizer_of("bert"), tmp_path / "data", Options(), workers=1)
+    recipe, out = tiny_runs.recipe(train__max_steps=1), tmp_path / "run"
+    with pytest.raises(UserError, match=r"the data has one; set data\.objective=mlm"):
+        pretrain(recipe, data=tmp_path / "data", out=out, device="cpu")
+    assert not out.exists()
+    alone = tiny_runs.recipe(train__max_steps=1, data__objective="mlm")
+    assert pretrain(alone, data=tmp_path / "data", out=out, device="cpu").place.step == 1
+
+
+def test_a_batch_of_short_sequences_needs_their_length():
+    with pytest.raises(UserError, match="short_batch: 4 is of batches of short_length, which is not set"):
+        tiny_runs.recipe(data__short_batch=4)
 
 
 def test_slices_that_cannot_hold_the_long_sequences_are_told_before_the_run(data):

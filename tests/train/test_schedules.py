@@ -66,7 +66,8 @@ def test_a_share_of_the_run_is_rounded_down_to_whole_steps(share, total, steps):
 )
 def test_every_rate_rises_then_never_rises_again(schedule, total, warmup, decay_share):
     decay_share = min(decay_share, 1 - warmup) if warmup < 1 else decay_share
-    found = rates(total, lr=1.0, schedule=schedule, warmup=warmup, decay_share=decay_share)
+    decay = {"decay_share": decay_share} if schedule == "wsd" else {}
+    found = rates(total, lr=1.0, schedule=schedule, warmup=warmup, **decay)
     assert all(0 <= rate <= 1 for rate in found)
     warm = int(warmup) if warmup >= 1 else int(warmup * total)
     assert found[:warm] == sorted(set(found[:warm]))
@@ -109,6 +110,7 @@ def test_an_update_after_the_end_of_the_time_has_rate_0(schedule):
         ({"warmup": -1}, "warmup: -1 is too small; at least 0"),
         ({"warmup": 10.5}, "warmup: 10.5 is neither a whole number of steps nor, less than 1, a share of the run"),
         ({"schedule": "wsd", "warmup": 0.5, "decay_share": 0.6}, "warmup: 0.5 and decay_share 0.6 are more than 1"),
+        ({"decay_share": 0.5}, "decay_share: 0.5 is for schedule wsd, and the schedule is linear; leave it out"),
         ({"warm_up": 5}, "did you mean 'warmup'?"),
     ],
 )

@@ -419,6 +419,13 @@ def test_the_command_starts_from_a_model_and_says_so(bertworks, model, data, tmp
     for more in (("--out", tmp_path / "other"), ("--out", tmp_path / "other", "--resume"), ("--dry-run",)):
         code, _, err = bertworks(*alone, *more)
         assert (code, "the recipe continue trains a model further; say which with --from MODEL" in err) == (2, True)
+    (tmp_path / "mine.toml").write_text('like = "continue"\n[train]\nmax_steps = 1\n')
+    own = tuple(tmp_path / "mine.toml" if argument == "continue" else argument for argument in alone)
+    for more in (("--out", tmp_path / "other"), ("--dry-run",)):
+        code, _, err = bertworks(*own, *more)
+        assert (code, "mine.toml, which is like continue, trains a model further" in err) == (2, True)
+    code, _, err = bertworks(*arguments, "--dry-run", "--resume")
+    assert (code, "leave out --resume" in err) == (2, True)
     code, _, err = bertworks(*arguments, "model.preset=base", "--out", tmp_path / "other")
     assert code == 2
     assert "model.preset: base is not the model's 1x32x2; leave it out" in err
