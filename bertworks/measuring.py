@@ -18,7 +18,7 @@ from bertworks.tasks.examples import Example, Skipped
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own import KINDS as OWN_KINDS
 from bertworks.tasks.own import open_own
-from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.own_columns import Columns, as_columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.submission import check_submission, write_submission
 from bertworks.tasks.task import DEV, Dataset, Task, open_dataset
@@ -140,6 +140,11 @@ def _opened(task: str, data: Path, split: str, labels: tuple[str, ...], columns:
             raise UserError(f"{data} is not a file; for {task} give the file with your examples")
         if split != DEV:
             raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
+        named = set(as_columns(columns).label)
+        if task == "multilabel" and len(named) > 1 and (missing := [label for label in labels if label not in named]):
+            raise UserError(
+                f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"
+            )
         return open_own(task, {split: data}, columns, labels)
     if columns:
         raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")

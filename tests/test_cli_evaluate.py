@@ -79,6 +79,26 @@ def test_the_classes_of_several_labels_and_no_classes_of_others(bertworks, runs)
     assert not {"confusion", "per_class"} & set(found)
 
 
+def test_every_label_of_a_model_has_a_column_where_several_are_named(bertworks, runs, tmp_path):
+    rows = [{"text": row["text"], **{label: int(label in row["labels"]) for label in ("cat", "dog", "ox")}}
+            for row in lines(dev_of(runs, "multilabel"))]  # fmt: skip
+    file = write_rows(tmp_path / "columns.jsonl", rows)
+    command = ("evaluate", runs / "multilabel0", "--task", "multilabel", "--data", file, "--column", "label=cat")
+    assert bertworks(*command, "--column", "label=dog")[0] == 0
+    code, _, err = bertworks(*command, "--column", "label=ox")
+    assert (code, "the model has labels without a column: dog; name one for each label" in err) == (2, True)
+
+
+def test_json_says_what_was_left_out_as_the_table_does(bertworks, runs, tmp_path):
+    rows = lines(dev_of(runs, "classify"))
+    file = write_rows(
+        tmp_path / "some.jsonl", [row | {"label": None} if not i % 4 else row for i, row in enumerate(rows)]
+    )
+    found = evaluated(bertworks, runs / "classify0", "--task", "classify", "--data", file)
+    assert found["examples"] == 30
+    assert any("left out: 10 rows without a label" in note for note in found["notes"])
+
+
 def spoiled(dev, kind, path):
     """Write a file with every fifth label another one, so that even a perfect model is wrong."""
     other = {

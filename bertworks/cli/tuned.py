@@ -71,7 +71,7 @@ def evaluate(
     if as_json:
         metrics = {name: or_null(value) for name, value in measured.metrics.items()}
         parts = measured.breakdown.as_json() if measured.breakdown else {}
-        print_json(metrics | parts | {"examples": len(measured.examples)} | cost)
+        print_json(metrics | parts | {"examples": len(measured.examples)} | cost | {"notes": list(measured.notes)})
         return
     from bertworks.score_tables import breakdown_text, metrics_text
 

@@ -4,8 +4,10 @@ Labels are words here, not numbers: a task has them in order, and the number is 
 file does not have (test sets) is None. Examples are made while a file is read, so a file may be of any size.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 NOT_LOCATED = -1
 
@@ -113,3 +115,11 @@ def why_untrainable(example: Example) -> str | None:
         return None if any(map(str.strip, example.endings)) else "rows without a text"
     is_empty = not example.first.strip() or (example.second is not None and not example.second.strip())
     return "rows without a text" if is_empty else None
+
+
+def digest_of(rows: Iterable[Sequence[Any]]) -> str:
+    """Return a checksum of examples with all they have, in their order, or of other rows."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(json.dumps(row).encode() + b"\n")
+    return found.hexdigest()

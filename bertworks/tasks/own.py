@@ -11,13 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from bertworks.errors import UserError, did_you_mean
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
 from bertworks.tasks.examples import Example, Skipped, SpanExample, TagExample
 from bertworks.tasks.json_values import is_json_object
-from bertworks.tasks.own_columns import Columns, answer_columns, choice_columns, said, tag_columns, text_columns
+from bertworks.tasks.own_columns import (
+    Columns,
+    answer_columns,
+    as_columns,
+    choice_columns,
+    said,
+    tag_columns,
+    text_columns,
+)
 from bertworks.tasks.own_readers import (
     labels_of,
     read_choices,
@@ -49,7 +57,7 @@ _Complete = Callable[[Columns, Sequence[str], str], Columns]
 def open_own(
     kind: str,
     files: Mapping[str, str | os.PathLike[str]],
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
     *,
     to_predict: bool = False,
@@ -66,7 +74,7 @@ def open_own(
     if kind not in KINDS:
         raise UserError(f"{kind[:60]!r} is not a kind of task{did_you_mean(kind, KINDS)}; allowed: {', '.join(KINDS)}")
     paths = {split: Path(file) for split, file in files.items()}
-    given = columns or Columns()
+    given = as_columns(columns)
     chosen, notes = {}, []
     for split, path in paths.items():
         chosen[split], note = _columns(kind, path, given, split, to_predict=to_predict)
@@ -95,6 +103,8 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
     """Return the columns of a file, and say them; none where its form is fixed."""
     is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
     if is_squad or (kind == "tag" and ending(path) not in _RECORD_ENDINGS):
+        if given != Columns():
+            raise UserError(f"{path} has a form of its own, without names of columns; leave out --column")
         return Columns(), ""
     if kind in ("classify", "regress") and len(given.label) > 1:
         raise UserError(f"{', '.join(given.label)}: several columns of labels are the task 'multilabel'")
@@ -107,7 +117,7 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
     complete: dict[str, _Complete] = {"choose": choice_columns, "tag": tag_columns, "answer": answer_columns}
     chosen = complete.get(kind, text_columns)(given, there, str(path))
     if to_predict:
-        chosen = chosen._replace(label=(), tags=None, answer=None)
+        chosen = chosen._replace(label=(), tags=None, answer=None, answer_start=None)
     target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
     if split != TEST and not target:
         role = {"tag": "tags", "answer": "answer"}.get(kind, "label")

@@ -6,7 +6,7 @@ missing, it is that. Anything else is an error that lists the columns.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from bertworks.errors import UserError
@@ -47,6 +47,21 @@ class Columns(NamedTuple):
     endings: tuple[str, ...] = ()
     words: str | None = None
     tags: str | None = None
+
+
+def as_columns(given: Columns | Mapping[str, Any] | None) -> Columns:
+    """Return the columns that a person names, in Python as a mapping too; one label or ending need be no list."""
+    if given is None:
+        return Columns()
+    named = dict(given) if isinstance(given, Mapping) else given._asdict()
+    if unknown := sorted(map(str, named.keys() - set(Columns._fields))):
+        known = ", ".join(Columns._fields)
+        raise UserError(f"columns: {shown_names(dict.fromkeys(unknown))} is not known; the roles are: {known}")
+    for role in ("label", "endings"):
+        if isinstance(named.get(role), str):
+            named[role] = (named[role],)
+        named[role] = tuple(named.get(role) or ())
+    return Columns(**named)
 
 
 def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:

@@ -8,7 +8,7 @@ from typing import Any
 from bertworks.errors import UserError
 from bertworks.tasks.conll import tag_problem, to_iob2
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
-from bertworks.tasks.json_values import name_kind, of_kind
+from bertworks.tasks.json_values import name_kind, of_kind, shown_names
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.squad import located_answer, unique
 from bertworks.tasks.swag import choice_of
@@ -46,7 +46,13 @@ def labels_of(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list):
         value = [value]
-    return tuple(dict.fromkeys(word for part in value if (word := word_of(part).strip())))
+    return tuple(dict.fromkeys(word for part in value if (word := _label_word(part, row))))
+
+
+def _label_word(value: Any, row: Row) -> str:
+    if isinstance(value, list | dict):
+        raise UserError(f"{row.place}: {name_kind(value)} where a label is expected")
+    return word_of(value).strip()
 
 
 def _json_list(text: str, row: Row) -> Any:
@@ -111,8 +117,10 @@ def _answers(row: Row, columns: Columns, context: str) -> list[Answer]:
     value: Any = row.value(columns.answer or "")
     starts: Any = None if columns.answer_start is None else row.values.get(columns.answer_start)
     if isinstance(value, dict):
-        value, starts = value.get("text"), value.get("answer_start")
-    texts = value if isinstance(value, list) else [value] if value else []
+        if "text" not in value:
+            raise UserError(f"{row.place}: column {columns.answer!r} has no 'text'; it has: {shown_names(value)}")
+        value, starts = value["text"], value.get("answer_start")
+    texts = value if isinstance(value, list) else [] if value in (None, "") else [value]
     places = starts if isinstance(starts, list) else [starts] * len(texts)
     if len(places) != len(texts):
         raise UserError(f"{row.place}: {len(texts)} answers and {len(places)} places of answers")
@@ -132,7 +140,7 @@ def _place(value: Any, row: Row) -> int | None:
 
 
 def read_tagged_records(
-    paths: Sequence[Path], _: Skipped, *, columns: Columns, types: tuple[str, ...] | None
+    paths: Sequence[Path], skipped: Skipped, *, columns: Columns, types: tuple[str, ...] | None
 ) -> Iterator[TagExample]:
     """Yield sentences that are records with a list of words and a list of tags."""
     number = 0
@@ -142,7 +150,9 @@ def read_tagged_records(
             tags = None if columns.tags is None else _tags(row, columns.tags, words, types)
             if words:
                 yield words_example(str(number), words, tags, number)
-                number += 1
+            else:
+                skipped.add("rows without words", row.place)
+            number += 1
 
 
 def _tags(row: Row, column: str, words: Sequence[str], types: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -130,10 +130,14 @@ def _table(
 def _checked_header(path: Path, header: list[str]) -> list[str]:
     if not any(header):
         raise UserError(f"{path} has no first line that names its columns")
-    name, count = Counter(header).most_common(1)[0]
-    if count > 1:
-        raise UserError(f"{path}:1: {count} columns are named {name[:40]!r}; give each a name of its own")
+    _check_names(header, f"{path}:1")
     return header
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise UserError(f"{where}: {count} columns are named {name[:40]!r}; give each a name of its own")
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
@@ -174,6 +178,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         table = pq.ParquetFile(path)
         sizes = [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
         check_growth(path, size, sum(sizes))
+        _check_names(table.schema_arrow.names, str(path))
         for batch in table.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             bytes_out += batch.nbytes
             check_growth(path, size, bytes_out)

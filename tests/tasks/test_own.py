@@ -55,6 +55,14 @@ def test_parquet_gives_it_too(tmp_path):
     assert skipped.counts == {"rows without a label": 1}
 
 
+def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path, refusal):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.Table.from_arrays([pa.array(["a", "b"])] * 3, names=["text", "label", "label"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    told = refusal(lambda: open_own("classify", {"train": tmp_path / "a.parquet"}))
+    assert "a.parquet: 2 columns are named 'label'" in told
+
+
 def test_a_pair_is_found_and_what_is_not_used_is_said(write):
     path = write("a.tsv", "premise\thypothesis\tgold_label\tgenre\nA\tB\tyes\tx\nC\tD\tno\tx\n")
     dataset = open_own("classify", {"train": path})
@@ -71,6 +79,22 @@ def test_named_columns_go_over_guesses(write):
         ("brief", "art"),
     ]
     assert "text from 'summary'; label from 'topic'; not used: 'text', 'label'" in dataset.notes[0]
+
+
+def test_columns_may_be_a_mapping_and_one_label_need_be_no_list(write, refusal):
+    path = write("a.csv", "text,summary,label,topic\nlong,short,1,sport\nlong,brief,0,art\n")
+    for columns in ({"text": "summary", "label": "topic"}, Columns(text="summary", label="topic")):
+        dataset = open_own("classify", {"train": path}, columns)
+        assert [example.label for example in dataset.examples("train")] == ["sport", "art"]
+    told = refusal(lambda: open_own("classify", {"train": path}, {"texts": "summary"}))
+    assert "columns: 'texts' is not known; the roles are: text, pair, label" in told
+
+
+@pytest.mark.parametrize(("kind", "name", "content"), [("tag", "a.conll", "Rolf B-PER\n"), ("answer", "a.json", "{}")])
+def test_columns_are_not_named_where_a_file_has_none(write, refusal, kind, name, content):
+    path = write(name, content)
+    told = refusal(lambda: open_own(kind, {"train": path}, Columns(id="x")))
+    assert "has a form of its own, without names of columns; leave out --column" in told
 
 
 def test_one_column_left_over_is_the_text(write):
@@ -299,6 +323,8 @@ def test_an_empty_answer_says_that_there_is_none(write):
         ({"answers": "a", "answer_start": "one"}, "'one' is not the place of an answer"),
         ({"answers": "a", "answer_start": -1}, "'-1' is not the place of an answer"),
         ({"answers": "a", "context": None}, "column 'context': null where a string"),
+        ({"answers": {"texts": ["a"]}}, "column 'answers' has no 'text'; it has: 'texts'"),
+        ({"answers": 0}, "answer: a whole number where a string"),
     ],
 )
 def test_a_wrong_answer_is_told_with_its_line(write, refusal, record, words):
@@ -324,6 +350,21 @@ def test_tags_come_from_columns_or_from_records(write, refusal):
     assert "b.conll:1: 'B-GPE' has a type that is not known here; allowed: LOC, PER" in refusal(dataset.examples("dev"))
     assert "every tag is O" in refusal(lambda: open_own("tag", {"train": write("c.txt", "a O\n")}))
     assert "words without tags" in refusal(lambda: open_own("tag", {"train": write("d.csv", "a,O\n")}))
+
+
+def test_records_without_words_are_counted_and_the_others_keep_their_numbers(write):
+    records = [{"words": ["Rolf"], "tags": ["B-PER"]}, {"words": [], "tags": []}, {"words": ["Bonn"], "tags": ["O"]}]
+    dataset, skipped = open_own("tag", {"train": write("a.jsonl", as_json_lines(records))}), Skipped()
+    assert [example.id for example in dataset.examples("train", skipped)] == ["0", "2"]
+    assert skipped.counts == {"rows without words": 1}
+
+
+@pytest.mark.parametrize("labels", [[["good"]], {"good": 1}])
+def test_several_labels_are_words(write, refusal, labels):
+    path = write("a.jsonl", as_json_lines([{"text": "a", "labels": ["x"]}, {"text": "b", "labels": labels}]))
+    told = refusal(lambda: open_own("multilabel", {"train": path}))
+    assert "a.jsonl:2: " in told
+    assert "where a label is expected" in told
 
 
 @pytest.mark.parametrize(
