@@ -30,6 +30,7 @@ from bertworks.cli.options import (
     or_null,
     print_json,
 )
+from bertworks.errors import UserError
 
 TaskArgument = Annotated[
     str,
@@ -78,6 +79,10 @@ def finetune(
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
     from bertworks.tasks.named_columns import named_columns
 
+    if task == "glue" and column:
+        raise UserError("GLUE's files have columns of their own; leave out --column")
+    if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
+        raise UserError("--features and task.features say the same; leave one of them out")
     columns = named_columns(task, column or []) if task != "glue" else None
     files = {"data": data, "train": train, "dev": dev, "columns": columns}
     given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
@@ -96,22 +101,30 @@ def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool,
     from bertworks.tuning.finetune import finetune
 
     started, is_silent = time.monotonic(), quiet or as_json
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if not is_silent:
+            typer.echo(text, err=True)
+
     with training_view(quiet=is_silent) as view:
-        options |= {"view": view, "note": lambda text: None if is_silent else typer.echo(text, err=True)}
+        options |= {"view": view, "note": note}
         if is_table:
             print_table7(task, options, quiet=quiet, as_json=as_json)
             return
         outcome = finetune(task, **options)
-    _tell(outcome, options["out"], time.monotonic() - started, quiet=quiet, as_json=as_json)
+    _tell(outcome, options["out"], time.monotonic() - started, notes, quiet=quiet, as_json=as_json)
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
 
-def _tell(outcome: Any, out: str, seconds: float, *, quiet: bool, as_json: bool) -> None:
+def _tell(outcome: Any, out: str, seconds: float, notes: list[str], *, quiet: bool, as_json: bool) -> None:
     if as_json:
         facts = {"out": out, "reason": outcome.reason, "steps": outcome.place.step, "best_step": outcome.step}
         metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
-        print_json(facts | metrics | {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)})
+        cost = {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)}
+        print_json(facts | metrics | cost | {"notes": notes})
     elif not quiet:
         ended, then = how_ended(outcome.reason)
         best = f"best {outcome.metric} on dev {outcome.score:.4f}"

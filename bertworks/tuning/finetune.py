@@ -8,10 +8,10 @@ model's own, 0.1 in the paper's.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bertworks.config import check_overrides
 from bertworks.errors import UserError
@@ -26,7 +26,7 @@ from bertworks.train.view import View, unseen
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.session import Finetuned, Session
-from bertworks.tuning.settings import FinetuneSettings, settings_for
+from bertworks.tuning.settings import FinetuneSettings, settings_for, without_effect
 from bertworks.tuning.start import find_data, open_task_start
 from bertworks.tuning.task_start import AnyPath
 
@@ -42,7 +42,7 @@ def finetune(
     data: AnyPath | None = None,
     train: AnyPath | None = None,
     dev: AnyPath | None = None,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     settings: FinetuneSettings | None = None,
     overrides: Sequence[str] = (),
     init: Init = "model",
@@ -78,7 +78,11 @@ def finetune(
     check_overrides(overrides)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
+    if settings is not None and overrides:
+        raise UserError("settings have everything that overrides would change; give one of the two")
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
+    for line in without_effect(dataset.task, overrides):
+        note(line)
     settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
     if cache is not None and not settings.task.features:
         raise UserError("--cache keeps the features of frozen layers; it goes with --features LAYERS")

@@ -119,7 +119,10 @@ def open_features(
 def _check(settings: FinetuneSettings) -> None:
     """Name all settings that mean nothing where the encoder is frozen."""
     usual = FinetuneSettings()
-    names = ("task.freeze", "task.layer_decay", "task.bilstm", "train.compile", "train.recompute", "train.shard")
+    names = (
+        "task.freeze", "task.layer_decay", "task.bilstm", "task.class_weights", "train.compile", "train.recompute",
+        "train.shard",
+    )  # fmt: skip
     problems = [
         f"{name}: task.features trains a BiLSTM on frozen layers, for which it means nothing; leave it out"
         for name in names

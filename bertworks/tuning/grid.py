@@ -10,11 +10,9 @@ With `restart_best` the points are searched with one seed, on a part of the exam
 best is run with all seeds on all examples.
 """
 
-import hashlib
-import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from bertworks.errors import UserError
 from bertworks.files import discard_folder
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.locate import find_model
-from bertworks.tasks.examples import Example
+from bertworks.tasks.examples import Example, digest_of
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
@@ -39,6 +37,7 @@ from bertworks.tuning.frozen import FEATURES
 from bertworks.tuning.grid_record import GRID_FILE, Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
 from bertworks.tuning.grid_table import grid_text
+from bertworks.tuning.settings import without_effect
 from bertworks.tuning.start import examples_of, find_data
 from bertworks.tuning.task_start import AnyPath
 
@@ -107,7 +106,7 @@ def finetune_grid(
     data: AnyPath | None = None,
     train: AnyPath | None = None,
     dev: AnyPath | None = None,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     plan: GridPlan = _PAPERS_GRID,
     init: Init = "model",
@@ -145,9 +144,11 @@ def finetune_grid(
     sources = [source for source in (model, beside) if source is not None]
     weights = [item for source in sources for item in sorted(checksums(find_encoder(find_model(source))).items())]
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
+    for line in without_effect(dataset.task, overrides):
+        note(line)
     points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
     dataset, examples = _read(dataset, note)
-    about = _about(dataset, examples, {"model": _digest(weights), "init": init})
+    about = _about(dataset, examples, {"model": digest_of(weights), "init": init})
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0
     start = partial(
         tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
@@ -194,17 +195,10 @@ def _about(dataset: Dataset, examples: dict[str, list[Example]], start: dict[str
         "title": dataset.task.title,
         "metric": dataset.task.metrics[0],
         "examples": len(examples[TRAIN]),
-        "data": _digest(example for some in examples.values() for example in some),
+        "data": digest_of(example for some in examples.values() for example in some),
         **start,
         "notes": list(dataset.notes),
     }
-
-
-def _digest(rows: Iterable[Sequence[Any]]) -> str:
-    found = hashlib.sha256()
-    for row in rows:
-        found.update(json.dumps(row).encode() + b"\n")
-    return found.hexdigest()
 
 
 def _told_once(note: Callable[[str], None]) -> Callable[[str], None]:

@@ -19,7 +19,7 @@ from bertworks.interop.divided_weights import put_divided
 from bertworks.interop.folder import save_tokenizer
 from bertworks.nn.bert import Bert
 from bertworks.tasks.evaluation import evaluate
-from bertworks.tasks.examples import Example
+from bertworks.tasks.examples import Example, digest_of
 from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Dataset
@@ -192,7 +192,12 @@ class Session:
         )
 
     def _digest(self) -> str:
-        data = {"train": self.items.digest(), "labels": list(self.task.labels), "metrics": list(self.task.metrics)}
+        data = {
+            "train": self.items.digest(),
+            "dev": digest_of(self.dev),
+            "labels": list(self.task.labels),
+            "metrics": list(self.task.metrics),
+        }
         if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
             data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}

@@ -15,6 +15,7 @@ from bertworks.train.settings import OptimSettings, TrainSettings
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 # Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
 _FEATURES_RATE, _FEATURES_EPOCHS = 1e-3, 10
+_OF_ONE_KIND = {"context": "tag", "stride": "tag", "doc_stride": "answer", "max_query": "answer"}
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -93,6 +94,16 @@ def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
         "train": {**usual["train"], "epochs": _FEATURES_EPOCHS},
     }
     return from_overrides(FinetuneSettings, overrides, where, usual)
+
+
+def without_effect(task: Task, overrides: Sequence[str]) -> list[str]:
+    """Say what is set and changes nothing, as only tasks of another kind read it; one command for all may do so."""
+    given = {override.partition("=")[0].strip() for override in overrides}
+    return [
+        f"task.{key} changes nothing: only tasks of kind {kind} have it, and {task.name} is of kind {task.kind}"
+        for key, kind in _OF_ONE_KIND.items()
+        if f"task.{key}" in given and task.kind != kind
+    ]
 
 
 def _with_grid_hint(error: ConfigError, overrides: Sequence[str]) -> ConfigError:

@@ -38,7 +38,7 @@ def find_data(
     data: AnyPath | None,
     files: Mapping[str, AnyPath | None],
     note: Callable[[str], None],
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open a benchmark by its name and folder, or a kind of task by your own files; says what was guessed."""
     given = {split: path for split, path in files.items() if path is not None}
@@ -108,6 +108,8 @@ def open_task_start(
     """
     begun = latest_checkpoint(run) if run.exists() else None
     about = _begun(begun.path, source, beside) if begun else None
+    if about and is_random and about.get("init") != "random":
+        raise UserError(f"the run in {run} was started from a model's weights; leave out --init random")
     is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]

@@ -20,6 +20,7 @@ from bertworks.tuning import finetune as module
 from bertworks.tuning import session as session_module
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.session import Session
+from bertworks.tuning.settings import FinetuneSettings
 
 LONGER = ("train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "train.save_every=1000")
 
@@ -146,6 +147,23 @@ def test_a_run_goes_on_without_the_model_it_came_from_but_not_with_another(finis
     other = write_small_model(tmp_path / "other", {}, hidden_size=8)
     with pytest.raises(UserError, match="whose weights are not those of"):
         finetune("classify", model=other, **options)
+
+
+def test_a_run_does_not_go_on_with_another_dev_set_or_start(finished, model, files, tmp_path):
+    options = {"model": model, "out": finished[0], "overrides": QUICK, "device": "cpu", "resume": True}
+    rows = files["classify"]["dev"].read_text().splitlines()
+    (tmp_path / "dev.jsonl").write_text("\n".join(rows[::-1]))
+    with pytest.raises(UserError, match="was trained with other settings or data"):
+        finetune("classify", train=files["classify"]["train"], dev=tmp_path / "dev.jsonl", **options)
+    with pytest.raises(UserError, match="was started from a model's weights; leave out --init random"):
+        finetune("classify", init="random", **files["classify"], **options)
+
+
+def test_settings_and_overrides_are_not_given_together(model, files, tmp_path):
+    options = {"model": model, "out": tmp_path / "run", "device": "cpu", **files["classify"]}
+    with pytest.raises(UserError, match="give one of the two"):
+        finetune("classify", settings=FinetuneSettings(), overrides=["train.epochs=2"], **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_says_no_start_cannot_go_on_and_is_named(model, files, tmp_path):

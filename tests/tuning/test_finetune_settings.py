@@ -18,8 +18,8 @@ from bertworks.tuning import finetune as module
 from bertworks.tuning import session as session_module
 from bertworks.tuning.feed import order_of
 from bertworks.tuning.finetune import finetune
-from bertworks.tuning.grid import finetune_grid
-from bertworks.tuning.settings import TaskSettings, settings_for
+from bertworks.tuning.grid import GridPlan, finetune_grid
+from bertworks.tuning.settings import TaskSettings, settings_for, without_effect
 from bertworks.tuning.subject import rate_scales
 
 
@@ -75,6 +75,19 @@ def test_several_values_of_a_setting_are_told_to_need_a_grid():
         f"optim.lr: '1e-4,2e-4' is not a number{hint}",
         "train.epochs: 'x' is not a whole number",
     ]
+
+
+def test_what_only_another_kind_of_task_reads_is_said_to_change_nothing(task, tmp_path):
+    told = "task.doc_stride changes nothing: only tasks of kind answer have it, and classify is of kind classify"
+    for more in ({}, {"plan": GridPlan(restarts=2)}):
+        notes = []
+        run = finetune_grid if more else finetune
+        overrides = (*QUICK, "train.epochs=1", "task.doc_stride=8", "task.max_length=16")
+        run("classify", out=tmp_path / str(len(more)), overrides=overrides, note=notes.append, **task, **more)
+        assert notes.count(told) == 1
+        assert not [note for note in notes if "max_length" in note]
+    assert without_effect(find_task("squad1"), ["task.doc_stride=8", "task.max_query=8"]) == []
+    assert without_effect(find_task("conll2003"), ["task.stride=8", "task.context=sentence"]) == []
 
 
 @pytest.mark.parametrize(("given", "shown"), [("foo", "'foo'"), ("1.5", "1.5"), ("true", "true")])
