@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bertworks.cli.options import print_json, warn, warn_of_replaced
+from bertworks.cli.options import check_rules, print_json, warn, warn_of_replaced
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool
     is_folder = not Path(extended).is_file()
     tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules, "wordpiece")
     assert isinstance(tokenizer, Tokenizer)
+    check_rules(extended, tokenizer, word_rules)
     return tokenizer, is_folder
 
 

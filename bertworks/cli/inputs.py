@@ -12,7 +12,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 def lines_of(texts: list[str]) -> Iterator[str]:
     """Give the texts of a command, or the lines of standard input, at least one, where they are `-`."""
-    return _decoded(sys.stdin.buffer, "standard input") if texts == ["-"] else map(check_utf8, texts)
+    if texts == ["-"]:
+        return _decoded(sys.stdin.buffer, "standard input")
+    if "-" in texts:
+        raise UserError("- reads all texts from standard input; give it alone")
+    return map(check_utf8, texts)
 
 
 def file_lines(path: Path) -> list[str]:

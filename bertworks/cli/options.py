@@ -78,6 +78,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
     from bertworks.text.kinds import open_tokenizer
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
+    check_rules(vocab, tokenizer, text_rules)
     if tokenizer.kind == "wordpiece" and tokenizer.rules == text_rules:  # a folder has its own
         never_met = _never_met(tokenizer.pieces, text_rules)
         if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
@@ -87,6 +88,17 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
                 "here too"
             )
     return tokenizer
+
+
+def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> None:
+    """Refuse options that say otherwise than a folder does, which has rules of its own."""
+    own = tokenizer.rules if tokenizer.kind == "wordpiece" else text_rules
+    if text_rules not in (own, rules(False, False, False)):
+        told = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())
+        raise UserError(
+            f"{vocab} has rules of its own ({told}); leave out --cased, --keep-accents and --join-cjk, or give a file "
+            "with the vocabulary alone"
+        )
 
 
 def _never_met(pieces: "Sequence[str]", text_rules: "Rules") -> list[str]:
@@ -131,6 +143,8 @@ def or_null(value: float) -> float | None:
 
 def how_ended(reason: str) -> tuple[str, str]:
     """Return how a run has ended, and what is to be done about it."""
+    if reason == "early":
+        return "ended early", ", as no score was better"
     return ("stopped by a signal", "; go on with --resume") if reason == "signal" else ("finished", "")
 
 

@@ -1,6 +1,7 @@
 """A vocabulary with more words: which ones, in which order, and that nothing known becomes unknown."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -118,6 +119,21 @@ def test_a_models_vocabulary_becomes_a_folder_with_its_rules(bertworks, write, m
     assert opened.pieces == [*PIECES, "Kinases", "Kinase", "transferase", "ox"]
     _, out, _ = bertworks("tokenize", "--vocab", tmp_path / "more", "transferase Kinase kinase")
     assert out == "transferase Kinase kin ##ase\n"
+
+
+def test_options_that_say_otherwise_than_a_folder_are_refused(bertworks, write, model, tmp_path):
+    write(TEXT)
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    for command in (
+        ("vocab", text, "--extend", model, "--size", 100, "--min-count", 1, "--out", out),
+        ("prepare", text, "--vocab", model, "--out", out),
+        ("tokenize", "--vocab", model, "Kinase"),
+    ):
+        code, _, err = bertworks(*command, "--keep-accents")
+        assert (code, out.exists()) == (2, False)
+        assert f"{model} has rules of its own (lowercase=false, strip_accents=false, split_cjk=true)" in err
+        assert bertworks(*command, "--cased")[0] == 0, "what agrees with the folder may be said"
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def test_a_vocabulary_file_becomes_a_file(bertworks, write, tmp_path):
