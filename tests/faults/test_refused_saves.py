@@ -18,6 +18,7 @@ from tiny_runs import files_of, lines_of
 from toy_tasks import SIZES, write_task
 from whole_runs import command, forked, wait_for
 
+import bertworks
 from bertworks.config import to_toml
 from bertworks.errors import CannotGoOn, UserError
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
@@ -199,6 +200,9 @@ def fill(path):
 @pytest.mark.parametrize("on_save_error", ["stop", "continue"])
 def test_permission_that_is_lost_in_the_middle_of_a_run(data, on_save_error):
     """F5: chmod 0500 after step 20; root, whom nothing is refused, becomes another user in a child."""
+    package = Path(bertworks.__file__).parent
+    if os.geteuid() == 0 and not all(folder.stat().st_mode & 0o001 for folder in (package, *package.parents)):
+        pytest.skip(f"{package} lies in a folder that only root enters; the child would not find its pages there")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.chmod(folder, 0o777)
