@@ -15,6 +15,7 @@ from bertworks.nn.compound import Compound
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
+from bertworks.nn.tiles import check_tiles
 from bertworks.task_model import TaskModel
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.spelt_words import SpeltTokenizer
@@ -50,6 +51,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
+    check_tiles(place, _DTYPES[dtype])
     opened.net.to(place, _DTYPES[dtype])
     if isinstance(opened.net, Compound | ElmoTasks) or (isinstance(opened.net, Gpt) and "task" in opened.about):
         return TaskModel(opened, tokenizer, place)

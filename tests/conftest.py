@@ -5,6 +5,7 @@ import sys
 import unicodedata
 
 import pytest
+import torch
 from fault_table import (  # noqa: F401 -- hooks
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -13,6 +14,7 @@ from fault_table import (  # noqa: F401 -- hooks
 )
 
 from bertworks import cli
+from bertworks.nn.tiles import check_tiles
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = (
@@ -27,6 +29,12 @@ _MORE_BLOCKS = (
     (0x1F300, 0x1F650), (0x20000, 0x20008), (0x2B730, 0x2B748), (0x2B810, 0x2B928), (0x2CEA8, 0x2CEB8),
     (0x2F7F8, 0x2F808), (0x2FA18, 0x2FA28), (0xE0100, 0xE0110), (0x10FFF8, 0x10FFFE),
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tiles():
+    """Before any test computes, so that one which takes a network by itself need not ask."""
+    check_tiles(torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertworks.nn.recompute import recompute_blocks
+from bertworks.nn.tiles import check_tiles
 from bertworks.train.distributed import Ranks
 from bertworks.train.settings import TrainSettings
 from bertworks.train.sharding import fill, gathered, spread
@@ -37,6 +38,7 @@ class Placed:
     def __init__(
         self, subject: Subject, settings: TrainSettings, device: torch.device, ranks: Ranks, *, half: bool
     ) -> None:
+        check_tiles(device, torch.bfloat16 if half else torch.float32)
         self._written, self._ranks, self._device = subject.net, ranks, device
         self.is_spread = settings.shard and ranks.world_size > 1
         self.net: nn.Module = copy.deepcopy(subject.net) if self.is_spread else subject.net.to(device)

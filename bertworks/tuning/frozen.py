@@ -22,6 +22,7 @@ from bertworks.nn.bilstm import initialise_readers
 from bertworks.nn.feature_config import FeatureConfig
 from bertworks.nn.feature_reader import HEAD, FeatureReader, feature_bert, reader_of
 from bertworks.nn.layers import freeze, initialise
+from bertworks.nn.tiles import check_tiles
 from bertworks.tasks.items import Laying
 from bertworks.tasks.task import Task
 from bertworks.tasks.word_features import WordRows, feature_kind
@@ -107,6 +108,7 @@ def open_features(
     assert reader is not None
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
     dtype = torch.bfloat16 if half else torch.float32
+    check_tiles(device, dtype)
     encoder = copy.deepcopy(net).to(device, dtype).eval()
     freeze(encoder)
     laying = Laying(device, can_flash(net.config.head_width, dtype, device))
