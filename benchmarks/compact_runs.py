@@ -212,8 +212,8 @@ def _test(work: Work, data: Path, model: Path) -> dict[str, Any] | None:
     """Measure a model on the test set, if its gold is there."""
     if not work.test or work.test not in open_dataset(find_task(work.task), data).found:
         return None
-    from bertworks.ensemble import Ensemble
-    from bertworks.measuring import measure_models
+    from bertworks.inference.ensemble import Ensemble
+    from bertworks.inference.measuring import measure_models
 
     measured = measure_models(Ensemble([bw.load(model)], [str(model)]), work.task, data, work.test)
     defined = {name: value for name, value in measured.metrics.items() if math.isfinite(value)}

@@ -34,9 +34,9 @@ from task_files import cut_files, made_sst2, made_words
 from trainer_peer import Clock, Encoded, be_quiet, encoded, make_trainer
 
 import bertworks as bw
-from bertworks.ensemble import Ensemble
-from bertworks.model import Model
-from bertworks.prediction_files import write_predictions
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.model import Model
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer

@@ -86,7 +86,7 @@ def forward_ratios(name: str, config: BertConfig, folder: Path) -> dict[str, flo
 
 
 _LOADERS = {
-    "ours": "from bertworks.loading import load as f",
+    "ours": "from bertworks.inference.loading import load as f",
     "transformers": "from transformers import AutoModel; f = AutoModel.from_pretrained",
 }
 _LOAD = """

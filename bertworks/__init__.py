@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertworks.errors import UserError
-    from bertworks.language_models import LanguageModel
-    from bertworks.loading import load
-    from bertworks.model import Model
-    from bertworks.task_model import TaskModel
+    from bertworks.inference.language_models import LanguageModel
+    from bertworks.inference.loading import load
+    from bertworks.inference.model import Model
+    from bertworks.inference.task_model import TaskModel
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
@@ -38,15 +38,15 @@ __all__ = [
 
 _HOMES = {
     "GridPlan": "bertworks.tuning.grid",
-    "LanguageModel": "bertworks.language_models",
-    "Model": "bertworks.model",
-    "TaskModel": "bertworks.task_model",
+    "LanguageModel": "bertworks.inference.language_models",
+    "Model": "bertworks.inference.model",
+    "TaskModel": "bertworks.inference.task_model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
     "finetune": "bertworks.tuning.finetune",
     "finetune_glue": "bertworks.tuning.glue",
     "finetune_grid": "bertworks.tuning.grid",
-    "load": "bertworks.loading",
+    "load": "bertworks.inference.loading",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",
 }

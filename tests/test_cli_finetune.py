@@ -11,8 +11,8 @@ from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
-from bertworks import predictions
 from bertworks.errors import UserError
+from bertworks.inference import predictions
 from bertworks.tuning.finetune import finetune
 
 KINDS = ("classify", "regress", "multilabel", "choose")

@@ -170,7 +170,7 @@ def test_features_as_parquet_have_a_row_for_each(bertworks, folder, model, texts
 
 
 def test_features_of_many_texts_are_numbered_through(bertworks, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.features._TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("bertworks.inference.features._TEXTS_AT_ONCE", 2)
     (tmp_path / "t.txt").write_text("the cat\n" * 5)
     bertworks("features", folder, tmp_path / "t.txt", "--out", tmp_path / "f.jsonl", "--layers", "-1")
     rows = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]

@@ -134,7 +134,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
-    from bertworks.locate import is_model
+    from bertworks.interop.locate import is_model
 
     if instances < 0:
         raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")
@@ -150,7 +150,7 @@ def inspect(
 
 
 def _show_model(model: str, as_json: bool) -> None:
-    from bertworks.model_report import model_report, report_text
+    from bertworks.inference.model_report import model_report, report_text
 
     report = model_report(model)
     print_json(report) if as_json else typer.echo(report_text(report))

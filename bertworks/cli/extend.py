@@ -66,8 +66,8 @@ def extend_by_words(
 
 def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool]":
     """Open what is to be extended; a folder has its own rules."""
+    from bertworks.interop.locate import find_model
     from bertworks.interop.sentence_folders import find_encoder
-    from bertworks.locate import find_model
     from bertworks.text.kinds import open_tokenizer
     from bertworks.text.tokenizer import Tokenizer
 

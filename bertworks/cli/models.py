@@ -31,7 +31,7 @@ def fill(
     as_json: JsonOption = False,
 ) -> None:
     """Guess what stands at each [MASK] of a text."""
-    from bertworks.filling import check_masks
+    from bertworks.inference.filling import check_masks
 
     net = _load(model, device, dtype)
     for place, text in enumerate(lines_of(texts), 1):
@@ -166,8 +166,8 @@ def features(
     truncate: TruncateOption = False,
 ) -> None:
     """Write the hidden states of every token or word of the texts of a file."""
-    from bertworks.features import write_features
     from bertworks.files import check_can_write
+    from bertworks.inference.features import write_features
 
     check_can_write(out, source)
     net = _load(model, device, dtype)
@@ -185,8 +185,8 @@ def attend(
     truncate: TruncateOption = False,
 ) -> None:
     """Show what each token attends to, as a page to open in a browser."""
-    from bertworks.attention_page import attention_page
     from bertworks.files import atomic_write, check_can_write
+    from bertworks.show.attention_page import attention_page
 
     check_can_write(out)
     texts = [check_utf8(part) for part in (text, pair) if part is not None]
@@ -199,7 +199,7 @@ def attend(
 
 
 def _load(model: str, device: str, dtype: str) -> Any:
-    from bertworks.loading import load
+    from bertworks.inference.loading import load
 
     return load(model, device=device, dtype=dtype)
 

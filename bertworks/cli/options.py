@@ -73,8 +73,8 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
     A file does not say how its text was normalised, so it is told where it does not look like that.
     """
+    from bertworks.interop.locate import find_model, is_model
     from bertworks.interop.sentence_folders import find_encoder
-    from bertworks.locate import find_model, is_model
     from bertworks.text.kinds import open_tokenizer
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)

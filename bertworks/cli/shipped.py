@@ -21,7 +21,7 @@ ORIGINS = (
 )
 
 if TYPE_CHECKING:
-    from bertworks.shipped_models import ShippedModel
+    from bertworks.interop.shipped_models import ShippedModel
     from bertworks.tasks.task import Task
 
 
@@ -92,7 +92,7 @@ def models(
     as_json: JsonOption = False,
 ) -> None:
     """List the models that come with the package; every command that takes a model takes their names."""
-    from bertworks.shipped_models import describe_shipped, read_card, shipped_names
+    from bertworks.interop.shipped_models import describe_shipped, read_card, shipped_names
 
     if name is not None:
         card = read_card(name)

@@ -56,7 +56,7 @@ def evaluate(
         )  # fmt: skip
         return
     _refuse_for_task(max_length, max_tokens)
-    from bertworks.measuring import check_outputs, measure_models, training_cost, write_outputs
+    from bertworks.inference.measuring import check_outputs, measure_models, training_cost, write_outputs
     from bertworks.tasks.named_columns import named_columns
 
     started, split = time.monotonic(), split or "dev"
@@ -73,7 +73,7 @@ def evaluate(
         parts = measured.breakdown.as_json() if measured.breakdown else {}
         print_json(metrics | parts | {"examples": len(measured.examples)} | cost | {"notes": list(measured.notes)})
         return
-    from bertworks.score_tables import breakdown_text, metrics_text
+    from bertworks.inference.score_tables import breakdown_text, metrics_text
 
     for note in (*measured.notes, *written, _said_cost(len(measured.examples), cost)):
         typer.echo(note, err=True)
@@ -102,9 +102,9 @@ def _refuse_for_task(*of_text: int | None) -> None:
 
 
 def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> None:
-    from bertworks.held_out import measure_text
+    from bertworks.inference.held_out import measure_text
+    from bertworks.inference.score_tables import metrics_text
     from bertworks.progress import progress_bar
-    from bertworks.score_tables import metrics_text
 
     started = time.monotonic()
     with progress_bar(quiet=as_json) as progress:
@@ -134,8 +134,8 @@ def predict(
     dtype: DtypeOption = "float32",
 ) -> None:
     """Predict for every row of a file, of any size; several models predict together."""
-    from bertworks.prediction_files import write_predictions
-    from bertworks.row_files import check_row_file
+    from bertworks.inference.prediction_files import write_predictions
+    from bertworks.inference.row_files import check_row_file
     from bertworks.tasks.named_columns import named_columns
 
     check_row_file(out, source)
@@ -192,7 +192,7 @@ def choose(
 
 
 def _load_all(models: Sequence[str], device: str, dtype: str) -> tuple[list[Any], Any]:
-    from bertworks.ensemble import Ensemble
+    from bertworks.inference.ensemble import Ensemble
 
     opened = [_load(model, device, dtype) for model in models]
     return opened, Ensemble(opened, models)
@@ -200,8 +200,8 @@ def _load_all(models: Sequence[str], device: str, dtype: str) -> tuple[list[Any]
 
 def _load(model: str, device: str, dtype: str) -> Any:
     from bertworks.errors import UserError
-    from bertworks.language_models import LanguageModel
-    from bertworks.loading import load
+    from bertworks.inference.language_models import LanguageModel
+    from bertworks.inference.loading import load
 
     opened = load(model, device=device, dtype=dtype)
     if isinstance(opened, LanguageModel):

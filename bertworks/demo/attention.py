@@ -11,7 +11,7 @@ from bertworks.demo.asked import TO_ATTEND
 from bertworks.demo.folder import TUNED
 from bertworks.demo.show import Show
 from bertworks.demo.telling import shade, tell
-from bertworks.page_files import escaped
+from bertworks.show.page_files import escaped
 from bertworks.text.normalize import is_punctuation
 from bertworks.text.vocabulary import CLS, SEP
 
@@ -24,7 +24,7 @@ _LONGEST = 12  # letters of a word
 
 def look_into(show: Show, model: Any) -> None:
     """Draw what attends to what in the fine-tuned model."""
-    from bertworks.attention_page import attention_page
+    from bertworks.show.attention_page import attention_page
 
     command = f'bertworks attend {TUNED} "{TO_ATTEND}"'
     with show.stage("Attention: which word looks at which", command) as stage:

@@ -8,11 +8,11 @@ from pathlib import Path
 from string import Template
 
 from bertworks import __version__
-from bertworks.chart import chart_style
 from bertworks.demo.show import Show, Stage
 from bertworks.demo.telling import as_typed
 from bertworks.files import atomic_write
-from bertworks.page_files import content_hash, escaped, page_file
+from bertworks.show.chart import chart_style
+from bertworks.show.page_files import content_hash, escaped, page_file
 
 
 def write_demo_page(path: Path, show: Show, seconds: float) -> None:
@@ -24,7 +24,7 @@ def write_demo_page(path: Path, show: Show, seconds: float) -> None:
 
 def demo_page(show: Show, seconds: float) -> str:
     """Return the page's text, to be written as UTF-8."""
-    from bertworks.attention_page import attention_files
+    from bertworks.show.attention_page import attention_files
     from bertworks.train.run_facts import duration
 
     style = page_file("report", "style.css") + chart_style() + page_file("report", "dev.css")

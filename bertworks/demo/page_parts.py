@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bertworks.demo.telling import percent
-from bertworks.page_files import escaped
+from bertworks.show.page_files import escaped
 
 
 def text(content: str) -> str:

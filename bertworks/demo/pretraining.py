@@ -12,7 +12,7 @@ from bertworks.demo.page_parts import paragraph
 from bertworks.demo.show import Show, end_if_signalled
 from bertworks.demo.telling import tell
 from bertworks.demo.threads import one_thread
-from bertworks.report_parts import tile
+from bertworks.show.report_parts import tile
 
 if TYPE_CHECKING:
     from bertworks.train.run import Outcome
@@ -22,7 +22,7 @@ _OF_TEXT = ("vocab.", "tokenizer.")  # sections of a recipe that are over when t
 
 def pretrain_tiny(show: Show) -> None:
     """Pre-train on the shards, with the live view, and have the model fill masks."""
-    from bertworks.loading import load
+    from bertworks.inference.loading import load
 
     title = f"Pre-training: a BERT of size {show.recipe.model.preset} reads them, masks and all"
     with show.stage(title, _command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:

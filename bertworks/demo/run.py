@@ -12,8 +12,8 @@ from bertworks.demo.asked import SHIPPED
 from bertworks.demo.folder import DEV, REPORT, RUN, TRAIN, demo_folder
 from bertworks.demo.show import Show
 from bertworks.demo.telling import say, tell
+from bertworks.interop.shipped_models import find_shipped
 from bertworks.recipe import load_recipe
-from bertworks.shipped_models import find_shipped
 
 
 def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None:

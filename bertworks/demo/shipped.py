@@ -7,12 +7,12 @@ from bertworks.demo.masks import fill_all, filled_html, judge_pairs, judged_html
 from bertworks.demo.page_parts import paragraph
 from bertworks.demo.show import Show
 from bertworks.demo.telling import tell
-from bertworks.shipped_models import describe_shipped, find_shipped
+from bertworks.interop.shipped_models import describe_shipped, find_shipped
 
 
 def ask_shipped(show: Show, shipped: Path) -> None:
     """Ask the shipped model what it has learned, and the Korean one if it is there too."""
-    from bertworks.loading import load
+    from bertworks.inference.loading import load
 
     (first, second), korean = PAIRS[0], find_shipped(KOREAN)
     commands = [f'bertworks fill {SHIPPED} "{MASKS[0]}"', f'bertworks nsp {SHIPPED} "{first}" "{second}"']

@@ -11,7 +11,7 @@ from bertworks.demo.page_parts import cards, paragraph, shares, text
 from bertworks.demo.show import Show, end_if_signalled
 from bertworks.demo.telling import bar, tell
 from bertworks.demo.threads import one_thread
-from bertworks.report_parts import tile
+from bertworks.show.report_parts import tile
 
 if TYPE_CHECKING:
     from bertworks.tuning.session import Finetuned
@@ -30,7 +30,7 @@ class Predicted(NamedTuple):
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:
     """Fine-tune on the sentences in the folder, with the live view, and return the model."""
-    from bertworks.loading import load
+    from bertworks.inference.loading import load
 
     with show.stage("Fine-tuning: labelled sentences teach it who is pleased and who is not", _FINETUNE) as stage:
         outcome = _tuned(show, shipped)

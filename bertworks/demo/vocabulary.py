@@ -14,7 +14,7 @@ from bertworks.demo.show import Show
 from bertworks.demo.telling import tell
 from bertworks.progress import progress_bar
 from bertworks.recipe import Recipe
-from bertworks.report_parts import tile
+from bertworks.show.report_parts import tile
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 

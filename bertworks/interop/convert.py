@@ -33,9 +33,9 @@ from bertworks.interop.folder import (
 )
 from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
+from bertworks.interop.locate import find_model, is_model
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
-from bertworks.locate import find_model, is_model
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer

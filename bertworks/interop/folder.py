@@ -61,7 +61,7 @@ def _what_it_is(folder: Path) -> str:
         return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
     if any((folder / name).exists() for name in _RUN_PARTS):
         return "a run that has no model yet; go on with it, by the command that began it and --resume"
-    from bertworks.shipped_models import find_shipped  # which reads its folders by this file
+    from bertworks.interop.shipped_models import find_shipped  # which reads its folders by this file
 
     if find_shipped(str(folder)):
         return f"not a model folder, and it hides the shipped model {folder}; rename it, or start in another folder"

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.hidden_states import batches
+from bertworks.nn.hidden_states import batches
 from bertworks.tasks.items import Items, Laying, lay
 from bertworks.tasks.kinds import Kind
 

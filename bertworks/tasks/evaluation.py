@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.hidden_states import batches
 from bertworks.nn.bert import Bert
 from bertworks.nn.feature_reader import FeatureReader, reader_of
+from bertworks.nn.hidden_states import batches
 from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Items, Laying, lay
 from bertworks.tasks.kinds import Kind

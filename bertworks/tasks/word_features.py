@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.hidden_states import batches
 from bertworks.nn.bert import Bert
 from bertworks.nn.feature_reader import FeatureReader
+from bertworks.nn.hidden_states import batches
 from bertworks.nn.packing import pack
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import TagExample

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from bertworks.braille import braille_curve
+from bertworks.show.braille import braille_curve
 from bertworks.train.run_facts import IN_PERCENT, KINDS
 from bertworks.train.status import Status
 

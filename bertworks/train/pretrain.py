@@ -19,8 +19,9 @@ import torch
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
+from bertworks.inference.loading import load
 from bertworks.interop.folder import save_tokenizer
-from bertworks.loading import find_device, load
+from bertworks.nn.devices import find_device
 from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.train.asking import take_samples

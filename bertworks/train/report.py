@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bertworks.chart import Curve, chart
 from bertworks.files import atomic_write
-from bertworks.report_parts import filled_page, tile
+from bertworks.show.chart import Curve, chart
+from bertworks.show.report_parts import filled_page, tile
 from bertworks.train.run_facts import KINDS, Line, Run, facts_of, median_speed, points_of, read_run
 from bertworks.train.sample_page import samples_section
 

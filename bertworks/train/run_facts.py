@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertworks.curves import value_label
 from bertworks.errors import UserError
 from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.safetensors_format import read_header
 from bertworks.recipe import Recipe, load_recipe
+from bertworks.show.curves import value_label
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
 from bertworks.train.run_folder import CHECKPOINTS, MODEL
 from bertworks.train.samples import Samples, read_samples

@@ -1,6 +1,6 @@
 """The part of a report that shows what the model guessed: texts with the asked pieces marked, and its guesses."""
 
-from bertworks.page_files import escaped
+from bertworks.show.page_files import escaped
 from bertworks.text.gpt_bpe import END_OF_WORD
 from bertworks.text.vocabulary import MASK
 from bertworks.train.samples import Blank, Guess, Sample, Samples, Span

@@ -23,8 +23,8 @@ from bertworks.errors import ConfigError, UserError
 from bertworks.files import sha256_of
 from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.huggingface import read_config, read_folder
+from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder
-from bertworks.locate import find_model
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.widening import can_widen, widened, wider
 from bertworks.recipe import Recipe

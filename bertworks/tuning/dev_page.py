@@ -7,7 +7,7 @@ styles of single elements.
 from collections.abc import Sequence
 from typing import Any
 
-from bertworks.page_files import escaped
+from bertworks.show.page_files import escaped
 from bertworks.tasks.breakdown import Breakdown, most_confused
 from bertworks.tasks.scores import ClassScore
 from bertworks.tuning.dev_record import DevRecord, Mistake

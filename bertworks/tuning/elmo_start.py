@@ -14,8 +14,8 @@ from bertworks.errors import ConfigError, UserError
 from bertworks.interop.divided_weights import put_whole
 from bertworks.interop.elmo_task_folder import is_elmos, write_elmo_task
 from bertworks.interop.folder import CONFIG_FILE
+from bertworks.interop.locate import find_model
 from bertworks.interop.models import kind_of_model, read_model
-from bertworks.locate import find_model
 from bertworks.nn.baseline_config import ElmoReaderConfig
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.elmo_tasks import ElmoTasks, initialise_elmo_tasks

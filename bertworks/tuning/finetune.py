@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from bertworks.config import check_overrides
 from bertworks.errors import UserError
-from bertworks.loading import find_device
+from bertworks.nn.devices import find_device
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset

@@ -14,15 +14,15 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, NamedTuple
 
-from bertworks.ensemble import Ensemble
 from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import atomic_write
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.loading import load
+from bertworks.inference.measuring import measure_models
+from bertworks.inference.model import Model
 from bertworks.interop.folder import read_json
+from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder
-from bertworks.loading import load
-from bertworks.locate import find_model
-from bertworks.measuring import measure_models
-from bertworks.model import Model
 from bertworks.tasks.glue import MNLI, MRPC, RTE, STSB
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
 from bertworks.train.run_folder import check_out, hold_run

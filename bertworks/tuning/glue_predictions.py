@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.model import Model
+from bertworks.inference.model import Model
 from bertworks.tasks.glue import AX, WNLI
 from bertworks.tasks.submission import GLUE_FILES, write_glue, zip_glue
 from bertworks.tasks.task import TEST, TRAIN, Dataset, Task, open_dataset

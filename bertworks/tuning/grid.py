@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from bertworks.config import check_overrides
 from bertworks.errors import UserError
 from bertworks.files import discard_folder
+from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder
-from bertworks.locate import find_model
 from bertworks.tasks.examples import Example, digest_of
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own_columns import Columns

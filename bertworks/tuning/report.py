@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertworks.chart import Curve, chart
 from bertworks.config import read_recipe
-from bertworks.curves import value_label
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.interop.folder import OWN_FILE, read_json
-from bertworks.page_files import page_file
-from bertworks.report_parts import filled_page, tile
+from bertworks.show.chart import Curve, chart
+from bertworks.show.curves import value_label
+from bertworks.show.page_files import page_file
+from bertworks.show.report_parts import filled_page, tile
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
 from bertworks.train.report import REPORT_FILE, course_charts
 from bertworks.train.run_facts import IN_PERCENT, RECIPE_FILE, Line, duration, newest_model, points_of

@@ -12,9 +12,9 @@ from typing import Any
 
 from bertworks.errors import UserError
 from bertworks.interop.folder import OWN_FILE, read_json
+from bertworks.interop.locate import find_model
 from bertworks.interop.models import kind_of_model
 from bertworks.interop.sentence_folders import find_encoder
-from bertworks.locate import find_model
 from bertworks.tasks.examples import Example, Skipped
 from bertworks.tasks.kinds import Kind
 from bertworks.tasks.own import KINDS as OWN_KINDS

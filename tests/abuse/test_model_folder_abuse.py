@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 import bertworks
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.interop.huggingface import read_folder, write_folder
+from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder, read_pooling
-from bertworks.locate import find_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise

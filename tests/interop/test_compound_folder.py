@@ -8,10 +8,10 @@ from small_models import PIECES, scattered, write_small_gpt
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
+from bertworks.inference.model_report import model_report, report_text
 from bertworks.interop.compound_folder import read_compound, write_compound
 from bertworks.interop.gpt_folder import read_gpt
 from bertworks.interop.models import kind_of_model
-from bertworks.model_report import model_report, report_text
 from bertworks.nn.baseline_config import CompoundConfig
 from bertworks.nn.compound import Compound
 from bertworks.nn.config import BertConfig

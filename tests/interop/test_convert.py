@@ -11,9 +11,10 @@ from google_reference import CONFIG, pieces, random_variables, write_folder
 from safetensors.torch import load_file
 from small_models import write_small_elmo, write_small_gpt
 
-from bertworks import Tokenizer, shipped_models
+from bertworks import Tokenizer
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest
+from bertworks.interop import shipped_models
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.convert import convert, has_capitals
 from bertworks.interop.names import by_modern_names

@@ -9,8 +9,8 @@ from small_models import ELMO_WORDS, scattered
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
+from bertworks.inference.model_report import model_report, report_text
 from bertworks.interop.elmo_task_folder import write_elmo_task
-from bertworks.model_report import model_report, report_text
 from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.text.words import WordTokenizer

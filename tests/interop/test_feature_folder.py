@@ -8,10 +8,10 @@ from small_models import PIECES
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
+from bertworks.inference.model_report import model_report, report_text
 from bertworks.interop.feature_folder import read_features, write_features
 from bertworks.interop.huggingface import read_folder
 from bertworks.interop.weights import read_weights, write_weights
-from bertworks.model_report import model_report, report_text
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import initialise_readers
 from bertworks.nn.config import BertConfig

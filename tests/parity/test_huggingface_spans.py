@@ -13,8 +13,8 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 import transformers
 
 import bertworks as bw
-from bertworks.answering import predict_answers
-from bertworks.tagging import predict_tags
+from bertworks.inference.answering import predict_answers
+from bertworks.inference.tagging import predict_tags
 from bertworks.tasks.answer_windows import encode_answers
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.examples import SpanExample, words_example

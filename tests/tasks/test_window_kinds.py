@@ -5,12 +5,12 @@ import pytest
 import torch
 from small_models import scattered
 
-from bertworks.answering import predict_answers
+from bertworks.inference.answering import predict_answers
+from bertworks.inference.tagging import predict_tags
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
-from bertworks.tagging import predict_tags
 from bertworks.tasks.answer_windows import AnswerWindow, AnswerWindows, encode_answers
 from bertworks.tasks.answers import choose_threshold
 from bertworks.tasks.cut import Cut

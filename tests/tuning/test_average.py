@@ -7,9 +7,9 @@ from tiny_runs import files_of, kill_until_through, lines_of
 from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
-from bertworks.ensemble import Ensemble
 from bertworks.errors import UserError
-from bertworks.measuring import measure_models
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.measuring import measure_models
 from bertworks.tuning import finetune as module
 from bertworks.tuning.finetune import finetune
 

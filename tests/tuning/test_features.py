@@ -12,9 +12,9 @@ from tiny_runs import files_of, kill_until_through, lines_of
 from toy_tasks import write_task
 
 import bertworks as bw
-from bertworks.ensemble import Ensemble
 from bertworks.errors import ConfigError, UserError
-from bertworks.measuring import measure_models
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.measuring import measure_models
 from bertworks.nn.feature_config import FEATURES, layers_of
 from bertworks.tuning.feed import alike_order_of
 from bertworks.tuning.finetune import finetune

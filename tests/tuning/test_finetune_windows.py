@@ -8,9 +8,9 @@ from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, answer_rows, tag_rows, write_rows, write_task
 
 import bertworks as bw
-from bertworks.ensemble import Ensemble
 from bertworks.errors import UserError
-from bertworks.measuring import measure_models
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.measuring import measure_models
 from bertworks.tuning.finetune import finetune
 
 LEARN = (*QUICK, "train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "task.doc_stride=4", "train.save_every=1000")

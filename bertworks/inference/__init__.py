@@ -1,0 +1,1 @@
+"""Models in use: opened, asked, measured, several as one."""

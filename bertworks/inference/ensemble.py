@@ -1,0 +1,106 @@
+"""One or more fine-tuned models that predict together: the mean of what each says, see `tasks/combining.py`.
+
+Each reads texts with its own tokenizer. Where a text is read in windows (tag, answer) the mean is that of single
+tokens, so there the models must have one vocabulary and one length.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertworks.errors import UserError
+from bertworks.inference.model import Model
+from bertworks.inference.predictions import Predictor, Result, results_by
+from bertworks.inference.task_model import TaskModel
+from bertworks.tasks.combining import combine_rows, loss_of_rows
+from bertworks.tasks.examples import Example
+from bertworks.tasks.items import Items
+from bertworks.tasks.kinds import kind_of
+from bertworks.tasks.task import Task
+
+_IN_WINDOWS = ("tag", "answer")
+_OF_TEXTS = ("classify", "regress", "multilabel")
+
+
+class Judged(NamedTuple):
+    """The scores of all items of some examples, the items, and their mean loss."""
+
+    items: Items
+    rows: list[NDArray[np.float32]]
+    loss: float
+
+
+class Ensemble:
+    """Models that were fine-tuned for the same task.
+
+    Args:
+        models: at least one.
+        names: of the models, for a person.
+
+    Attributes:
+        task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
+        is_told: whether the first model's folder says so; else its head does, as far as it can.
+    """
+
+    def __init__(self, models: Sequence[Model | TaskModel], names: Sequence[str]) -> None:
+        self._predictors = [model.predictor() for model in models]
+        self.task, self.is_told = self._predictors[0].task, self._predictors[0].is_told
+        for predictor, name in zip(self._predictors[1:], names[1:], strict=True):
+            _check_alike(self._predictors[0], predictor, names[0], name)
+        thresholds = [
+            predictor.task.threshold for predictor in self._predictors if predictor.task.threshold is not None
+        ]
+        if thresholds:
+            self.task = replace(self.task, threshold=sum(thresholds) / len(thresholds))
+
+    def check_pairs(self, has_pairs: bool, where: str) -> None:
+        """Refuse single texts for models of pairs, and pairs for models of single texts."""
+        if self.is_told and self.task.kind in _OF_TEXTS and has_pairs != self.task.is_pair:
+            wanted, given = ("pairs of texts", "single texts") if self.task.is_pair else ("single texts", "pairs")
+            raise UserError(f"the model was fine-tuned on {wanted}, and {where} has {given}")
+
+    def score(self, examples: Sequence[Example], task: Task) -> Judged:
+        """Return what the models together say of examples."""
+        judged = [predictor.score(examples, task) for predictor in self._predictors]
+        items, only = judged[0]
+        if len(judged) == 1:
+            return Judged(items, only.rows, only.loss)
+        rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
+        return Judged(items, rows, loss_of_rows(kind_of(task), items, rows, self._predictors[0].laying))
+
+    def results(self, examples: Iterable[Example]) -> Iterator[Result]:
+        """Yield a result for each example."""
+        return results_by(self._rows, self.task, examples)
+
+    def _rows(self, examples: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
+        judged = [predictor.score(examples, self.task) for predictor in self._predictors]
+        return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
+
+
+def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str) -> None:
+    """Refuse models of which there is no mean."""
+    ours, theirs = first.task, other.task
+    if ours.kind != theirs.kind:
+        raise UserError(f"{name} was fine-tuned to {theirs.kind}, and {first_name} to {ours.kind}; they have no mean")
+    if ours.labels != theirs.labels:
+        raise UserError(
+            f"{name} has the labels {_shown(theirs.labels)}, and {first_name} {_shown(ours.labels)}; an ensemble has "
+            "the same ones in the same order"
+        )
+    if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
+        raise UserError(f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts")
+    if ours.has_impossible != theirs.has_impossible:
+        raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
+    pieces = [getattr(predictor.tokenizer, "pieces", None) for predictor in (first, other)]
+    if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut != other.cut):
+        raise UserError(
+            f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the same "
+            "vocabulary and length"
+        )
+
+
+def _shown(labels: Sequence[str]) -> str:
+    return ", ".join(labels)[:100]

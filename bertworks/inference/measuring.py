@@ -1,0 +1,163 @@
+"""Fine-tuned models measured on a benchmark or on a file of your own: the metrics, and what is behind them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertworks.errors import UserError
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.model import Model
+from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.tasks.breakdown import Breakdown, break_down, gold_of
+from bertworks.tasks.examples import Example, Skipped
+from bertworks.tasks.kinds import kind_of
+from bertworks.tasks.own import KINDS as OWN_KINDS
+from bertworks.tasks.own import open_own
+from bertworks.tasks.own_columns import Columns, as_columns
+from bertworks.tasks.registry import find_task
+from bertworks.tasks.submission import check_submission, write_submission
+from bertworks.tasks.task import DEV, Dataset, Task, open_dataset
+from bertworks.tasks.wrong import wrong_columns, wrong_examples
+
+
+class Measured(NamedTuple):
+    """How well models did.
+
+    Attributes:
+        task: what was asked, with the labels in the models' order, and the threshold that was taken.
+        split: of the examples.
+        examples: what they were asked.
+        predictions: what they said of each.
+        rows: their scores.
+        metrics: the task's, the main one first, and the loss; none where the split has no labels.
+        breakdown: the same by classes, where there are any.
+        notes: what must be said beside them.
+    """
+
+    task: Task
+    split: str
+    examples: list[Example]
+    predictions: list[Any]
+    rows: list[NDArray[np.float32]]
+    metrics: dict[str, float]
+    breakdown: Breakdown | None
+    notes: tuple[str, ...]
+
+    def wrong(self) -> list[dict[str, Any]]:
+        """Return the examples that they got wrong, the surest mistakes first."""
+        return wrong_examples(self.task, self.examples, self.predictions, self.rows)
+
+
+def measure_models(
+    ensemble: Ensemble,
+    task: str,
+    data: str | os.PathLike[str],
+    split: str = DEV,
+    columns: Columns | None = None,
+    *,
+    needs_labels: bool = True,
+) -> Measured:
+    """Measure models together on a task's split, or on a file of your own.
+
+    Args:
+        ensemble: the models.
+        task: a benchmark's name, or a kind of task for your own file.
+        data: the folder with the benchmark's files, or your own file.
+        split: which of the benchmark's.
+        columns: of your own file.
+        needs_labels: whether a split without labels is an error; else it is only predicted.
+    """
+    dataset = _opened(task, Path(data), split, ensemble.task.labels, columns)
+    _check_fitting(ensemble, dataset, task)
+    skipped = Skipped()
+    examples = list(dataset.examples(split, skipped))
+    if not examples:
+        raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
+    gold = gold_of(examples)
+    has_labels = None not in gold
+    if needs_labels and not has_labels:
+        raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
+    # Asked in the models' order of labels, measured as the benchmark does.
+    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=ensemble.task.threshold)
+    kind, judged = kind_of(asked), ensemble.score(examples, asked)
+    predictions = kind.decode(examples, judged.items, judged.rows, asked)
+    notes = (*dataset.notes, *([str(skipped)] if skipped else []))
+    metrics = kind.measure(asked, examples, predictions) | {"loss": judged.loss} if has_labels else {}
+    breakdown = break_down(asked, gold, predictions) if has_labels else None
+    asked = replace(asked, threshold=metrics.get("threshold"))
+    return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
+
+
+def check_outputs(task: str, data: str, split: str, wrong: str | None, predictions: str | None) -> None:
+    """Refuse, before any work, files that could not be written afterwards."""
+    if wrong is not None:
+        check_row_file(wrong, data)
+    if predictions is not None:
+        if task in OWN_KINDS:
+            raise UserError(
+                "only benchmarks have a form of their own for predictions; `bertworks predict` writes yours"
+            )
+        check_submission(find_task(task), split)
+        try:
+            Path(predictions).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder {predictions}: {error.strerror}") from error
+
+
+def write_outputs(measured: Measured, wrong: str | None, predictions: str | None) -> list[str]:
+    """Write what was asked for, and say where it is."""
+    said = []
+    if wrong is not None:
+        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]))
+        said.append(f"{wrong}: {count:,} of {len(measured.examples):,} examples")
+    if predictions is not None:
+        files = write_submission(
+            Path(predictions), measured.task, measured.split, measured.examples, measured.predictions
+        )
+        said += [f"{path}: {len(measured.predictions):,} predictions" for path in files]
+    return said
+
+
+def training_cost(models: Sequence[Model]) -> dict[str, Any]:
+    """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
+    told = [about if isinstance(about := model.about.get("provenance"), dict) else {} for model in models]
+    minutes = [one["minutes"] for one in told if isinstance(one.get("minutes"), int | float)]
+    devices = dict.fromkeys(str(one["device"]) for one in told if "device" in one)
+    return {
+        "minutes": round(sum(minutes), 3) if len(minutes) == len(models) else None,
+        "device": ", ".join(devices) or None,
+    }
+
+
+def _opened(task: str, data: Path, split: str, labels: tuple[str, ...], columns: Columns | None) -> Dataset:
+    if task in OWN_KINDS:
+        if not data.is_file():
+            raise UserError(f"{data} is not a file; for {task} give the file with your examples")
+        if split != DEV:
+            raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
+        named = set(as_columns(columns).label)
+        if task == "multilabel" and len(named) > 1 and (missing := [label for label in labels if label not in named]):
+            raise UserError(
+                f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"
+            )
+        return open_own(task, {split: data}, columns, labels)
+    if columns:
+        raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")
+    return open_dataset(find_task(task), data)
+
+
+def _check_fitting(ensemble: Ensemble, dataset: Dataset, name: str) -> None:
+    """Refuse data of another kind, with other labels, or of pairs where the models know single texts."""
+    asked, learnt = dataset.task, ensemble.task
+    if asked.kind != learnt.kind:
+        raise UserError(f"{name} is to {asked.kind}, and the model was fine-tuned to {learnt.kind}")
+    if asked.labels and set(asked.labels) != set(learnt.labels):
+        raise UserError(
+            f"{name} has the labels {', '.join(asked.labels)}, and the model {', '.join(learnt.labels)[:200]}"
+        )
+    ensemble.check_pairs(asked.is_pair, name if name not in OWN_KINDS else dataset.origin)

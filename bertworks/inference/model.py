@@ -1,0 +1,309 @@
+"""A BERT to use: what can be asked of it. `bw.load(folder)` gives it, see `loading.py`."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertworks.errors import UserError
+from bertworks.inference.answering import answer_question
+from bertworks.inference.filling import fill_masks
+from bertworks.inference.guesses import perplexity_of
+from bertworks.inference.predictions import (
+    Predictor,
+    choose_ending,
+    classify_texts,
+    stated_cut,
+    stated_threshold,
+    task_of,
+)
+from bertworks.inference.tagging import Text, Units, tag_texts
+from bertworks.interop.feature_folder import write_features
+from bertworks.interop.folder import save_tokenizer
+from bertworks.interop.huggingface import write_folder
+from bertworks.interop.model_folder import ModelFolder
+from bertworks.interop.sentence_folders import Pooling, write_pooling
+from bertworks.nn.attention import can_flash
+from bertworks.nn.bert import Bert
+from bertworks.nn.feature_reader import reader_of
+from bertworks.nn.hidden_states import (
+    Compute,
+    Features,
+    Layers,
+    Pool,
+    Rows,
+    check_layers,
+    check_pool,
+    check_texts_of,
+    features_of,
+    normalized,
+    vectors_of,
+)
+from bertworks.nn.layers import freeze
+from bertworks.nn.lm import Sums
+from bertworks.nn.packing import Tokens, pack
+from bertworks.tasks.answer_windows import ORIGINAL_CUT
+from bertworks.tasks.cut import Cut
+from bertworks.tasks.items import Laying
+from bertworks.text.encoding import Encoding
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import MASK
+
+POOLS = ("cls", "mean", "max")
+
+
+class Model:
+    """A BERT with its tokenizer.
+
+    Attributes:
+        net: the network, in evaluation mode; its weights must not change any more.
+        tokenizer: what its ids mean.
+        labels: of its classes or tags.
+        about: what the folder says of where it comes from.
+        num_layers: without the embeddings.
+        width: of a layer.
+    """
+
+    def __init__(self, folder: ModelFolder[Bert], tokenizer: Tokenizer, pooling: Pooling, device: torch.device) -> None:
+        self.net: Bert = folder.net.eval()
+        freeze(self.net)
+        self.tokenizer = tokenizer
+        self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
+        self.pooling = pooling
+        config = self.net.config
+        self.num_layers, self.width = config.num_hidden_layers, config.hidden_size
+        self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
+        self._device = device
+        self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a model folder that transformers opens too, but for a tagger on frozen layers."""
+        from bertworks.files import atomic_folder
+
+        write = write_features if reader_of(self.net) else write_folder
+        with atomic_folder(folder) as temporary:
+            write(temporary, self.net, labels=self.labels, about=self.about)
+            save_tokenizer(self.tokenizer, temporary)
+            if self.pooling != Pooling():
+                write_pooling(temporary, self.pooling, self.width)
+
+    def fill(
+        self, text: str, top_k: int = 5, *, targets: Sequence[str] | str | None = None, truncate: bool = False
+    ) -> list[list[dict[str, Any]]]:
+        """Guess what stands at each [MASK] of a text.
+
+        Args:
+            text: with one or more [MASK]; each is guessed by itself; what follows one without a space ends its word.
+            top_k: how many guesses to give for each.
+            targets: only these words, or this one, each a piece of the vocabulary.
+            truncate: cut a text that is too long instead of refusing it.
+
+        Returns:
+            for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities.
+        """
+        self._need("mlm", "fill masks")
+        return fill_masks(self, text, top_k, targets, truncate=truncate)
+
+    def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
+        """Return the MLM head's scores for rows of the last layer."""
+        return self.net.heads["mlm"](hidden_MD, self.net.embeddings.token.weight)  # type: ignore[no-any-return]
+
+    def nsp(self, text: str, following: str, *, truncate: bool = False) -> float:
+        """Return the probability that the second text follows the first, as next sentences were learnt."""
+        self._need("nsp", "tell next sentences")
+        encoding = self.encode([text], [following], truncate=truncate)[0]
+        with torch.inference_mode():
+            tokens = self.pack([encoding.ids], [encoding.segment_ids])
+            logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
+        return float(logits_S2.float().softmax(-1)[0, 0])
+
+    def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
+        """Find the entities of texts of any length.
+
+        Args:
+            texts: one text, or several; each as it is or as a list of words.
+            units: what is tagged in a text as it is, word or character; else what the model learnt, or words.
+
+        Returns:
+            for each text (for one, at once) a list of {"type", "text", "start", "end", "score"}.
+        """
+        self._need("tag", "tag")
+        labels = self.labels or [
+            f"LABEL_{number}" for number in range(len(self.net.get_parameter("heads.tag.out.bias")))
+        ]
+        given: Sequence[Text] = [texts] if isinstance(texts, str) else texts
+        found = tag_texts(
+            self.net, self.tokenizer, given, labels, cut=self._cut_of(self.max_length), laying=self._laying(),
+            units=units or self.about.get("units", "word"),
+        )  # fmt: skip
+        entities = [tagged.entities(labels) for tagged in found]
+        return entities[0] if isinstance(texts, str) else entities
+
+    def answer(
+        self, question: str, context: str, *, top_k: int = 1, threshold: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Look for the answer to a question in a text of any length.
+
+        Args:
+            question: what is asked.
+            context: where to look.
+            top_k: how many answers to give.
+            threshold: see `answer_question`; else what was chosen in training, where the model learnt to see that
+                there is no answer.
+
+        Returns:
+            a list of {"text", "start", "end", "score"}, the best first; the text is "" where there is no answer.
+        """
+        self._need("span", "answer questions")
+        return answer_question(
+            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(ORIGINAL_CUT.max_length),
+            laying=self._laying(), threshold=stated_threshold(self.about) if threshold is None else threshold,
+        )  # fmt: skip
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        layers: Layers | None = None,
+        pooling: Pool | None = None,
+        normalize: bool | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return one vector for each text.
+
+        Args:
+            texts: to embed.
+            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
+            pooling: cls, mean or max over the tokens, [CLS] and [SEP] included.
+            normalize: scale each vector to length 1.
+            truncate: cut texts that are too long instead of refusing them.
+
+        What is not given is as the folder says, else the mean of the last layer, not normalised.
+        """
+        check_texts_of("embed", texts)
+        chosen = self.check_layers(layers if layers is not None else [-1])
+        check_pool(pool := pooling or self.pooling.mode, POOLS)
+        encodings = self.encode(texts, truncate=truncate)
+        lengths, compute = [len(encoding) for encoding in encodings], self._compute(encodings, chosen)
+        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
+        return normalized(vectors) if (self.pooling.normalize if normalize is None else normalize) else vectors
+
+    def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
+        """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
+        check_texts_of("features", texts)
+        chosen = self.check_layers(layers if layers is not None else "all")
+        encodings = self.encode(texts, truncate=truncate)
+        return features_of(encodings, self._compute(encodings, chosen), self._device)
+
+    def attention(
+        self, text: str, pair: str | None = None, *, truncate: bool = False
+    ) -> tuple[Encoding, NDArray[np.float32]]:
+        """Return a text's encoding and its attention weights, [layers, heads, from token, to token]."""
+        if not self.net.blocks:
+            raise UserError("the model has no layers, so nothing attends in it")
+        encoding = self.encode([text], None if pair is None else [pair], truncate=truncate)[0]
+        with torch.inference_mode():
+            tokens = self.pack([encoding.ids], [encoding.segment_ids])
+            attentions = self.net.encode(tokens, attentions=True).attentions
+        return encoding, torch.stack([layer[0] for layer in attentions]).cpu().numpy()
+
+    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> list[dict[str, Any]]:
+        """Guess what comes after a text, with a left-to-right model: {"token", "id", "score"}, the likeliest first."""
+        if self.net.config.direction != "left_to_right":
+            raise UserError("the model does not read from left to right alone; fill(text) guesses at a [MASK]")
+        return self.fill(f"{text} {MASK}", top_k, truncate=truncate)[-1]
+
+    def perplexity(self, texts: Sequence[str], *, truncate: bool = False) -> float:
+        """Return among how many choices a model of one direction hesitates at each guess in all texts."""
+        if self.net.config.direction == "both":
+            raise UserError("the model sees what it would have to guess; perplexity is of models of one direction")
+        self._need("mlm", "guess")
+        check_texts_of("perplexity", texts)
+        encodings = self.encode(texts, truncate=truncate)
+
+        def sums(numbers: list[int]) -> Sums:
+            tokens = self.pack([encodings[number].ids for number in numbers], None)
+            return self.net.lm_sums(self.net(tokens), tokens)
+
+        return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
+
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
+
+        Returns:
+            for each {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels.
+        """
+        return classify_texts(self.predictor(), texts, pairs)
+
+    def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
+        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0."""
+        self._need("choose", "choose")
+        return choose_ending(self.predictor(), context, endings)
+
+    def predictor(self) -> Predictor:
+        """Return what predicts for the examples of the task that the model was fine-tuned for."""
+        task = task_of(self.net, self.labels, self.about)
+        is_told = bool(self.about.get("task"))
+        return Predictor(self.net, self.tokenizer, task, self._cut_of(self.max_length), self._laying(), is_told=is_told)
+
+    def _cut_of(self, usual_length: int) -> Cut:
+        """Return how much is read at once: as in fine-tuning, as far as the folder says."""
+        return stated_cut(self.about, usual_length, self.max_length)
+
+    def _laying(self) -> Laying:
+        return Laying(self._device, self._flash)
+
+    def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
+        def compute(numbers: list[int]) -> Rows:
+            some = [encodings[number] for number in numbers]
+            tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
+            if set(layers) == {self.num_layers}:
+                return Rows(tokens.packing.cumulative_lengths, [self.net(tokens)] * len(layers))
+            all_hidden = self.net.encode(tokens, hidden=True).all_hidden
+            return Rows(tokens.packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
+
+        return compute
+
+    def pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None) -> Tokens:
+        """Lay sequences of ids end to end for the network."""
+        return pack(ids, segment_ids, self._device, flash=self._flash)
+
+    def encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool = False
+    ) -> Sequence[Encoding]:
+        """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused."""
+        if pairs is not None and self.net.config.type_vocab_size < 2:
+            raise UserError("the model reads single texts, not pairs: it knows one segment (type_vocab_size 1)")
+        encodings = self.tokenizer.encode_batch(texts, pairs, self.max_length if truncate else None)
+        for number, encoding in enumerate(encodings):
+            if len(encoding.ids) > self.max_length:
+                raise self._too_long(len(encoding.ids), f"text {number + 1} of {len(texts)}")
+        return encodings
+
+    def cut(self, ids: list[int], truncate: bool) -> list[int]:
+        """Cut ids that are more than the model reads, or say that they are."""
+        if len(ids) <= self.max_length:
+            return ids
+        if not truncate:
+            raise self._too_long(len(ids), "the text")
+        return ids[: self.max_length - 1] + ids[-1:]
+
+    def _too_long(self, length: int, what: str) -> UserError:
+        return UserError(
+            f"{what} has {length:,} tokens with [CLS] and [SEP], and the model reads {self.max_length:,}; "
+            "shorten it, or have it cut with truncate (--truncate)"
+        )
+
+    def check_layers(self, layers: Layers) -> list[int]:
+        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
+        return check_layers(layers, self.num_layers)
+
+    def _need(self, head: str, what: str) -> None:
+        if head not in self.net.heads:
+            found = ", ".join(self.net.heads) or "none"
+            way = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
+            raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found}){way}")

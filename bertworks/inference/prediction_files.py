@@ -1,0 +1,51 @@
+"""Fine-tuned models at work on a file: predictions row by row.
+
+Files are streamed: memory does not grow with them, and rows come out in the order in which they went in.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.predictions import Result
+from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.tasks.own import open_own
+from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.task import TEST
+
+_LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
+
+
+def write_predictions(
+    ensemble: Ensemble, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
+) -> tuple[int, tuple[str, ...]]:
+    """Predict for every row of a file; returns how many there are, and what was guessed of its columns.
+
+    The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels.
+    """
+    check_row_file(out, source)
+    dataset = open_own(ensemble.task.kind, {TEST: source}, columns, ensemble.task.labels, to_predict=True)
+    ensemble.check_pairs(dataset.task.is_pair, str(source))
+    named = _named(dataset.examples(TEST), ensemble.results)
+    return write_rows(out, named if Path(out).suffix == ".jsonl" else map(_brief, named)), dataset.notes
+
+
+def _named(examples: Iterable[Any], results: Any) -> Iterator[Result]:
+    """Put the id of its example before each result."""
+    ids: deque[str] = deque()
+
+    def watched() -> Iterator[Any]:
+        for example in examples:
+            ids.append(example.id)
+            yield example
+
+    for result in results(watched()):
+        yield {"id": ids.popleft(), **result}
+
+
+def _brief(result: Result) -> Result:
+    row = {name: value for name, value in result.items() if name != "scores"}
+    return row | {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}

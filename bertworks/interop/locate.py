@@ -1,0 +1,75 @@
+"""Where a model lies: a folder, a run folder, a shipped model, or a name in the local Hugging Face cache.
+
+Looked for in this order, so that a folder of one's own is never hidden by a name. Nothing is ever fetched.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from bertworks.errors import UserError, nearest_name
+from bertworks.files import safe_join
+from bertworks.interop.shipped_models import find_shipped, shipped_names
+
+_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_MAX_REVISION_BYTES = 64
+_BERT_OWNER = "google-bert"  # where the names without an owner have moved to
+
+
+def find_model(source: str | os.PathLike[str]) -> Path:
+    """Return the model folder that is meant, or say where it was looked for."""
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"a model is named by a text or a path, not by {source!r:.40}")
+    if not os.fspath(source):
+        raise UserError("no model is named by an empty text; give a model or run folder, or a shipped model's name")
+    try:
+        folder = Path(source)
+        if folder.is_dir():
+            is_run = not (folder / "config.json").exists() and (folder / "model" / "config.json").exists()
+            return folder / "model" if is_run else folder
+        if folder.exists():
+            raise UserError(f"{source} is a file; give the folder with its config.json")
+        found = find_shipped(os.fspath(source)) or _find_cached(os.fspath(source))
+    except OSError as error:
+        raise UserError(f"no model {str(source)[:80]!r}: {error.strerror}") from error
+    if found is None:
+        raise UserError(_not_found(os.fspath(source)))
+    return found
+
+
+def _not_found(name: str) -> str:
+    names = shipped_names()
+    return (
+        f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
+        f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
+    )
+
+
+def is_model(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a name leads to a model folder, by the files that only such a folder has."""
+    try:
+        folder = find_model(source)
+    except UserError:
+        return False
+    return any((folder / name).exists() for name in ("config.json", "modules.json"))
+
+
+def _cache_folder() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache)
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+
+
+def _find_cached(name: str) -> Path | None:
+    if not _CACHE_NAME.fullmatch(name):
+        return None
+    for full_name in (name, f"{_BERT_OWNER}/{name}"):
+        folder = _cache_folder() / f"models--{full_name.replace('/', '--')}"
+        reference = folder / "refs" / "main"
+        if reference.is_file():
+            with open(reference, "rb") as stream:
+                revision = stream.read(_MAX_REVISION_BYTES).strip().decode(errors="replace")
+            snapshot = safe_join(folder / "snapshots", revision)
+            if snapshot.is_dir():
+                return snapshot
+    return None
