@@ -112,9 +112,11 @@ def from_overrides(
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse one text where a list of them is meant: it would be read letter by letter."""
+    """Refuse what is no list of texts: of one text every letter would be read."""
     if isinstance(overrides, str):
         raise UserError(f"overrides are a list, not one text; write overrides=[{shorten(overrides)}]")
+    if not isinstance(overrides, Sequence) or not all(isinstance(one, str) for one in overrides):
+        raise UserError(f"overrides are a list of texts such as 'train.seed=1', not {str(overrides)[:60]}")
 
 
 def recipe_names() -> list[str]:

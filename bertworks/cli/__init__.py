@@ -5,9 +5,11 @@ and exit code 2, an interruption in 130.
 """
 
 import sys
-from typing import Annotated, NoReturn
+from collections import Counter
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from bertworks import __version__
 from bertworks.cli.checkpoints import convert
@@ -28,13 +30,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="BERT, the whole works: from raw text to a vocabulary, a pre-trained model and fine-tuned ones.",
 )
+
+
+class _OptionsOnce(TyperCommand):
+    """A command that refuses an option given twice, of which click would take the last without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for option, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
+            if count > 1 and isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
+                raise UserError(f"{option.opts[0]} is given {count} times; give it once")
+        return super().parse_args(ctx, args)
+
+
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,
     classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
-    app.command(no_args_is_help=True)(_command)
+    app.command(cls=_OptionsOnce, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, demo):
-    app.command()(_needs_nothing)
+    app.command(cls=_OptionsOnce)(_needs_nothing)
 
 
 def show_version(asked: bool) -> None:

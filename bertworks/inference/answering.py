@@ -53,8 +53,11 @@ def answer_question(
         laying: how tokens are laid for the network.
     """
     check_top_k(top_k)
-    if threshold is not None and math.isnan(threshold):
-        raise UserError("the threshold nan is no number; give one, such as 0, or none")
+    if threshold is not None and (not isinstance(threshold, int | float) or math.isnan(threshold)):
+        raise UserError(f"the threshold {str(threshold)[:40]} is no number; give one, such as 0, or none")
+    for name, text in (("question", question), ("context", context)):
+        if not isinstance(text, str):
+            raise UserError(f"answer takes one {name}, a text, not a {type(text).__name__}; call it for each")
     example = SpanExample("0", question, context, (), False)
     encoded = encode_answers(tokenizer, [example], cut)
     (answered,) = predict_answers(net, [example], encoded, laying, n_best=max(top_k, N_BEST))

@@ -4,7 +4,7 @@ Each reads texts with its own tokenizer. Where a text is read in windows (tag, a
 tokens, so there the models must have one vocabulary and one length.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Items
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Task
+from bertworks.text.unknown import UnknownCount
 
 _IN_WINDOWS = ("tag", "answer")
 _OF_TEXTS = ("classify", "regress", "multilabel")
@@ -60,7 +61,12 @@ class Ensemble:
         """Refuse single texts for models of pairs, and pairs for models of single texts."""
         if self.is_told and self.task.kind in _OF_TEXTS and has_pairs != self.task.is_pair:
             wanted, given = ("pairs of texts", "single texts") if self.task.is_pair else ("single texts", "pairs")
-            raise UserError(f"the model was fine-tuned on {wanted}, and {where} has {given}")
+            hint = "; leave the second text out with --column pair=" if has_pairs else ""
+            raise UserError(f"the model was fine-tuned on {wanted}, and {where} has {given}{hint}")
+
+    def unknown(self) -> UnknownCount:
+        """Return what counts the tokens that the first model's vocabulary does not know."""
+        return UnknownCount(getattr(self._predictors[0].tokenizer, "pieces", ()))
 
     def score(self, examples: Sequence[Example], task: Task) -> Judged:
         """Return what the models together say of examples."""
@@ -71,13 +77,15 @@ class Ensemble:
         rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
         return Judged(items, rows, loss_of_rows(kind_of(task), items, rows, self._predictors[0].laying))
 
-    def results(self, examples: Iterable[Example]) -> Iterator[Result]:
-        """Yield a result for each example."""
-        return results_by(self._rows, self.task, examples)
+    def results(self, examples: Iterable[Example], read: Callable[[Items], None]) -> Iterator[Result]:
+        """Yield a result for each example; `read` is given what the first model reads of some of them."""
 
-    def _rows(self, examples: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
-        judged = [predictor.score(examples, self.task) for predictor in self._predictors]
-        return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
+        def rows_of(some: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
+            judged = [predictor.score(some, self.task) for predictor in self._predictors]
+            read(judged[0][0])
+            return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
+
+        return results_by(rows_of, self.task, examples)
 
 
 def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str) -> None:

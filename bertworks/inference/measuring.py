@@ -1,5 +1,6 @@
 """Fine-tuned models measured on a benchmark or on a file of your own: the metrics, and what is behind them."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,14 +84,27 @@ def measure_models(
     if needs_labels and not has_labels:
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
     # Asked in the models' order of labels, measured as the benchmark does.
-    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=ensemble.task.threshold)
+    threshold, said = _threshold(ensemble, dataset.task)
+    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
     kind, judged = kind_of(asked), ensemble.score(examples, asked)
     predictions = kind.decode(examples, judged.items, judged.rows, asked)
-    notes = (*dataset.notes, *([str(skipped)] if skipped else []))
+    unknown = ensemble.unknown()
+    unknown.add(judged.items.ids)
+    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.said())))
     metrics = kind.measure(asked, examples, predictions) | {"loss": judged.loss} if has_labels else {}
     breakdown = break_down(asked, gold, predictions) if has_labels else None
-    asked = replace(asked, threshold=metrics.get("threshold"))
+    asked = replace(asked, threshold=metrics.get("threshold", threshold))
     return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
+
+
+def _threshold(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
+    """Return what decides that a question has no answer, as when it is predicted, and what must be said of it."""
+    own = ensemble.task.threshold
+    if own is not None or not asked.has_impossible:
+        return own, []
+    if ensemble.is_told:
+        return math.inf, ["some questions have no answer, which the model has not learnt: it always gives one"]
+    return None, ["the model names no threshold for questions without an answer: the best one for these is taken"]
 
 
 def check_outputs(task: str, data: str, split: str, wrong: str | None, predictions: str | None) -> None:
@@ -140,7 +154,7 @@ def _opened(task: str, data: Path, split: str, labels: tuple[str, ...], columns:
             raise UserError(f"{data} is not a file; for {task} give the file with your examples")
         if split != DEV:
             raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
-        named = set(as_columns(columns).label)
+        named = set(as_columns(columns, task).label)
         if task == "multilabel" and len(named) > 1 and (missing := [label for label in labels if label not in named]):
             raise UserError(
                 f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"

@@ -12,9 +12,11 @@ from typing import Any
 from bertworks.inference.ensemble import Ensemble
 from bertworks.inference.predictions import Result
 from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.tasks.examples import Skipped
 from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import TEST
+from bertworks.text.unknown import UnknownCount
 
 _LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
 
@@ -22,19 +24,21 @@ _LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of 
 def write_predictions(
     ensemble: Ensemble, source: str | os.PathLike[str], out: str | os.PathLike[str], columns: Columns | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """Predict for every row of a file; returns how many there are, and what was guessed of its columns.
+    """Predict for every row of a file; returns how many there are, and what must be said of them.
 
     The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels.
     """
     check_row_file(out, source)
     dataset = open_own(ensemble.task.kind, {TEST: source}, columns, ensemble.task.labels, to_predict=True)
     ensemble.check_pairs(dataset.task.is_pair, str(source))
-    named = _named(dataset.examples(TEST), ensemble.results)
-    return write_rows(out, named if Path(out).suffix == ".jsonl" else map(_brief, named)), dataset.notes
+    skipped, unknown = Skipped(), ensemble.unknown()
+    named = _named(ensemble, dataset.examples(TEST, skipped), unknown)
+    count = write_rows(out, named if Path(out).suffix == ".jsonl" else map(_brief, named))
+    return count, tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", unknown.said())))
 
 
-def _named(examples: Iterable[Any], results: Any) -> Iterator[Result]:
-    """Put the id of its example before each result."""
+def _named(ensemble: Ensemble, examples: Iterable[Any], unknown: UnknownCount) -> Iterator[Result]:
+    """Put the id of its example before each result, and count what the vocabulary does not know."""
     ids: deque[str] = deque()
 
     def watched() -> Iterator[Any]:
@@ -42,7 +46,7 @@ def _named(examples: Iterable[Any], results: Any) -> Iterator[Result]:
             ids.append(example.id)
             yield example
 
-    for result in results(watched()):
+    for result in ensemble.results(watched(), lambda items: unknown.add(items.ids)):
         yield {"id": ids.popleft(), **result}
 
 

@@ -203,7 +203,7 @@ def _tags_result(example: TagExample, tags: list[str], _: Task) -> Result:
 
 def _answer_result(_: SpanExample, answered: Answered, task: Task) -> Result:
     """The best answer, "" where there is none, and what the threshold was about."""
-    is_none = not answered.guesses or (task.threshold is not None and answered.null_odds > task.threshold)
+    is_none = answered.is_none(task.threshold)
     result: Result = {"answer": "", "start": None, "end": None} if is_none else _guess(answered)
     shares = answered.probabilities(with_null=task.has_impossible)
     result["score"] = (shares[-1] if is_none else shares[0]) if shares else 1.0

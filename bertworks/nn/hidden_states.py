@@ -105,8 +105,10 @@ def check_pool(pool: str, known: Sequence[str]) -> None:
 
 def check_texts_of(method: str, texts: object) -> None:
     """Refuse one text, or what holds none, where a method of a model takes a list of texts."""
-    if isinstance(texts, str | bytes | Mapping) or not hasattr(texts, "__getitem__"):
-        raise UserError(f"{method} takes a list of texts, not a {type(texts).__name__}; write {method}([text])")
+    is_one = isinstance(texts, str | bytes | Mapping) or getattr(texts, "shape", None) == ()
+    if is_one or not hasattr(texts, "__getitem__"):
+        advice = f"{method}(list(texts))" if isinstance(texts, Iterable) and not is_one else f"{method}([text])"
+        raise UserError(f"{method} takes a list of texts, not a {type(texts).__name__}; write {advice}")
 
 
 def check_layers(layers: Layers, num_layers: int) -> list[int]:

@@ -44,6 +44,10 @@ class Answered(NamedTuple):
         """By how much "no answer" scores above the best guess."""
         return self.null_score - self.guesses[0].score if self.guesses else ODDS_WITHOUT_A_SPAN
 
+    def is_none(self, threshold: float | None) -> bool:
+        """Tell whether there is no answer: nothing to guess, or by the threshold, if there is one."""
+        return not self.guesses or (threshold is not None and self.null_odds > threshold)
+
     def probabilities(self, *, with_null: bool) -> list[float]:
         """Return the share of each guess among all of them; where it may win, that of "no answer" is the last."""
         scores = np.array([guess.score for guess in self.guesses] + [self.null_score] * with_null)
@@ -119,10 +123,12 @@ def _guesses(
     return list(by_text.values())
 
 
-def predictions_of(examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, str]:
-    """Return the best guess at each question by its id, "" where there is nothing to guess."""
+def predictions_of(
+    examples: Sequence[SpanExample], answered: Sequence[Answered], threshold: float | None = None
+) -> dict[str, str]:
+    """Return the best guess at each question by its id, "" where there is none, or by the threshold no answer."""
     pairs = zip(examples, answered, strict=True)
-    return {example.id: one.guesses[0].text if one.guesses else "" for example, one in pairs}
+    return {example.id: "" if one.is_none(threshold) else one.guesses[0].text for example, one in pairs}
 
 
 def null_odds_of(examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, float]:

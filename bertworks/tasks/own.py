@@ -34,7 +34,7 @@ from bertworks.tasks.own_readers import (
     read_tagged_records,
 )
 from bertworks.tasks.squad import read_squad
-from bertworks.tasks.tables import ending, rows
+from bertworks.tasks.tables import RECORD_ENDINGS, column_names, ending, label_word, rows
 from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Reader, Task
 from bertworks.tasks.texts import TextColumns, read_texts
 
@@ -47,10 +47,9 @@ _METRICS: dict[str, tuple[str, ...]] = {
     "tag": ("f1", "precision", "recall"),
     "answer": ("f1", "exact_match"),
 }
-_RECORD_ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _MAX_LABELS = 10_000
-_FEW_LABELS = 100
+_FEW_LABELS, _FEW_ROWS = 100, 20
 _Complete = Callable[[Columns, Sequence[str], str], Columns]
 
 
@@ -74,11 +73,12 @@ def open_own(
     if kind not in KINDS:
         raise UserError(f"{kind[:60]!r} is not a kind of task{did_you_mean(kind, KINDS)}; allowed: {', '.join(KINDS)}")
     paths = {split: Path(file) for split, file in files.items()}
-    given = as_columns(columns)
+    given = as_columns(columns, kind)
     chosen, notes = {}, []
     for split, path in paths.items():
         chosen[split], note = _columns(kind, path, given, split, to_predict=to_predict)
         notes += [note] if note else []
+    _check_pairs(paths, chosen)
     if labels is None:
         labels = _labels(kind, paths, chosen)
     readers = {split: _reader(kind, columns, () if to_predict else labels) for split, columns in chosen.items()}
@@ -102,20 +102,21 @@ def open_own(
 def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: bool) -> tuple[Columns, str]:
     """Return the columns of a file, and say them; none where its form is fixed."""
     is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
-    if is_squad or (kind == "tag" and ending(path) not in _RECORD_ENDINGS):
+    if is_squad or (kind == "tag" and ending(path) not in RECORD_ENDINGS):
         if given != Columns():
             raise UserError(f"{path} has a form of its own, without names of columns; leave out --column")
         return Columns(), ""
     if kind in ("classify", "regress") and len(given.label) > 1:
         raise UserError(f"{', '.join(given.label)}: several columns of labels are the task 'multilabel'")
-    first = next(rows(path), None)
-    if first is None:
+    there, everywhere = column_names(path)
+    if not there:
         raise UserError(f"{path} has no rows")
-    there = list(first.values)
     if split == TEST:
         given = given._replace(label=tuple(label for label in given.label if label in there))
     complete: dict[str, _Complete] = {"choose": choice_columns, "tag": tag_columns, "answer": answer_columns}
     chosen = complete.get(kind, text_columns)(given, there, str(path))
+    if given.id is None and chosen.id not in everywhere:
+        chosen = chosen._replace(id=None)
     if to_predict:
         chosen = chosen._replace(label=(), tags=None, answer=None, answer_start=None)
     target = {"tag": chosen.tags, "answer": chosen.answer}.get(kind, chosen.label)
@@ -129,8 +130,19 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
     return chosen, said(given, chosen, there, path.name)
 
 
+def _check_pairs(paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> None:
+    """Refuse files of which one has pairs and another has not: a second text would be taken for empty."""
+    alone = [split for split, columns in chosen.items() if columns.pair is None]
+    paired = [split for split in chosen if split not in alone]
+    if alone and paired:
+        raise UserError(
+            f"{paths[alone[0]]} has no second text, and {paths[paired[0]]} has one in {chosen[paired[0]].pair!r}; call "
+            "it the same in both, or leave it out with --column pair= (in Python columns={'pair': ''})"
+        )
+
+
 def _reader(kind: str, columns: Columns, labels: Sequence[str]) -> Reader:
-    known = {label: label for label in labels}
+    known = {label_word(label): label for label in labels}
     types = tuple(label.removeprefix("B-") for label in labels if label.startswith("B-")) or None
     if kind == "choose":
         return partial(read_choices, columns=columns)
@@ -194,12 +206,13 @@ def _tag_labels(path: Path, read: Reader) -> tuple[str, ...]:
 def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tuple[str, ...]:
     counts, num_rows = Counter[str](), 0
     for row in rows(path):
-        counts.update(labels_of(row, columns) if several else [row.word(columns[0])])
+        counts.update(labels_of(row, columns) if several else [row.label(columns[0])])
         num_rows += 1
         if len(counts) > _MAX_LABELS:
             break
     del counts[""]
-    if len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
+    all_differ = num_rows >= _FEW_ROWS and len(counts) == num_rows
+    if all_differ or len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
         raise UserError(
             f"{path}: column {columns[0]!r} has {len(counts):,} different values in {num_rows:,} rows; is it the label?"
             " A number to be predicted is the task 'regress'"

@@ -7,10 +7,12 @@ missing, it is that. Anything else is an error that lists the columns.
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from bertworks.errors import UserError
 from bertworks.tasks.json_values import shown_names
+from bertworks.tasks.tables import RECORD_ENDINGS, ending
 
 _USUAL = {
     "text": ("text", "sentence", "sentence1", "sentence_a", "text1", "text_a", "first", "premise", "question1",
@@ -27,11 +29,19 @@ _USUAL = {
     "words": ("words", "tokens"),
     "tags": ("tags", "ner_tags", "labels", "ner"),
 }  # fmt: skip
+SEVERAL = ("label", "endings")  # roles of which each may have several columns
+OPTIONAL = ("pair", "id", "answer_start")  # roles that may be said to have none
+_TEXT_ROLES = ("text", "pair", "label", "id")
+_ROLES = {
+    "choose": ("context", "endings", "label", "id"),
+    "tag": ("words", "tags", "id"),
+    "answer": ("question", "context", "answer", "answer_start", "id"),
+}
 _ENDING = re.compile(r"(ending|choice|option)[ _]?(\d+|[a-z])", re.IGNORECASE)
 
 
 class Columns(NamedTuple):
-    """The columns of your own file by what they hold; what is None is guessed.
+    """The columns of your own file by what they hold; what is None is guessed, and what is "" is not there.
 
     Several `label` columns are a label each, with 0 or 1 for each example; several `endings` are one ending each.
     """
@@ -49,19 +59,32 @@ class Columns(NamedTuple):
     tags: str | None = None
 
 
-def as_columns(given: Columns | Mapping[str, Any] | None) -> Columns:
+def roles_of(kind: str) -> tuple[str, ...]:
+    """Return what the columns of a file for a kind of task may hold."""
+    return _ROLES.get(kind, _TEXT_ROLES)
+
+
+def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
     """Return the columns that a person names, in Python as a mapping too; one label or ending need be no list."""
     if given is None:
         return Columns()
+    if not isinstance(given, Columns | Mapping):
+        raise UserError(f"columns: {type(given).__name__} where a mapping is expected, such as {{'text': 'review'}}")
     named = dict(given) if isinstance(given, Mapping) else given._asdict()
-    if unknown := sorted(map(str, named.keys() - set(Columns._fields))):
-        known = ", ".join(Columns._fields)
-        raise UserError(f"columns: {shown_names(dict.fromkeys(unknown))} is not known; the roles are: {known}")
-    for role in ("label", "endings"):
-        if isinstance(named.get(role), str):
-            named[role] = (named[role],)
-        named[role] = tuple(named.get(role) or ())
-    return Columns(**named)
+    named = {role: names for role, names in named.items() if names is not None and names not in ((), [])}
+    if unknown := sorted(map(str, named.keys() - set(roles_of(kind)))):
+        known = ", ".join(roles_of(kind))
+        raise UserError(f"columns: to {kind} there is no {shown_names(dict.fromkeys(unknown))}; allowed: {known}")
+    checked: dict[str, Any] = {role: _names_of(role, names) for role, names in named.items()}
+    return Columns(**checked)
+
+
+def _names_of(role: str, names: Any) -> str | tuple[str, ...]:
+    listed = tuple(names) if isinstance(names, list | tuple) and role in SEVERAL else (names,)
+    for name in listed:
+        if not isinstance(name, str) or (not name and role not in OPTIONAL):
+            raise UserError(f"columns: {role}: {str(name)[:60]!r} where the name of a column is expected")
+    return listed if role in SEVERAL else listed[0]
 
 
 def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
@@ -84,15 +107,23 @@ def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
 def choice_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
     """Complete the columns of a file of choices: a list of endings, or columns named ending0, ending1, ..."""
     free = _check_given(given, there, where)
+    name, free = _taken("id", given.id, free)
     context, free = _taken("context", given.context, free)
     label, free = _taken("label", given.label[0] if given.label else None, free)
-    endings = given.endings or tuple(column for column in free if _ENDING.fullmatch(column))
+    endings = given.endings or tuple(sorted(filter(_ENDING.fullmatch, free), key=_number_of_ending))
     if not endings:
         one, free = _taken("endings", None, free)
         endings = () if one is None else (one,)
     if context is None or not endings:
         _refuse("context" if context is None else "endings", there, where)
-    return given._replace(context=context, endings=endings, label=() if label is None else (label,))
+    return given._replace(context=context, endings=endings, label=() if label is None else (label,), id=name)
+
+
+def _number_of_ending(column: str) -> tuple[int, str]:
+    """Whatever the columns' order in the file: ending2 is before ending10, and a before b."""
+    found = _ENDING.fullmatch(column)
+    assert found is not None
+    return (int(found[2]) if found[2].isdecimal() else -1, found[2].lower())
 
 
 def answer_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
@@ -110,11 +141,12 @@ def answer_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
 def tag_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
     """Complete the columns of a file whose records are lists of words and of tags."""
     free = _check_given(given, there, where)
+    name, free = _taken("id", given.id, free)
     words, free = _taken("words", given.words, free)
     tags, free = _taken("tags", given.tags, free)
     if words is None:
         _refuse("words", there, where)
-    return given._replace(words=words, tags=tags)
+    return given._replace(words=words, tags=tags, id=name)
 
 
 def said(given: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
@@ -149,7 +181,9 @@ def _is_usual(column: str) -> bool:
 
 
 def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, list[str]]:
-    """Return the column for a role, named or by a usual name, and those that are left."""
+    """Return the column for a role, named or by a usual name, and those that are left; none where that is said."""
+    if named == "":
+        return None, free
     by_plain_name = {_plain(column): column for column in free}
     usual = next((by_plain_name[name] for name in _USUAL[role] if name in by_plain_name), None)
     chosen = named or usual
@@ -159,7 +193,8 @@ def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, l
 def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
     usual = ", ".join(_USUAL[role][:6])
     # Of the first line of a file that has only texts nobody can tell whether it is one of them.
-    alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 else ""
+    is_table = ending(Path(where)) not in RECORD_ENDINGS
+    alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
     raise UserError(
         f"{where}: which column is the {role}? None is called as usual ({usual}, ...); name it with --column "
         f"{role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}{alone}"

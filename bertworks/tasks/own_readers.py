@@ -1,6 +1,7 @@
 """Your own files, read: a row each for a text, a choice or a question, a record or lines for a tagged sentence."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from bertworks.tasks.json_values import name_kind, of_kind, shown_names
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.squad import located_answer, unique
 from bertworks.tasks.swag import choice_of
-from bertworks.tasks.tables import Row, rows, word_of
+from bertworks.tasks.tables import Row, label_word, rows, word_of
 from bertworks.tasks.texts import TextColumns, example_of, label_of
 
 _LABEL_SEPARATORS = ("|", ";", ",")
-_YES_OR_NO = {"0": "", "1": "yes", "false": "", "true": "yes"}
+_YES_OR_NO = {"0": "", "1": "yes", "false": "", "true": "yes", "0.0": "", "1.0": "yes"}
+_PLACE = re.compile(r"([0-9]{1,15})(\.0)?")  # pandas writes 4.0 where a column has empty cells too
 
 
 def read_several_labels(
@@ -35,7 +37,7 @@ def read_several_labels(
 def labels_of(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
     """Return an example's labels: from one column of lists, or from a column of 0 or 1 for each label."""
     if len(columns) > 1:
-        return tuple(column for column in columns if label_of(row.word(column), row, _YES_OR_NO))
+        return tuple(column for column in columns if label_of(row.word(column).lower(), row, _YES_OR_NO))
     value = row.value(columns[0])
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _json_list(value, row)
@@ -52,7 +54,7 @@ def labels_of(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
 def _label_word(value: Any, row: Row) -> str:
     if isinstance(value, list | dict):
         raise UserError(f"{row.place}: {name_kind(value)} where a label is expected")
-    return word_of(value).strip()
+    return label_word(word_of(value).strip())
 
 
 def _json_list(text: str, row: Row) -> Any:
@@ -85,7 +87,7 @@ def _endings(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
 
 def _filled_columns(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
     """Return the endings of a row that may have fewer than others: its last columns are empty then, or all."""
-    endings = [row.text_or_nothing(column) for column in columns]
+    endings = ["" if row.values.get(column) is None else row.text(column) for column in columns]
     is_empty = [not ending.strip() for ending in endings]
     if all(is_empty):  # nothing can be learnt from it, which is told elsewhere
         return tuple(endings)
@@ -134,9 +136,9 @@ def _place(value: Any, row: Row) -> int | None:
     word = word_of(value)
     if not word:
         return None
-    if not (word.isascii() and word.isdigit() and len(word) < 16):
+    if not (found := _PLACE.fullmatch(word)):
         raise UserError(f"{row.place}: {word[:60]!r} is not the place of an answer; it is a number of characters")
-    return int(word)
+    return int(found[1])
 
 
 def read_tagged_records(
@@ -149,7 +151,8 @@ def read_tagged_records(
             words = _strings(row, columns.words or "")
             tags = None if columns.tags is None else _tags(row, columns.tags, words, types)
             if words:
-                yield words_example(str(number), words, tags, number)
+                name = str(number) if columns.id is None else row.word(columns.id)
+                yield words_example(name, words, tags, number)
             else:
                 skipped.add("rows without words", row.place)
             number += 1

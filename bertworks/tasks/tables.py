@@ -8,9 +8,10 @@ Every row knows its place.
 
 import csv
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from bertworks.tasks.lines import MAX_LINE_BYTES, checked_file, numbered_lines
 from bertworks.text.compressed import check_growth
 from bertworks.text.sources import COMPRESSIONS
 
+RECORD_ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet")  # whose rows are records, not lines below a header
 _ROWS_AT_ONCE = 1024
 _DELIMITERS = (",", ";", "\t")
 
@@ -51,6 +53,26 @@ class Row(NamedTuple):
         if isinstance(value, list | dict):
             raise UserError(f"{self.place}: column {column!r}: {name_kind(value)} where one value is expected")
         return word_of(value)
+
+    def label(self, column: str) -> str:
+        """Return a value as a label, see `label_word`."""
+        return label_word(self.word(column))
+
+
+def label_word(word: str) -> str:
+    """Compose the letters of a label: what looks the same is the same, whether or not it was written on a Mac."""
+    return unicodedata.normalize("NFC", word)
+
+
+def column_names(path: Path) -> tuple[list[str], set[str]]:
+    """Return all names of a file's columns, and those that are in every row; JSON's records may differ in them."""
+    if ending(path) not in (".jsonl", ".ndjson", ".json"):
+        names = [name for row in islice(rows(path), 1) for name in row.values]
+        return names, set(names)
+    counts, num_rows = Counter[str](), 0
+    for num_rows, row in enumerate(rows(path), 1):  # noqa: B007 -- the last one
+        counts.update(row.values.keys())
+    return list(counts), {name for name, count in counts.items() if count == num_rows}
 
 
 def word_of(value: Any) -> str:

@@ -64,7 +64,7 @@ def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:
     second = None if columns.second is None else row.text_or_nothing(columns.second)
     label: str | float | None = None
     if columns.label is not None:
-        word = row.word(columns.label)
+        word = row.label(columns.label)
         if word not in columns.no_label:
             label = score_of(word, row, columns) if columns.words is None else label_of(word, row, columns.words)
     name = str(number) if columns.id is None else row.word(columns.id)

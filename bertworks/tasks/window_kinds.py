@@ -148,10 +148,13 @@ def decode_answer_rows(examples: Sequence[SpanExample], items: Items, rows: _Row
 
 
 def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, Any]:
-    """Measure; where questions may have no answer, with the task's threshold or with the best one for these."""
-    predictions = predictions_of(examples, answered)
+    """Measure; where questions may have no answer, with the task's threshold or with the best one for these.
+
+    A model that has a threshold may also find no answer where there always is one.
+    """
     if not task.has_impossible:
-        return measure_answers(task, examples, predictions)
+        return measure_answers(task, examples, predictions_of(examples, answered, task.threshold))
+    predictions = predictions_of(examples, answered)
     threshold = choose_threshold(examples, answered) if task.threshold is None else task.threshold
     found = measure_answers(task, examples, predictions, null_odds_of(examples, answered), threshold)
     return found | {"threshold": threshold}

@@ -92,7 +92,7 @@ def _wrong_tags(_: Task, example: Any, tags: Sequence[str]) -> dict[str, Any] | 
 def _wrong_answer(task: Task, example: Any, answered: Answered) -> dict[str, Any] | None:
     """Judge the best guess, or that there is no answer where that is likelier."""
     rules = KOREAN if task.answers_are_korean else ENGLISH
-    is_none = not answered.guesses or (task.has_impossible and answered.null_odds > (task.threshold or 0.0))
+    is_none = answered.is_none(task.threshold)
     said = "" if is_none else answered.guesses[0].text
     gold = list(dict.fromkeys(answer.text for answer in example.answers)) or [""]
     if any(is_exact(said, answer, rules) for answer in gold):

@@ -24,7 +24,6 @@ from bertworks.tasks.items import Laying
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.text.spelt_words import SpeltTokenizer
-from bertworks.text.unknown import much_unknown
 from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks
@@ -37,6 +36,7 @@ from bertworks.tuning.cost import Clock, state_cost
 from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.feed import TaskFeed, steps_per_epoch
 from bertworks.tuning.objective import counts_of
+from bertworks.tuning.remarks import remarks
 from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
 from bertworks.tuning.start import examples_of
@@ -107,10 +107,8 @@ class Session:
 
         examples = some_of(examples_of(dataset, TRAIN, noted), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
-        if self.items.left_out:
-            noted(f"{TRAIN}: {self.items.left_out}")
-        if unknown := much_unknown(start.tokenizer.pieces, [self.items.ids]):
-            noted(f"{TRAIN}: {unknown}")
+        for remark in remarks(self.items, self.task.kind, start.tokenizer.pieces):
+            noted(f"{TRAIN}: {remark}")
         self.dev: list[Example] = examples_of(dataset, DEV, noted)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))

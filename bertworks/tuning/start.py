@@ -42,6 +42,11 @@ def find_data(
 ) -> Dataset:
     """Open a benchmark by its name and folder, or a kind of task by your own files; says what was guessed."""
     given = {split: path for split, path in files.items() if path is not None}
+    for role, path in (("data", data), *given.items()):
+        if not isinstance(path, str | os.PathLike | None):
+            raise UserError(f"{role}: a {type(path).__name__} where one path is expected; write examples to a file")
+    if not isinstance(name, str):
+        raise UserError(f"the task {str(name)[:40]!r} is not a name; see `bertworks tasks`")
     if name in OWN_KINDS:
         if data is not None:
             raise UserError(f"{name} is learnt from your own files, named with --train and --dev: leave --data out")

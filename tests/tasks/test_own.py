@@ -1,6 +1,7 @@
 """Your own files: what is guessed and said, what is refused, and one dataset whatever the form."""
 
 import json
+import unicodedata
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_columns_may_be_a_mapping_and_one_label_need_be_no_list(write, refusal):
         dataset = open_own("classify", {"train": path}, columns)
         assert [example.label for example in dataset.examples("train")] == ["sport", "art"]
     told = refusal(lambda: open_own("classify", {"train": path}, {"texts": "summary"}))
-    assert "columns: 'texts' is not known; the roles are: text, pair, label" in told
+    assert "columns: to classify there is no 'texts'; allowed: text, pair, label" in told
 
 
 @pytest.mark.parametrize(("kind", "name", "content"), [("tag", "a.conll", "Rolf B-PER\n"), ("answer", "a.json", "{}")])
@@ -398,3 +399,101 @@ def test_empty_texts_are_counted_not_hidden(write):
     dataset, skipped = open_own("classify", {"train": write("a.jsonl", as_json_lines(rows))}), Skipped()
     assert [example.first for example in dataset.examples("train", skipped)] == ["a", "b"]
     assert skipped.counts == {"rows without a text": 1}
+
+
+def test_pairs_in_one_file_and_not_in_the_other_are_refused(write, refusal):
+    pairs, alone = (
+        write("a.csv", "sentence1,sentence2,label\na,b,1\nc,d,0\n"),
+        write("b.csv", "sentence1,sent2,label\na,b,1\n"),
+    )
+    for files in ({"train": pairs, "dev": alone}, {"train": alone, "dev": pairs}):
+        told = refusal(lambda files=files: open_own("classify", files))
+        assert "b.csv has no second text, and" in told
+        assert "a.csv has one in 'sentence2'" in told
+    both = open_own("classify", {"train": pairs, "dev": alone}, {"pair": ""})
+    assert not both.task.is_pair
+    assert {example.second for split in ("train", "dev") for example in both.examples(split)} == {None}
+
+
+def test_columns_of_json_are_those_of_all_records(write):
+    """Not of the first alone: what it lacks would be lost for all others."""
+    rows = [{"context": "c", "ending0": "x", "ending1": "y", "label": 0},
+            {"context": "c", "ending0": "x", "ending1": "y", "ending2": "z", "label": 2, "id": "7"}]  # fmt: skip
+    for some in (rows, rows[::-1]):
+        path = write("a.jsonl", "\n".join(map(json.dumps, some)))
+        found = list(open_own("choose", {"train": path}).examples("train"))
+        assert {len(example.endings) for example in found} == {2, 3}
+        assert [example.id for example in found] == ["0", "1"]  # as not every record has one
+    first, second = (
+        {"question": "q", "context": "서울 역은 서울 에 있다", "answer": ""},
+        {"answer": "서울", "answer_start": 6},
+    )
+    path = write("b.jsonl", "\n".join(map(json.dumps, [first, first | second])))
+    assert list(open_own("answer", {"train": path}).examples("train"))[1].answers[0].start == 6
+
+
+def test_a_record_without_the_second_text_that_others_have_is_refused(write, refusal):
+    path = write(
+        "a.jsonl", "\n".join(map(json.dumps, [{"text": "a", "label": 1}, {"text": "b", "pair": "c", "label": 0}]))
+    )
+    assert "a.jsonl:1: no column 'pair'" in refusal(
+        lambda: list(open_own("classify", {"train": path}).examples("train"))
+    )
+
+
+@pytest.mark.parametrize("names", [("ending1", "ending0"), ("choice_b", "choice_a"), ("Option 10", "Option 2")])
+def test_endings_go_by_their_number_whatever_the_order_of_their_columns(write, names):
+    path = write("a.csv", f"context,{','.join(names)},label\nc,second,first,0\n")
+    (example,) = open_own("choose", {"train": path}).examples("train")
+    assert example.endings == ("first", "second")
+
+
+def test_ids_of_choices_and_of_tagged_records_are_kept(write):
+    path = write("a.csv", "id,context,ending0,ending1\n17,c,x,y\n3,c,x,y\n")
+    assert [one.id for one in open_own("choose", {"test": path}, labels=()).examples("test")] == ["17", "3"]
+    path = write("a.jsonl", '{"id": "s17", "words": ["a"]}\n')
+    assert [one.id for one in open_own("tag", {"test": path}, labels=()).examples("test")] == ["s17"]
+
+
+def test_labels_are_the_same_however_their_letters_are_composed(write):
+    nfc, nfd = "긍정", unicodedata.normalize("NFD", "긍정")
+    path = write("a.csv", f"text,label\na,{nfc}\nb,{nfd}\nc,부정\n")
+    assert open_own("classify", {"train": path}).task.labels == ("긍정", "부정")
+    found = open_own("classify", {"dev": path}, labels=(nfd, "부정")).examples("dev")
+    assert [example.label for example in found] == [nfd, nfd, "부정"]  # as the model has them
+
+
+@pytest.mark.parametrize(("yes", "no"), [("True", "False"), ("1.0", "0.0"), ("TRUE", "0"), ("1", "false")])
+def test_columns_of_yes_and_no_may_be_written_as_pandas_does(write, yes, no):
+    path = write("a.csv", f"text,x,y\na,{yes},{no}\n")
+    (example,) = open_own("multilabel", {"train": path}, {"label": ["x", "y"]}).examples("train")
+    assert example.label == ("x",)
+
+
+def test_the_place_of_an_answer_may_be_written_as_pandas_does(write, refusal):
+    path = write("a.csv", "question,context,answer,answer_start\nq,a b a,a,4.0\n")
+    assert next(open_own("answer", {"train": path}).examples("train")).answers[0].start == 4
+    path = write("b.csv", "question,context,answer,answer_start\nq,a b a,a,4.5\n")
+    assert "'4.5' is not the place" in refusal(lambda: open_own("answer", {"train": path}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("text=a", "a mapping is expected"),
+        (["text"], "a mapping is expected"),
+        ({"text": ["text"]}, "columns: text: \"['text']\" where the name of a column"),
+        ({"label": 3}, "columns: label: '3' where"),
+        ({"label": ""}, "columns: label: '' where"),
+        ({"words": "text"}, "to classify there is no 'words'"),
+    ],
+)
+def test_columns_of_other_types_and_kinds_are_refused(write, refusal, columns, words):
+    assert words in refusal(lambda: open_own("classify", {"train": write("a.csv", "text,label\na,1\nb,0\n")}, columns))
+
+
+def test_a_label_that_differs_in_every_row_is_doubted(write, refusal):
+    path = write("a.csv", "text,label\n" + "".join(f"text {i},{i}.5\n" for i in range(60)))
+    assert "is it the label? A number to be predicted is the task 'regress'" in refusal(
+        lambda: open_own("classify", {"train": path})
+    )

@@ -111,7 +111,7 @@ def test_where_nothing_can_be_learnt_the_reason_is_told(write):
         ["same,x", "same,y"],
         ["same,x", "same,x", " ,y"],
         ["one,x", "two,y"],
-        [f"text {i},label {i}" for i in range(100)],
+        [f"text {i},label {i}" for i in range(15)],
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_the_reason(write, rows):

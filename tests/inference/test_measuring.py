@@ -1,0 +1,102 @@
+"""What is measured is what the model says when it predicts."""
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from calm_models import write_calm_model
+
+import bertworks as bw
+from bertworks.errors import UserError
+from bertworks.inference.measuring import _threshold
+from bertworks.tasks.answers import Answered, Guess
+from bertworks.tasks.examples import Answer, SpanExample
+from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.window_kinds import measure_answered
+
+ASKED = [SpanExample("a", "who?", "Ada and Bo", (Answer(0, "Ada"),), False)]
+UNSURE = [Answered([Guess("Ada", 0, 3, 1.0)], 3.0)]
+
+
+def test_a_model_with_a_threshold_may_find_no_answer_where_there_always_is_one():
+    assert measure_answered(SQUAD1, ASKED, UNSURE)["f1"] == 100
+    assert measure_answered(replace(SQUAD1, threshold=1.0), ASKED, UNSURE)["f1"] == 0
+    assert measure_answered(replace(SQUAD1, threshold=2.5), ASKED, UNSURE)["f1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("own", "is_told", "asked", "threshold", "words"),
+    [
+        (0.5, True, SQUAD1, 0.5, ""),
+        (0.5, True, SQUAD2, 0.5, ""),
+        (None, True, SQUAD1, None, ""),
+        (None, True, SQUAD2, math.inf, "it always gives one"),
+        (None, False, SQUAD2, None, "the best one for these is taken"),
+    ],
+)
+def test_the_threshold_is_the_models_own(own, is_told, asked, threshold, words):
+    """And not one that is fitted to what is measured, unless the model may have one that nobody has told us."""
+    ensemble = SimpleNamespace(task=replace(SQUAD2, threshold=own), is_told=is_told)
+    found, said = _threshold(ensemble, asked)
+    assert found == threshold
+    assert words in " ".join(said)
+    assert bool(said) == bool(words)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A model that was fine-tuned on a few texts."""
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "train.csv").write_text("text,label\n" + "a cat,1\nthe dog,0\n" * 10)
+    overrides = ["train.epochs=1", "train.batch_size=8", "task.max_length=16"]
+    model = write_calm_model(folder / "calm")
+    bw.finetune("classify", model=model, train=folder / "train.csv", dev=folder / "train.csv", out=folder / "run",
+                overrides=overrides, device="cpu")  # fmt: skip
+    return folder / "run"
+
+
+def test_unknown_text_is_told_where_it_is_measured_or_predicted(tuned, tmp_path, bertworks):
+    (tmp_path / "a.csv").write_text("text,label\n고양이가,1\n개가,0\n", encoding="utf-8")
+    code, _, err = bertworks("evaluate", tuned, "--task", "classify", "--data", tmp_path / "a.csv")
+    assert (code, "of the tokens are [UNK]" in err) == (0, True)
+    code, _, err = bertworks("predict", tuned, tmp_path / "a.csv", "--out", tmp_path / "out.csv")
+    assert (code, "of the tokens are [UNK]" in err) == (0, True)
+    (tmp_path / "b.csv").write_text("text,label\na cat,1\nthe dog,0\n")
+    code, out, _ = bertworks("evaluate", tuned, "--task", "classify", "--data", tmp_path / "b.csv", "--json")
+    assert (code, [note for note in json.loads(out)["notes"] if "UNK" in note or "left out" in note]) == (0, [])
+
+
+def test_an_option_given_twice_is_refused(bertworks):
+    code, _, err = bertworks(
+        "finetune", "classify", "--train", "a.csv", "--train", "b.csv", "--out", "x", "--model", "m"
+    )
+    assert (code, err) == (2, "error: --train is given 2 times; give it once\n")
+    code, _, err = bertworks("finetune", "classify", "--column", "a=b", "--column", "c=d", "-q", "-q", "--model", "m",
+                             "--out", "x")  # fmt: skip
+    assert "given" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"overrides": None}, "overrides are a list of texts"),
+        ({"overrides": [1]}, "overrides are a list of texts"),
+        ({"train": [{"text": "a"}]}, "train: a list where one path is expected"),
+    ],
+)
+def test_wrong_types_are_told_in_words(tmp_path, options, words):
+    with pytest.raises(UserError, match=words):
+        bw.finetune("classify", **{"model": "mini", "train": "a.csv", "out": tmp_path / "run"} | options)
+    with pytest.raises(UserError, match="the task 'None' is not a name"):
+        bw.finetune(None, model="mini", data="x", out=tmp_path / "run")
+
+
+def test_scores_far_from_nothing_are_told(tmp_path, bertworks):
+    model = write_calm_model(tmp_path / "calm")
+    for highest, is_told in ((5, False), (90_000, True)):
+        (tmp_path / "a.csv").write_text("text,score\n" + f"a cat,{highest}\nthe dog,0\n" * 10)
+        files = ("--train", tmp_path / "a.csv", "--dev", tmp_path / "a.csv", "--out", tmp_path / f"run{highest}")
+        _, _, err = bertworks("finetune", "regress", "--model", model, *files, "train.epochs=1", "task.max_length=16")
+        assert ("too far from 0 to be learnt well; divide them all, by 30,000 or so" in err) == is_told
