@@ -217,3 +217,30 @@ def test_a_models_name_or_run_stands_for_its_vocabulary(bertworks, tmp_path):
     assert (code, out.split()) == (0, ["the", "river", "is", "cold", "."])
     code, _, err = bertworks("tokenize", "--vocab", "minni", "The river is cold.")
     assert (code, "there is no such file or folder" in err) == (2, True)
+
+
+def test_rules_and_unknown_pieces_are_told_for_gpts_pieces_and_for_words_too(bertworks, tmp_path):
+    english, korean = tmp_path / "en.txt", tmp_path / "ko.txt"
+    english.write_text("The Cat sat on the Mat. The Dog ran.\n\nA Mat lay there. The Cat ran.\n" * 20)
+    korean.write_text("고양이가 앉았다.\n\n개가 달렸다.\n", encoding="utf-8")
+    gpt, words = tmp_path / "gpt", tmp_path / "words.txt"
+    assert bertworks("vocab", english, "--algorithm", "gpt-bpe", "--size", 300, "--out", gpt)[0] == 0
+    assert bertworks("vocab", english, "--algorithm", "words", "--cased", "--size", 300, "--out", words)[0] == 0
+    of_gpt = ("--vocab", gpt, "--tokens", "gpt-bpe")
+    code, _, err = bertworks("prepare", english, *of_gpt, "--cased", "--out", tmp_path / "a")
+    assert (code, "has rules of its own (lowercase=true" in err) == (2, True)
+    _, _, err = bertworks("prepare", korean, *of_gpt, "--out", tmp_path / "b")
+    assert "of the tokens are <unk>" in err
+    _, _, err = bertworks("prepare", korean, "--vocab", words, "--tokens", "words", "--cased", "--out", tmp_path / "c")
+    assert "of the tokens are <UNK>" in err
+    _, _, err = bertworks("prepare", english, "--vocab", words, "--tokens", "words", "--out", tmp_path / "d")
+    assert "are never met in text without capitals" in err
+    code, _, err = bertworks("vocab", english, "--extend", gpt, "--size", 400, "--out", tmp_path / "e")
+    assert (code, "is a vocabulary of gpt-bpe; only WordPiece can be extended" in err) == (2, True)
+
+
+def test_a_file_that_is_named_twice_is_told_to_be_read_once(bertworks, vocabulary, tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("the cat\n")
+    files = (tmp_path / "a.txt", tmp_path / "." / "a.txt")
+    assert bertworks("prepare", *files, "--vocab", vocabulary, "--out", tmp_path / "data")[0] == 0
+    assert "a.txt is named more than once, and read once" in caplog.text

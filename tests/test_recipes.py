@@ -72,7 +72,7 @@ def test_the_hours_that_a_recipe_tells_are_those_that_plan_predicts(name):
         r"about ([\d.]+) hours on one H200, predicted \(`bertworks plan (\S+)`\)", header_of(name)["Costs"]
     )
     assert told[2] == name
-    assert float(told[1]) == pytest.approx(plan_run(load_recipe(name))["time"]["hours"], rel=0.1)
+    assert float(told[1]) == pytest.approx(plan_run(load_recipe(name))["time"]["hours"], rel=0.02)
 
 
 def test_base_is_the_papers():

@@ -72,8 +72,9 @@ def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool
     from bertworks.text.tokenizer import Tokenizer
 
     is_folder = not Path(extended).is_file()
-    tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules, "wordpiece")
-    assert isinstance(tokenizer, Tokenizer)
+    tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UserError(f"{extended} is a vocabulary of {tokenizer.kind}; only WordPiece can be extended")
     check_rules(extended, tokenizer, word_rules)
     return tokenizer, is_folder
 

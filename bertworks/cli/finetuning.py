@@ -97,6 +97,7 @@ def finetune(
 
 
 def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool, as_json: bool) -> None:
+    from bertworks.train.distributed import is_first_rank
     from bertworks.train.view import training_view
     from bertworks.tuning.finetune import finetune
 
@@ -114,7 +115,8 @@ def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool,
             print_table7(task, options, quiet=quiet, as_json=as_json)
             return
         outcome = finetune(task, **options)
-    _tell(outcome, options["out"], time.monotonic() - started, notes, quiet=quiet, as_json=as_json)
+    if is_first_rank():
+        _tell(outcome, options["out"], time.monotonic() - started, notes, quiet=quiet, as_json=as_json)
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 

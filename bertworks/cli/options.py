@@ -79,7 +79,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
     check_rules(vocab, tokenizer, text_rules)
-    if tokenizer.kind == "wordpiece" and tokenizer.rules == text_rules:  # a folder has its own
+    if tokenizer.kind in ("wordpiece", "words") and tokenizer.rules == text_rules:  # a folder has its own
         never_met = _never_met(tokenizer.pieces, text_rules)
         if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
             warn(
@@ -92,7 +92,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
 def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> None:
     """Refuse options that say otherwise than a folder does, which has rules of its own."""
-    own = tokenizer.rules if tokenizer.kind == "wordpiece" else text_rules
+    own = tokenizer.rules
     if text_rules not in (own, rules(False, False, False)):
         told = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())
         raise UserError(

@@ -55,7 +55,7 @@ def pretrain(
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Walk the whole way for one step and keep nothing.")
+        bool, typer.Option("--dry-run", help="Walk the whole way, a step of each length, and keep nothing.")
     ] = False,
     skip_bad_shards: SkipBadShardsOption = False,
     device: DeviceOption = "auto",
@@ -65,6 +65,7 @@ def pretrain(
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.errors import UserError
     from bertworks.recipe import check_has_model, load_recipe
+    from bertworks.train.distributed import is_first_rank
     from bertworks.train.pretrain import pretrain, pretrain_dry
     from bertworks.train.view import training_view
 
@@ -96,9 +97,9 @@ def pretrain(
         **outcome.metrics,
         "seconds": round(time.monotonic() - started, 2),
     }
-    if as_json:
+    if as_json and is_first_rank():
         print_json(result)
-    elif not quiet:
+    elif not quiet and is_first_rank():
         typer.echo(_sentence(result))
     if outcome.signal == SIGINT:
         raise typer.Exit(130)

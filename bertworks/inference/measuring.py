@@ -22,7 +22,7 @@ from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns, as_columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.submission import check_submission, write_submission
-from bertworks.tasks.task import DEV, Dataset, Task, open_dataset
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.tasks.wrong import wrong_columns, wrong_examples
 
 
@@ -82,7 +82,9 @@ def measure_models(
     gold = gold_of(examples)
     has_labels = None not in gold
     if needs_labels and not has_labels:
-        raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with")
+        others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
+        hint = f"; there are also: {others}" if others else ""
+        raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with{hint}")
     # Asked in the models' order of labels, measured as the benchmark does.
     threshold, said = _threshold(ensemble, dataset.task)
     asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)

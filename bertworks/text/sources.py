@@ -8,6 +8,7 @@ nor the order of a directory changes a vocabulary made from it.
 """
 
 import importlib.util
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -16,6 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from bertworks.errors import UserError
 
+_log = logging.getLogger(__name__)
 STANDARD_INPUT = Path("-")
 KINDS = (".txt", ".jsonl", ".parquet", ".xml")
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
@@ -43,10 +45,10 @@ def find_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
     if not sources:
         raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
     named = {STANDARD_INPUT} if any(os.fspath(source) == "-" for source in sources) else set()
-    found: set[Path] = set()
+    found: list[Path] = []
     for source in sources:
         if os.fspath(source) != "-":
-            found.update(_files_of(os.fspath(source)))
+            found += _files_of(os.fspath(source))
     files = _without_duplicates(sorted(found))
     for path in files:
         _check_usable(path)
@@ -131,8 +133,10 @@ def _is_hidden(path: Path) -> bool:
 
 def _without_duplicates(files: list[Path]) -> list[Path]:
     seen: dict[str, Path] = {}
-    for path in files:
-        seen.setdefault(os.path.realpath(path), path)
+    again = [path for path in files if seen.setdefault(os.path.realpath(path), path) is not path]
+    if again:
+        more = f" and {len(again) - 1:,} more are" if len(again) > 1 else " is"
+        _log.warning("%s%s named more than once, and read once; a copy would be read again", again[0], more)
     return list(seen.values())
 
 

@@ -116,6 +116,11 @@ class Ranks:
         return f"has waited {self._limit_s:g} s for another rank; if that was only slow, raise train.rank_timeout"
 
 
+def is_first_rank() -> bool:
+    """Tell whether this process is the one that speaks for all ranks, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def local_device(device: torch.device) -> torch.device:
     """Return this rank's own GPU where there are several ranks."""
     if device.type != "cuda" or "LOCAL_RANK" not in os.environ:

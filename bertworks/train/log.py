@@ -7,11 +7,12 @@ metrics of a killed run end up byte for byte those of a run that was never kille
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,3 +104,10 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     is_record = line.endswith(b"\n") and isinstance(record, dict) and type(record.get("step")) is int
     return record if is_record else None
+
+
+def training_seconds(timing: Sequence[Mapping[str, Any]]) -> float:
+    """Return the seconds of training that lines of timing tell of; in old ones each start began at 0."""
+    seconds = [line["seconds"] for line in timing if isinstance(line.get("seconds"), int | float)]
+    ends = [now for now, then in itertools.pairwise(seconds) if then < now]
+    return sum(ends) + (seconds[-1] if seconds else 0.0)

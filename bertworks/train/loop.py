@@ -9,6 +9,7 @@ decide alike.
 
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -177,8 +178,14 @@ def _reached(settings: TrainSettings, place: Place) -> dict[str, bool]:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Note signals that ask for an end, so that a run ends between two updates; a second one ends it at once."""
+    """Note signals that ask for an end, so that a run ends between two updates; a second one ends it at once.
+
+    Only the main thread may ask for them; a run in another one ends as its process does.
+    """
     caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
 
     def note(number: int, _: Any) -> None:
         if caught:

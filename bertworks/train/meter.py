@@ -22,10 +22,11 @@ class Meter:
     Args:
         place: where the run goes on from.
         device: where it trains.
+        seconds_before: of training in earlier starts, where the place's clock has begun anew.
     """
 
-    def __init__(self, place: Place, device: torch.device) -> None:
-        self._before, self._device = place, device
+    def __init__(self, place: Place, device: torch.device, seconds_before: float = 0.0) -> None:
+        self._before, self._device, self._seconds_before = place, device, seconds_before
 
     def read(self, place: Place) -> dict[str, float]:
         """Return a line of timing: the clock, seconds of training, tokens per second since the last call, memory."""
@@ -33,7 +34,7 @@ class Meter:
         self._before = place
         return {
             "time": round(time.time(), 3),
-            "seconds": place.seconds,
+            "seconds": self._seconds_before + place.seconds,
             "tokens_per_second": tokens / max(seconds, 1e-9),
             "memory_bytes": used_memory(self._device),
         }

@@ -29,6 +29,7 @@ from bertworks.train.digest import digest_of
 from bertworks.train.distributed import Ranks, joined_ranks, local_device
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Place, Stop
+from bertworks.train.remarks import early_end, remarks
 from bertworks.train.report import write_report
 from bertworks.train.run import Duties, Engine, Outcome
 from bertworks.train.run_facts import RECIPE_FILE
@@ -79,15 +80,23 @@ def pretrain(
         check_has_model(recipe)
     with joined_ranks(place, settings.train.rank_timeout) as ranks:
         session = Session(settings, dataset, run, place, view, ranks, start)
-        if session.start and start and start.weights and ranks.is_first:
-            note(session.start.sentence())
+        tell = note if ranks.is_first else _log.debug
+        if session.start and start and start.weights:
+            tell(session.start.sentence())
+        for line in remarks(settings, overrides):
+            tell(line)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
-            return session.run(note)
+            outcome = session.run(note)
+        if settings.train.max_tokens is None:  # else it was told before
+            for line in early_end(settings, outcome.reason, outcome.place.step):
+                tell(line)
+        return outcome
 
 
 def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:
     """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed."""
+    _check_clock(recipe)
     steps = len(recipe.data.lengths())
     once = {
         "max_steps": steps,
@@ -112,6 +121,11 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **op
     return outcome
 
 
+def _check_clock(recipe: Recipe) -> None:
+    if recipe.optim.clock and recipe.train.max_minutes is None:
+        raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
+
+
 class Session:
     """One start of pre-training: the network and what is around it."""
 
@@ -127,8 +141,7 @@ class Session:
     ) -> None:
         self.ranks = ranks or Ranks()
         self.recipe, self.dataset, self.folder, self.device = recipe, dataset, run, device
-        if recipe.optim.clock and recipe.train.max_minutes is None:
-            raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
+        _check_clock(recipe)
         self.subject = subject_of(recipe, dataset, start.config if start else None)
         self.start = start.fill(self.subject.net) if start and start.weights else start
         self.engine = Engine(self.subject, recipe.optim, recipe.train, run, device, view, self.ranks, shapes="one")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog, read_log
+from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog, read_log, training_seconds
 from bertworks.train.loop import Place
 from bertworks.train.meter import Meter
 from bertworks.train.status import About, Status
@@ -37,7 +37,8 @@ class Record:
         self._metrics = StepLog(run / METRICS_FILE, last_step)
         self._timing = StepLog(run / TIMING_FILE, last_step)
         self._events = EventFile(run)
-        self._meter = Meter(place, device)
+        before = 0.0 if place.seconds else training_seconds(read_log(run / TIMING_FILE))
+        self._meter = Meter(place, device, before)
         self._status = Status(about, place, read_log(run / METRICS_FILE))
         self._view = view
         view("begin", self._status)

@@ -3,7 +3,6 @@
 Nothing here opens weights or needs torch.
 """
 
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.safetensors_format import read_header
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.show.curves import value_label
-from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
+from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log, training_seconds
 from bertworks.train.run_folder import CHECKPOINTS, MODEL
 from bertworks.train.samples import Samples, read_samples
 
@@ -143,13 +142,6 @@ def _training_facts(run: Run) -> dict[str, str]:
     if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
         facts["most memory"] = f"{memory / 1e9:,.2f} GB"
     return facts
-
-
-def training_seconds(timing: Sequence[Line]) -> float:
-    """Return the seconds of training over all starts of a run; where the clock began anew, a start began."""
-    seconds = [line["seconds"] for line in timing if isinstance(line.get("seconds"), int | float)]
-    ends = [now for now, then in itertools.pairwise(seconds) if then < now]
-    return sum(ends) + (seconds[-1] if seconds else 0.0)
 
 
 def duration(seconds: float) -> str:

@@ -619,15 +619,15 @@ def test_a_folder_without_permission_is_a_user_error(corpus, tokenizer, tmp_path
 def test_a_full_disk_is_a_user_error_and_what_was_done_stays(corpus, tokenizer, tmp_path, monkeypatch):
     """F4, for preparing: the workers inherit the full disk, as they are forked."""
     out = tmp_path / "data"
-    write_array = np.lib.format.write_array
+    write_header = np.lib.format.write_array_header_1_0
 
-    def full(stream, array, **options):
+    def full(stream, header):
         if "train-00003" in stream.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write_array(stream, array, **options)
+        write_header(stream, header)
 
     with monkeypatch.context() as patch:
-        patch.setattr(np.lib.format, "write_array", full)
+        patch.setattr(np.lib.format, "write_array_header_1_0", full)
         with pytest.raises(UserError, match=r"cannot write .*train-00003.* bytes are free"):
             run(corpus, tokenizer, out)
     assert not list(out.glob(".tmp-*"))
@@ -672,7 +672,7 @@ def test_a_worker_that_dies_is_a_user_error_and_leaves_nothing_half_written(half
         stream.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(np.lib.format, "write_array", die)
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", die)
     before = contents(half_done)
     with pytest.raises(UserError, match="worker process was killed"):
         run(corpus, tokenizer, half_done)

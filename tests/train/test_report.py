@@ -16,8 +16,8 @@ import torch
 from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.interop.weights import write_weights
+from bertworks.train.log import training_seconds
 from bertworks.train.report import write_report
-from bertworks.train.run_facts import training_seconds
 from bertworks.train.samples import Blank, Guess, Sample, Samples, Span, write_samples
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'> ${style} $title & &lt; ]]> \u2028 한국어 \u202e"

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import threading
 
 import pytest
 import tiny_runs
 import torch
 
+from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.train import pretrain as module
+from bertworks.train.log import training_seconds
 from bertworks.train.pretrain import Session, pretrain
 from bertworks.train.run import Engine
 from bertworks.train.samples import read_samples
@@ -58,8 +61,58 @@ def test_the_speed_is_that_of_the_last_steps_also_after_a_resume(data, tmp_path)
     for steps in (20, 40):
         pretrain(tiny_runs.recipe(train__max_steps=steps), data=data, out=run, device="cpu", resume=True)
     timing = [json.loads(line) for line in (run / "timing.jsonl").read_text().splitlines()]
-    first = next(line for line in timing if line["step"] == 24)
-    assert first["tokens_per_second"] * first["seconds"] < 256 * 5  # four steps of 256 tokens, not all 24
+    last, first = (next(line for line in timing if line["step"] == step) for step in (20, 24))
+    seconds = first["seconds"] - last["seconds"]
+    assert first["tokens_per_second"] * seconds < 256 * 5  # four steps of 256 tokens, not all 24
+
+
+def test_the_seconds_of_training_are_those_of_all_starts(data, tmp_path):
+    """Also where a later start is slower up to its first line than the one before it was in all."""
+    run = tmp_path / "run"
+    for steps in (4, 8, 12):
+        pretrain(tiny_runs.recipe(train__max_steps=steps), data=data, out=run, device="cpu", resume=True)
+    seconds = [json.loads(line)["seconds"] for line in (run / "timing.jsonl").read_text().splitlines()]
+    assert len(seconds) == 3
+    assert seconds == sorted(seconds)
+    assert training_seconds([{"seconds": one} for one in seconds]) == seconds[-1]
+
+
+def test_a_run_in_another_thread_catches_no_signals_and_ends_well(data, tmp_path):
+    ended = []
+    options = {"data": data, "out": tmp_path / "run", "device": "cpu"}
+    thread = threading.Thread(target=lambda: ended.append(pretrain(tiny_runs.recipe(train__max_steps=4), **options)))
+    thread.start()
+    thread.join()
+    assert [outcome.reason for outcome in ended] == ["steps"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("optim.warmup=40",),
+            "the warm-up of 40 steps is as long as the run of 8, so the learning rate",
+        ),
+        (("train.max_tokens=512",), "train.max_tokens ends the run after some 2 steps, and the learning rate goes by"),
+        (("data.short_share=0.5",), "data.short_share changes nothing: data.short_length is not set"),
+        (("data.objective=ltr", "data.mask_rate=0.5"), "data.mask_rate changes nothing: objective ltr has no masks"),
+        (("data.mask_rate=0.2", "optim.warmup=0.5"), ""),
+        (("train.max_tokens=512", "optim.schedule=constant"), ""),
+    ],
+)
+def test_what_changes_nothing_or_comes_to_no_end_is_told(data, tmp_path, overrides, words):
+    (tmp_path / "a.toml").write_text(to_toml(tiny_runs.recipe(train__max_steps=8)))
+    said = []
+    pretrain(tmp_path / "a.toml", overrides=overrides, data=data, out=tmp_path / "run", device="cpu", note=said.append)
+    assert [line[: len(words)] for line in said] == ([words] if words else [])
+
+
+def test_minutes_that_end_a_run_before_its_schedule_are_told(data, tmp_path):
+    said, settings = [], tiny_runs.recipe(train__max_steps=100_000, train__max_minutes=0.001)
+    outcome = pretrain(settings, data=data, out=tmp_path / "run", device="cpu", note=said.append)
+    assert outcome.reason == "minutes"
+    assert f"train.max_minutes ends the run after some {outcome.place.step:,} steps" in said[-1]
+    assert said[-1].endswith(f"set train.max_steps={outcome.place.step}, or optim.clock=true")
 
 
 def test_a_run_that_is_stopped_has_a_report_too(data, tmp_path, monkeypatch):
@@ -128,3 +181,11 @@ def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_pat
     if num_lines:
         assert err.splitlines()[1].startswith("12 of 12 steps: loss ")
         assert "held out: loss " in err
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_of_several_ranks_one_prints_the_result(bertworks, data, tmp_path, monkeypatch, rank, lines):
+    monkeypatch.setenv("RANK", rank)
+    (tmp_path / "a.toml").write_text(to_toml(tiny_runs.recipe(train__max_steps=4)))
+    code, out, _ = bertworks("pretrain", tmp_path / "a.toml", "--data", data, "--out", tmp_path / "run", "--json")
+    assert (code, len(out.splitlines())) == (0, lines)

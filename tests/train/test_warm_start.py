@@ -86,7 +86,7 @@ def test_the_model_says_what_it_started_from(model, data, tmp_path):
     pretrain(
         recipe(train__max_steps=2), data=data, out=tmp_path / "run", start_from=model, device="cpu", note=notes.append
     )
-    assert notes == [f"starting from {model}: 0 new words"]
+    assert notes[:1] == [f"starting from {model}: 0 new words"]
     start = bw.load(tmp_path / "run").about["provenance"]["start"]
     assert start["model"] == str(model)
     manifest = json.loads((model / "model/manifest.json").read_text())
@@ -138,7 +138,7 @@ def test_what_the_model_lacks_is_drawn_from_the_seed_and_said(model, data, tmp_p
         options = {"data": data, "out": tmp_path / name, "start_from": folder, "device": "cpu", "note": notes.append}
         pretrain(recipe(train__max_steps=1), **options)
         found.append(weights_of(tmp_path / name / "checkpoints/step-00000000"))
-    assert notes == [f"starting from {folder}: 0 new words{said}"] * 2
+    assert [note for note in notes if "starting" in note] == [f"starting from {folder}: 0 new words{said}"] * 2
     expected = weights_of(folder)
     assert all(torch.equal(found[0][name], expected[name]) for name in found[0].keys() & expected.keys())
     drawn = found[0]["heads.nsp.out.weight"]
@@ -173,7 +173,7 @@ def test_rows_and_biases_of_new_words_are_means_and_the_rest_is_as_it_was(model,
     notes = []
     options = {"data": extended, "out": tmp_path / "run", "start_from": model, "device": "cpu", "note": notes.append}
     pretrain(recipe(train__max_steps=2), **options)
-    assert notes == [f"starting from {model}: 4 new words"]
+    assert notes[:1] == [f"starting from {model}: 4 new words"]
     found, old = weights_of(tmp_path / "run/checkpoints/step-00000000"), weights_of(model / "model")
     ids = {piece: id for id, piece in enumerate(PIECES)}
     for name in ("embeddings.token.weight", "heads.mlm.bias"):
@@ -247,7 +247,7 @@ def test_a_recipe_may_want_the_model_several_times_as_wide(model, data, tmp_path
     """It guesses what the narrow one guesses, says so, learns, and goes on by itself."""
     notes, run, wide = [], tmp_path / "run", recipe(train__max_steps=3, model__preset="1x64x4")
     pretrain(wide, data=data, out=run, start_from=model, device="cpu", note=notes.append)
-    assert notes == [f"starting from {model}: widened from 1x32x2 to 1x64x4; 0 new words"]
+    assert notes[:1] == [f"starting from {model}: widened from 1x32x2 to 1x64x4; 0 new words"]
     before, first = lines_of(model)[-1], lines_of(run)[0]
     assert first["step"] == 0
     assert first == pytest.approx({**before, "step": 0}, rel=1e-5)
