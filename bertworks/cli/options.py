@@ -137,8 +137,8 @@ ColumnOption = Annotated[
 
 
 def or_null(value: float) -> float | None:
-    """Return what JSON can hold: it has no NaN."""
-    return None if math.isnan(value) else value
+    """Return what JSON can hold: it has no NaN, and no infinity, the threshold of a model that always answers."""
+    return value if math.isfinite(value) else None
 
 
 def how_ended(reason: str) -> tuple[str, str]:

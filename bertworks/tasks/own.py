@@ -211,7 +211,7 @@ def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tup
         if len(counts) > _MAX_LABELS:
             break
     del counts[""]
-    all_differ = num_rows >= _FEW_ROWS and len(counts) == num_rows
+    all_differ = not several and num_rows >= _FEW_ROWS and len(counts) == num_rows
     if all_differ or len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
         raise UserError(
             f"{path}: column {columns[0]!r} has {len(counts):,} different values in {num_rows:,} rows; is it the label?"

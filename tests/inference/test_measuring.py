@@ -100,3 +100,15 @@ def test_scores_far_from_nothing_are_told(tmp_path, bertworks):
         files = ("--train", tmp_path / "a.csv", "--dev", tmp_path / "a.csv", "--out", tmp_path / f"run{highest}")
         _, _, err = bertworks("finetune", "regress", "--model", model, *files, "train.epochs=1", "task.max_length=16")
         assert ("too far from 0 to be learnt well; divide them all, by 30,000 or so" in err) == is_told
+
+
+def test_a_model_that_always_answers_is_measured_as_such(tmp_path, bertworks):
+    model, rows = write_calm_model(tmp_path / "calm"), [{"question": "a", "context": "the cat", "answer": "cat"}] * 8
+    for name, some in (("a", rows), ("b", [*rows, {"question": "a", "context": "dog cat", "answer": ""}])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
+    files = ("--train", tmp_path / "a.jsonl", "--dev", tmp_path / "a.jsonl", "--out", tmp_path / "run")
+    lengths = ("task.max_length=16", "task.doc_stride=4", "task.max_query=4")
+    assert bertworks("finetune", "answer", "--model", model, *files, "train.epochs=1", *lengths)[0] == 0
+    code, out, _ = bertworks("evaluate", tmp_path / "run", "--task", "answer", "--data", tmp_path / "b.jsonl", "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert (code, found["NoAns_f1"], found["threshold"]) == (0, 0.0, None)

@@ -492,6 +492,12 @@ def test_columns_of_other_types_and_kinds_are_refused(write, refusal, columns, w
     assert words in refusal(lambda: open_own("classify", {"train": write("a.csv", "text,label\na,1\nb,0\n")}, columns))
 
 
+def test_as_many_labels_as_rows_may_be_where_a_row_may_have_several(write):
+    rows = [{"text": f"text {i}", "label": [f"l{i}"]} for i in range(24)]
+    path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert len(open_own("multilabel", {"train": path}).task.labels) == 24
+
+
 def test_a_label_that_differs_in_every_row_is_doubted(write, refusal):
     path = write("a.csv", "text,label\n" + "".join(f"text {i},{i}.5\n" for i in range(60)))
     assert "is it the label? A number to be predicted is the task 'regress'" in refusal(
