@@ -86,7 +86,7 @@ def pretrain(
             settings = load_recipe(recipe, overrides or [])
             if start_from is None:
                 check_has_model(recipe)
-            outcome = pretrain_dry(settings, **options)
+            outcome = pretrain_dry(settings, overrides=overrides or [], **options)
         else:
             outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, view=view, **options)
     result: dict[str, Any] = {

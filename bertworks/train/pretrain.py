@@ -26,7 +26,7 @@ from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.train.asking import take_samples
 from bertworks.train.digest import digest_of
-from bertworks.train.distributed import Ranks, joined_ranks, local_device
+from bertworks.train.distributed import Ranks, is_first_rank, joined_ranks, local_device
 from bertworks.train.feed import Feed
 from bertworks.train.loop import Place, Stop
 from bertworks.train.remarks import early_end, remarks
@@ -94,9 +94,22 @@ def pretrain(
         return outcome
 
 
-def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **options: Any) -> Outcome:
-    """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed."""
+def pretrain_dry(
+    recipe: Recipe,
+    *,
+    data: str | Path,
+    overrides: Sequence[str] = (),
+    device: str = "auto",
+    note: Callable[[str], None] = _log.info,
+    **options: Any,
+) -> Outcome:
+    """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed.
+
+    What is remarked on is the run that is meant, with the overrides that made its recipe.
+    """
     _check_clock(recipe)
+    for line in remarks(recipe, overrides) if is_first_rank() else ():
+        note(line)
     steps = len(recipe.data.lengths())
     once = {
         "max_steps": steps,
@@ -111,11 +124,11 @@ def pretrain_dry(recipe: Recipe, *, data: str | Path, device: str = "auto", **op
         update={
             "train": recipe.train.model_copy(update=once),
             "data": recipe.data.model_copy(update={"short_share": 1 / steps}),
-            "optim": recipe.optim.model_copy(update={"clock": False}),
+            "optim": recipe.optim.model_copy(update={"clock": False, "warmup": min(recipe.optim.warmup, 0.9)}),
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        outcome = pretrain(walked, data=data, out=Path(folder) / "run", device=device, **options)
+        outcome = pretrain(walked, data=data, out=Path(folder) / "run", device=device, note=note, **options)
         if (Path(folder) / "run").exists():  # of several ranks the first one has written
             load(Path(folder) / "run", device="cpu")
     return outcome

@@ -45,6 +45,14 @@ def test_a_dry_run_walks_the_whole_way_and_keeps_nothing(bertworks, data, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_remarks_on_the_run_that_is_meant(bertworks, data):
+    arguments = ("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--dry-run")
+    assert "warm-up" not in bertworks(*arguments, "train.max_steps=100", "optim.warmup=20")[2]
+    said = bertworks(*arguments, "train.max_steps=100", "optim.warmup=100", "data.short_share=0.5")[2]
+    assert "the warm-up of 100 steps is as long as the run of 100" in said
+    assert said.count("data.short_share changes nothing") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
