@@ -4,7 +4,7 @@ A run begins with the model's fp32 weights instead of weights drawn from its see
 has not, such as a head for next sentences, is drawn all the same. The data must be made with the model's vocabulary, or
 with one that has more words behind it: a new word begins as the mean of the pieces that it was split into before, in
 the embeddings as in the bias of the masked-word head, so that it is at first what those pieces were on average. Where
-a recipe wants the model several times as wide, it is made so, and computes the same at first (`nn/widening.py`).
+a recipe wants the model several times as wide, it is made so, and computes nearly the same at first (`nn/widening.py`).
 
 Such a run is measured and saved before its first step. From there on its checkpoints have all it needs, and the model
 it came from may be gone.

@@ -1,4 +1,4 @@
-"""A widened network gives what the narrow one gives; its columns are divided unevenly, so that its copies part."""
+"""A widened network gives what the narrow one gives, nearly so with the noise by which its copies differ."""
 
 import pytest
 import torch
@@ -6,17 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
+import bertworks as bw
 from bertworks.nn.bert import Bert
 from bertworks.nn.packing import pack
-from bertworks.nn.widening import can_widen, widened, wider
+from bertworks.nn.widening import Noise, can_widen, widened, wider
 
 HEADS = {"mlm": 0, "nsp": 2, "classify": 3, "tag": 4, "span": 2}
 TEXTS = [5, 1, 9, 16]
+IN_COLUMNS = Noise(rows=0, table=0)  # which no result shows
+LONG_TEXT = """The river is cold in winter, and the people of the town cross it on a bridge of stone. In the morning
+they go to the market to buy bread and fish, and in the evening they come back to their houses and sit down by the fire."""
 
 
-def widened_net(net, factor, seed=0):
+def widened_net(net, factor, seed=0, noise=IN_COLUMNS):
     wide = Bert(wider(net.config, factor), {name: HEADS[name] for name in net.heads}, pooler=net.pooler is not None)
-    wide.load_state_dict(widened(dict(net.named_parameters()), factor, seed))
+    wide.load_state_dict(widened(dict(net.named_parameters()), factor, seed, noise))
     return wide.eval()
 
 
@@ -71,14 +75,64 @@ def test_attention_is_that_of_the_narrow_heads():
             close(wide_NLL, weights_NLL.repeat(2, 1, 1))
 
 
+@torch.no_grad()
+def test_with_its_noise_a_model_guesses_much_as_before():
+    """Every third piece of a text is masked; what the narrow network says of them diverges little from the wide one."""
+    mini = bw.load("mini", device="cpu")
+    weights = {name: weight.detach() for name, weight in mini.net.named_parameters()}
+    wide = Bert(wider(mini.net.config, 2), {"mlm": 0, "nsp": 2}).eval()
+    wide.load_state_dict(widened(weights, 2, 0))
+    ids = mini.encode([LONG_TEXT])[0].ids
+    masked = list(range(3, len(ids) - 1, 3))
+    for place in masked:
+        ids[place] = mini.tokenizer.id_of("[MASK]")
+    tokens = mini.pack([ids], [[0] * len(ids)])
+    narrow_MV = mini.mlm_logits(mini.net(tokens)[masked]).log_softmax(-1)
+    wide_MV = wide.heads["mlm"](wide(tokens)[masked], wide.embeddings.token.weight).log_softmax(-1)
+    divergence = (narrow_MV.exp() * (narrow_MV - wide_MV)).sum(-1).mean()
+    assert 0.001 < float(divergence) < 0.18
+
+
+def noise_of(wide, even):
+    """Return the noise and its size as a share of what it was added to."""
+    noise = wide - even
+    return noise, float(noise.square().mean().sqrt() / even.square().mean().sqrt())
+
+
 @pytest.mark.parametrize("factor", [2, 3])
-def test_the_noise_is_a_quarter_of_what_it_is_added_to(factor):
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("blocks.0.up.weight", 0.25),
+        ("blocks.0.qkv.weight", 0.25),
+        ("pooler.weight", 0.25),
+        ("blocks.0.attention_out.weight", 0.56),
+        ("blocks.1.down.weight", 0.56),
+        ("embeddings.token.weight", 0.5),
+    ],
+)
+def test_the_noise_is_a_share_of_what_it_is_added_to(factor, name, share):
+    """In the layers that are added to the stream there is that of rows and of columns, 0.25 and 0.5."""
     weights = {name: weight.detach() for name, weight in small_net({"nsp": 2}).named_parameters()}
-    wide = widened(weights, factor, 0)
-    for name in ("blocks.0.up.weight", "blocks.1.down.weight", "pooler.weight"):
-        even = weights[name].repeat(factor, factor) / factor
-        ratio = (wide[name] - even).square().mean().sqrt() / even.square().mean().sqrt()
-        assert float(ratio) == pytest.approx(0.25, rel=0.05)
+    noise, found = noise_of(widened(weights, factor, 0)[name], widened(weights, factor, 0, Noise(0, 0, 0))[name])
+    assert found == pytest.approx(share, rel=0.08)
+    by_copy = noise.view(len(noise), factor, -1)
+    if "embeddings" in name or share == 0.25:
+        assert float(by_copy.sum(1).abs().max()) < 1e-6
+    else:
+        assert float(noise.view(factor, len(noise) // factor, factor, -1).sum((0, 2)).abs().max()) < 1e-6
+
+
+def test_the_norm_of_embeddings_makes_up_for_the_noise():
+    """What the three tables add up to has as much variance behind the norm as before."""
+    net = small_net()
+    tokens = pack(*random_texts([16] * 40, net.config))
+    with torch.no_grad():
+        narrow_TD, wide_TD = (
+            of.embeddings(tokens) - of.embeddings.norm.bias for of in (net, widened_net(net, 2, noise=Noise()))
+        )
+    halves_TkD = wide_TD.view(len(wide_TD), 2, -1)
+    assert float(halves_TkD.mean(1).std()) == pytest.approx(float(narrow_TD.std()), rel=0.02)
 
 
 def test_copies_part_in_two_steps():
@@ -86,7 +140,7 @@ def test_copies_part_in_two_steps():
 
     In the first step those of the masked-word head still are: they are compared with copies, whose gradients differ.
     """
-    net = widened_net(small_net(HEADS), 2)  # in evaluation mode: dropout would part them too
+    net = widened_net(small_net(HEADS), 2)  # by its columns alone; in evaluation mode, for dropout would part them too
     begun = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     tokens, optimizer = pack(*random_texts(TEXTS, net.config)), torch.optim.SGD(net.parameters(), lr=1e-4)
     for _ in range(2):

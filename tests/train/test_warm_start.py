@@ -244,13 +244,14 @@ def test_transformers_opens_the_result_and_splits_as_we_do(model, extended, tmp_
 
 
 def test_a_recipe_may_want_the_model_several_times_as_wide(model, data, tmp_path):
-    """It guesses what the narrow one guesses, says so, learns, and goes on by itself."""
+    """It guesses nearly what the narrow one guesses, says so, learns, and goes on by itself."""
     notes, run, wide = [], tmp_path / "run", recipe(train__max_steps=3, model__preset="1x64x4")
     pretrain(wide, data=data, out=run, start_from=model, device="cpu", note=notes.append)
     assert notes[:1] == [f"starting from {model}: widened from 1x32x2 to 1x64x4; 0 new words"]
     before, first = lines_of(model)[-1], lines_of(run)[0]
     assert first["step"] == 0
-    assert first == pytest.approx({**before, "step": 0}, rel=1e-5)
+    for loss in ("holdout_mlm_loss", "holdout_nsp_loss"):
+        assert first[loss] == pytest.approx(before[loss], rel=0.01)
     opened = bw.load(run)
     assert (opened.net.config.hidden_size, opened.net.config.num_attention_heads) == (64, 4)
     assert opened.about["provenance"]["start"]["widened_from"] == "1x32x2"
@@ -273,13 +274,14 @@ def test_a_wider_model_may_have_new_words_and_come_from_half_precision(model, ex
     found, old = weights_of(tmp_path / "run/checkpoints/step-00000000"), weights_of(half)
     rows = found["embeddings.token.weight"]
     assert rows.shape == (len(PIECES) + 4, 96)
-    assert torch.equal(rows[: len(PIECES)], old["embeddings.token.weight"].float().repeat(1, 3))
-    assert torch.equal(rows[-1, :32], rows[-1, 64:])
+    copies = rows[: len(PIECES)].view(len(PIECES), 3, 32)
+    torch.testing.assert_close(copies.mean(1), old["embeddings.token.weight"].float())
+    assert not torch.equal(copies[:, 0], copies[:, 2])
 
 
 @pytest.mark.parametrize("preset", ["2x64x4", "1x64x2", "1x48x3", "1x16x1"])
 def test_other_sizes_than_a_multiple_of_the_width_are_refused(model, data, tmp_path, preset):
-    """More layers, wider heads, half as much again, or less: none of them computes the same."""
+    """More layers, wider heads, half as much again, or less: none of them computes nearly the same."""
     settings = recipe(train__max_steps=1, model__preset=preset)
     with pytest.raises(UserError, match=f"{preset} is not the model's 1x32x2; .* to widen it, 1x64x4, 1x96x6, "):
         pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu")
