@@ -15,7 +15,7 @@ HEADS = {"mlm": 0, "nsp": 2, "classify": 3, "tag": 4, "span": 2}
 TEXTS = [5, 1, 9, 16]
 IN_COLUMNS = Noise(rows=0, table=0)  # which no result shows
 LONG_TEXT = """The river is cold in winter, and the people of the town cross it on a bridge of stone. In the morning
-they go to the market to buy bread and fish, and in the evening they come back to their houses and sit down by the fire."""
+they go to the market to buy bread and fish, and in the evening they come back to their houses and sit by the fire."""
 
 
 def widened_net(net, factor, seed=0, noise=IN_COLUMNS):
