@@ -96,10 +96,10 @@ MARKS = [
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_page_of_one_mark_takes_linear_time(mark):
-    start = time.perf_counter()
+    start = time.process_time()
     plain_text(mark * (200_000 // len(mark)))
     # A second pass over what is behind each mark would take minutes; one pass takes a tenth of a second.
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 NESTINGS = [
@@ -111,15 +111,15 @@ NESTINGS = [
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_deep_nesting_takes_linear_time(nesting):
     opening, closing = nesting.split(" ")
-    start = time.perf_counter()
+    start = time.process_time()
     plain_text(opening * 50_000 + ":" * 50_000 + " x" * 50_000 + closing * 50_000)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_a_long_run_before_a_parenthesis_that_never_closes_takes_linear_time():
-    start = time.perf_counter()
+    start = time.process_time()
     plain_text("(x" + "," * 300_000 + "x")
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 @settings(max_examples=1000, deadline=None)
