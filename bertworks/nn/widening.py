@@ -58,7 +58,7 @@ def wider(config: BertConfig, factor: int) -> BertConfig:
 
 
 def widened(weights: Mapping[str, Tensor], factor: int, seed: int, noise: Noise = _NOISE) -> dict[str, Tensor]:
-    """Return the weights, by our names of a network that many times as wide, which computes nearly the same."""
+    """Return the weights, by our names, in float32, of a network that much wider which computes nearly the same."""
     draw = _Draw(factor, torch.Generator().manual_seed(seed))
     full = {name: weight.detach().float() for name, weight in weights.items()}
     wide = {name: _widened(name, weight, draw, noise) for name, weight in full.items()}
