@@ -111,6 +111,7 @@ def pretrain_dry(
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())
+    warmup = min(recipe.optim.warmup, 0.9)  # a share of its few steps, which no remark is needed on
     once = {
         "max_steps": steps,
         "max_tokens": None,
@@ -124,7 +125,7 @@ def pretrain_dry(
         update={
             "train": recipe.train.model_copy(update=once),
             "data": recipe.data.model_copy(update={"short_share": 1 / steps}),
-            "optim": recipe.optim.model_copy(update={"clock": False, "warmup": min(recipe.optim.warmup, 0.9)}),
+            "optim": recipe.optim.model_copy(update={"clock": False, "warmup": warmup}),
         }
     )
     with tempfile.TemporaryDirectory() as folder:
