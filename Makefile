@@ -31,6 +31,10 @@ check: .venv/installed
 	$(BIN)/mypy
 	./tools/check_wheel $(BIN)/python
 
+# The English model that is too large for the package: its weights lie in parts.
+small: | .venv/installed
+	$(BIN)/python tools/weights_in_parts.py join weights/small $@
+
 bench: TEXTS = $(if $(DATA),--data $(DATA))
 bench: .venv/installed
 	$(BIN)/python benchmarks/startup.py $(TEXTS)
