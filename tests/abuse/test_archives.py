@@ -155,9 +155,9 @@ def test_the_strongest_settings_of_the_usual_packers_are_read(tmp_path):
 @pytest.mark.parametrize("compression", PACKERS)
 def test_a_hundred_thousand_empty_streams_do_not_hold_the_reader_up(tmp_path, compression):
     path = write(tmp_path / f"c.txt{compression}", PACKERS[compression](b"") * 100_000 + PACKERS[compression](b"end"))
-    start = time.perf_counter()
+    start = time.process_time()
     assert lines_of(path) == ["end", ""]
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("compression", PACKERS)
@@ -244,10 +244,10 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
 def test_entity_bombs_are_refused(tmp_path, memory, prolog):
     page = "<page><ns>0</ns><revision><text>" + "&l11;" * 1000 + "</text></revision></page>"
     path = write(tmp_path / "c.xml", f"{prolog}<mediawiki>{page}</mediawiki>".encode())
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError, match="document type declaration"):
         lines_of(path)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert memory() < 16 << 20
 
 

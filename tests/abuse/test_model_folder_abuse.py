@@ -156,12 +156,12 @@ def test_every_problem_of_a_config_is_told_and_nothing_is_allocated(folder, grow
     """S6."""
     changes, words = WRONG_CONFIGS[kind]
     change_config(folder, **changes)
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ConfigError) as caught:
         bertworks.load(folder)
     assert all(word in str(caught.value) for word in words)
     assert len(caught.value.problems) >= len(words)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     assert grown() < 100_000_000
 
 

@@ -128,10 +128,10 @@ def test_a_wrong_type_is_told_with_its_file_and_its_place(dataset, refusal, cont
 def test_a_context_of_ten_megabytes_is_read_in_no_time(dataset):
     context = "word " * 2_000_000 + "end."
     opened = dataset(squad(question(answers=((10_000_000, "end."),)), context=context))
-    start = time.perf_counter()
+    start = time.process_time()
     (example,) = opened.examples("train")
     assert len(example.context) == 10_000_004
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_byte_order_mark_and_numbers_as_ids_are_read(write, tmp_path):

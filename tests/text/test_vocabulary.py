@@ -75,10 +75,10 @@ def test_a_file_beyond_a_quarter_of_a_gigabyte_is_refused_unread(tmp_path):
     path = tmp_path / "vocab.txt"
     with open(path, "wb") as stream:
         stream.truncate((1 << 28) + 1)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(UserError, match=r"has 268,435,457 bytes: too large for a vocabulary"):
         read_vocabulary(path)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_blank_lines_match_nothing_and_keep_the_ids_behind_them(tmp_path, encode_compiled):
