@@ -41,6 +41,11 @@ class GptConfig(Settings):
             raise ValueError(f"{heads} heads cannot share n_embd {width}; choose a divisor of it")
         return heads
 
+    @property
+    def max_position_embeddings(self) -> int:
+        """How many tokens it reads, as BERT calls it."""
+        return self.n_positions
+
     def as_bert(self) -> BertConfig:
         """Return the same sizes as BERT calls them: GPT-1's blocks are BERT's, looking to the left alone."""
         return BertConfig(

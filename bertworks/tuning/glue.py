@@ -40,6 +40,7 @@ from bertworks.tuning.glue_predictions import (
 from bertworks.tuning.glue_table import GOLD, MISMATCHED, PAPERS_TASKS, average, glue_markdown, glue_text
 from bertworks.tuning.grid import GridOutcome, GridPlan, finetune_grid
 from bertworks.tuning.grid_runs import Views, unwatched
+from bertworks.tuning.start import check_settings
 from bertworks.tuning.task_start import AnyPath
 
 GLUE_FILE, TABLE_FILE = "glue.json", "glue.md"
@@ -103,15 +104,17 @@ def finetune_glue(
     plan.check()
     folder = Path(out)
     check_out(folder, GLUE_FILE, resume=resume)
-    find_encoder(find_model(model))
+    folders = [find_encoder(find_model(source)) for source in (model, beside) if source is not None]
     datasets = {
         task.name: dataset for task in PAPERS_TASKS if (dataset := open_part(task, data)) and TRAIN in dataset.found
     }
     if not datasets:
         names = ", ".join(task.title for task in PAPERS_TASKS)
         raise UserError(f"{data} has no train set of GLUE; it would hold folders as in GLUE's archive: {names}")
-    for dataset in datasets.values():  # before hours of training, and not once for each task
-        points_of(dataset.task, overrides, is_grid=plan.grid)
+    # Before hours of training, and not once for each task.
+    points = [points_of(dataset.task, overrides, is_grid=plan.grid) for dataset in datasets.values()]
+    settings = [point.settings for some in points for point in some]
+    check_settings(folders, settings, is_random=init == "random")
     start = partial(
         finetune_grid, data=data, overrides=overrides, plan=plan, init=init, beside=beside, resume=True,
         device=device, views=views, note=note,

@@ -38,7 +38,7 @@ from bertworks.tuning.grid_record import GRID_FILE, Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
 from bertworks.tuning.grid_table import grid_text
 from bertworks.tuning.settings import without_effect
-from bertworks.tuning.start import examples_of, find_data
+from bertworks.tuning.start import check_settings, examples_of, find_data
 from bertworks.tuning.task_start import AnyPath
 
 _MOST_RESTARTS = 1_000
@@ -142,11 +142,13 @@ def finetune_grid(
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     sources = [source for source in (model, beside) if source is not None]
-    weights = [item for source in sources for item in sorted(checksums(find_encoder(find_model(source))).items())]
+    folders = [find_encoder(find_model(source)) for source in sources]
+    weights = [item for source in folders for item in sorted(checksums(source).items())]
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     for line in without_effect(dataset.task, overrides):
         note(line)
     points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
+    check_settings(folders, [point.settings for point in points], is_random=init == "random")
     dataset, examples = _read(dataset, note)
     about = _about(dataset, examples, {"model": digest_of(weights), "init": init})
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0

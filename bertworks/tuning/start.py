@@ -6,14 +6,14 @@ it from its checkpoint: the model that it came from may be gone. What kind of mo
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertworks.errors import UserError
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.interop.locate import find_model
-from bertworks.interop.models import kind_of_model
+from bertworks.interop.models import kind_of_model, read_model
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.tasks.examples import Example, Skipped
 from bertworks.tasks.kinds import Kind
@@ -26,11 +26,12 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.bert_start import open_bert, open_compound
-from bertworks.tuning.elmo_start import open_elmo
+from bertworks.tuning.elmo_start import check_elmo_settings, open_elmo
 from bertworks.tuning.frozen import open_frozen
 from bertworks.tuning.gpt_start import open_gpt
-from bertworks.tuning.settings import TaskSettings
-from bertworks.tuning.task_start import AnyPath, TaskStart, Wanted
+from bertworks.tuning.settings import FinetuneSettings, TaskSettings
+from bertworks.tuning.subject import check_freeze, num_layers
+from bertworks.tuning.task_start import AnyPath, TaskStart, Wanted, check_length
 
 
 def find_data(
@@ -76,6 +77,20 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
     return examples
+
+
+def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings], *, is_random: bool) -> None:
+    """Refuse what the model, or one of two, would refuse of many runs' settings, before any of them begins."""
+    is_elmo = [kind_of_model(folder).startswith("elmo") for folder in folders]
+    nets = {folder: read_model(folder).net for folder, elmo in zip(folders, is_elmo, strict=True) if not elmo}
+    most = max(map(num_layers, nets.values()), default=0)
+    for one in settings:
+        if is_elmo[0]:
+            check_elmo_settings(one, is_random=is_random)
+        else:
+            check_freeze(one.task.freeze, most)
+        for folder, net in nets.items():
+            check_length(one.task.max_length, net.config.max_position_embeddings, folder)
 
 
 # To each kind of model what makes a network with a task's head of it.

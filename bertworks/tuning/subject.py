@@ -19,14 +19,24 @@ from bertworks.tuning.trained_rows import TrainedRows
 def freeze(net: Any, layers: int | str) -> None:
     """Keep the embeddings and so many of the lowest layers, or all encoders whole, as they are."""
     stacks = net.stacks()
-    most = max(map(len, stacks)) - 1
+    most = num_layers(net)
+    check_freeze(layers, most)
     count = most if layers == "all" else int(layers)
-    if count > most:
-        raise UserError(f"task.freeze {count}: the model has {most} layers")
     kept = tuple(name for stack in stacks for names in stack[: count + 1] for name in names) if layers else ()
     for name, parameter in net.named_parameters():
         if name.startswith(kept):
             parameter.requires_grad_(False)
+
+
+def num_layers(net: Any) -> int:
+    """Return how many layers a network has above its embeddings; of several encoders that of the deepest."""
+    return max(map(len, net.stacks())) - 1
+
+
+def check_freeze(layers: int | str, most: int) -> None:
+    """Refuse to keep more layers than a model has."""
+    if isinstance(layers, int) and layers > most:
+        raise UserError(f"task.freeze={layers}: the model has {most} layers; choose 0 to {most}, or all")
 
 
 def rate_scales(net: Any, decay: float) -> dict[str, float]:

@@ -103,14 +103,18 @@ def take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, lab
 
 def check_sizes(wanted: Wanted, num_positions: int, vocab_size: int, num_pieces: int) -> None:
     """Refuse a model that cannot read what the task has for it."""
-    folder, length = wanted.folder, wanted.settings.max_length
+    check_length(wanted.settings.max_length, num_positions, wanted.folder)
+    if num_pieces > vocab_size:
+        raise UserError(f"{wanted.folder}: its vocabulary has {num_pieces:,} pieces, its model {vocab_size:,}")
+
+
+def check_length(length: int, num_positions: int, folder: Path) -> None:
+    """Refuse texts of more tokens than a model has positions."""
     if length > num_positions:
         raise UserError(
             f"task.max_length {length} is more than the {num_positions} positions of {folder}; set task.max_length="
             f"{num_positions} or less"
         )
-    if num_pieces > vocab_size:
-        raise UserError(f"{folder}: its vocabulary has {num_pieces:,} pieces, its model {vocab_size:,}")
 
 
 def refuse_lm_weight(wanted: Wanted) -> None:

@@ -227,7 +227,12 @@ def test_an_interrupt_ends_it_and_keeps_what_is_known(finished, model, data, mon
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"), [(["optim.lr=fast"], "'fast' is not a number"), ([], "no train set of")]
+    ("overrides", "said"),
+    [
+        (["optim.lr=fast"], "'fast' is not a number"),
+        ([*QUICK, "task.freeze=2"], "the model has 1 layers"),
+        ([], "no train set of"),
+    ],
 )
 def test_mistakes_are_told_before_anything_is_learnt(model, data, tmp_path, overrides, said):
     folder = data if overrides else tmp_path

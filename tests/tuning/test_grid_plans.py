@@ -25,7 +25,7 @@ def task(tmp_path_factory):
     """A model and files, which are read though nothing is learnt from them."""
     folder = tmp_path_factory.mktemp("task")
     train, dev = write_task(folder, "classify", num_train=64)
-    model = write_small_model(folder / "model", **SIZES)
+    model = write_small_model(folder / "model", **SIZES, max_position_embeddings=128)
     return {"task": "classify", "model": model, "train": train, "dev": dev, "device": "cpu"}
 
 
@@ -247,11 +247,26 @@ def test_other_settings_cannot_go_on_with_a_grid(task, tmp_path, fake, changes, 
         run(task, tmp_path / "grid", **({"resume": True} | changes))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("task.freeze=0,9", "task.freeze=9: the model has 1 layers; choose 0 to 1, or all"),
+        ("task.max_length=16,999", "task.max_length 999 is more than the 128 positions"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_once_and_no_run_is_begun(task, tmp_path, fake, wrong, said):
+    made = fake()
+    with pytest.raises(UserError, match=said):
+        run(task, tmp_path / "grid", overrides=(*RATES, wrong))
+    assert not made.calls
+    assert not (tmp_path / "grid").exists()
+
+
 def test_other_data_or_another_model_cannot_go_on_with_a_grid(task, tmp_path, fake):
     fake()
     run(task, tmp_path / "grid")
     _, other_dev = write_task(tmp_path / "other", "classify", num_dev=20)
-    other_model = write_small_model(tmp_path / "model", hidden_size=8)
+    other_model = write_small_model(tmp_path / "model", hidden_size=8, max_position_embeddings=128)
     with pytest.raises(UserError, match="another data"):
         run(task, tmp_path / "grid", resume=True, dev=other_dev)
     with pytest.raises(UserError, match="another model"):
