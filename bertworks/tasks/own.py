@@ -93,7 +93,7 @@ def open_own(
         metrics=_METRICS[kind],
         labels=tuple(labels),
         is_pair=kind in ("choose", "answer") or any(one.pair is not None for one in chosen.values()),
-        has_impossible=kind == "answer" and any(map(_has_impossible, found.values())),
+        has_impossible=kind == "answer" and not to_predict and any(map(_has_impossible, found.values())),
         defaults=Defaults(max_length=384) if kind == "answer" else Defaults(),
     )
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))

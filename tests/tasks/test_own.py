@@ -6,6 +6,7 @@ import unicodedata
 import pytest
 
 from bertworks.errors import UserError
+from bertworks.tasks import squad as squad_module
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TextExample
 from bertworks.tasks.measure import measure
 from bertworks.tasks.own import open_own
@@ -292,6 +293,16 @@ def test_questions_come_from_squads_json_or_from_rows(write):
     ]
     for path in files:
         assert list(open_own("answer", {"train": path}).examples("train")) == [expected], path.name
+
+
+def test_questions_that_are_to_be_answered_are_read_once(write, monkeypatch):
+    qas = [{"id": str(number), "question": "Where?"} for number in range(3)]
+    path = write("a.json", json.dumps({"data": [{"paragraphs": [{"context": "In Rome.", "qas": qas}]}]}))
+    times, real = [], squad_module.read_json
+    monkeypatch.setattr(squad_module, "read_json", lambda path: times.append(path) or real(path))
+    dataset = open_own("answer", {"test": path}, to_predict=True)
+    assert len(list(dataset.examples("test"))) == 3
+    assert times == [path]
 
 
 def test_the_place_of_an_answer_may_be_missing_in_some_records(write):
