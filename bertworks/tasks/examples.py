@@ -69,23 +69,27 @@ Example = TextExample | ChoiceExample | TagExample | SpanExample
 
 
 class Skipped:
-    """What a reading left out: for each reason how many, and where the first was."""
+    """What a reading left out, or took for what it is not called: for each reason how many, and where the first was."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self._first: dict[str, str] = {}
+        self._fates: dict[str, str] = {}
 
-    def add(self, reason: str, where: str) -> None:
+    def add(self, reason: str, where: str, fate: str = "left out") -> None:
         """Count one more; the reason is in the plural, as in "3 rows without a label"."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
         self._first.setdefault(reason, where)
+        self._fates[reason] = fate
 
     def __bool__(self) -> bool:
         return bool(self.counts)
 
     def __str__(self) -> str:
-        parts = [f"{count:,} {reason} (first: {self._first[reason]})" for reason, count in self.counts.items()]
-        return "left out: " + ", ".join(parts) if parts else "nothing left out"
+        parts: dict[str, list[str]] = {}
+        for reason, count in self.counts.items():
+            parts.setdefault(self._fates[reason], []).append(f"{count:,} {reason} (first: {self._first[reason]})")
+        return "; ".join(f"{fate}: {', '.join(some)}" for fate, some in parts.items()) or "nothing left out"
 
 
 def words_example(id: str, words: Sequence[str], tags: tuple[str, ...] | None, document: int) -> TagExample:
@@ -105,6 +109,8 @@ def why_untrainable(example: Example) -> str | None:
     if isinstance(example, SpanExample):
         if example.is_impossible or any(answer.start != NOT_LOCATED for answer in example.answers):
             return None
+        if not example.answers:
+            return 'questions without an answer that do not say "is_impossible": true'
         is_elsewhere = any(answer.text and answer.text in example.context for answer in example.answers)
         return f"questions whose answer is not {'at its answer_start' if is_elsewhere else 'in the context'}"
     if isinstance(example, TagExample):

@@ -82,8 +82,8 @@ def open_own(
     if labels is None:
         labels = _labels(kind, paths, chosen)
     readers = {split: _reader(kind, columns, () if to_predict else labels) for split, columns in chosen.items()}
-    if to_predict and kind == "tag":  # in lines, a word's tag may be its last column
-        readers = {split: partial(_without_tags, read) for split, read in readers.items()}
+    if to_predict and kind in _WITHOUT_LABELS:
+        readers = {split: partial(_WITHOUT_LABELS[kind], read) for split, read in readers.items()}
     found = {split: Found((path,), readers[split]) for split, path in paths.items()}
     task = Task(
         name=kind,
@@ -169,9 +169,20 @@ def _reader(kind: str, columns: Columns, labels: Sequence[str]) -> Reader:
 
 
 def _without_tags(read: Reader, paths: Sequence[Path], skipped: Skipped) -> Iterator[Example]:
+    """Leave the tags of words alone, which in lines may be their last column."""
     for example in read(paths, skipped):
         assert isinstance(example, TagExample)
         yield example._replace(tags=None)
+
+
+def _without_answers(read: Reader, paths: Sequence[Path], _: Skipped) -> Iterator[Example]:
+    """Leave the answers to questions alone, and what is guessed where there are none."""
+    for example in read(paths, Skipped()):
+        assert isinstance(example, SpanExample)
+        yield example._replace(answers=(), is_impossible=False)
+
+
+_WITHOUT_LABELS = {"tag": _without_tags, "answer": _without_answers}
 
 
 def _labels(kind: str, paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> tuple[str, ...]:

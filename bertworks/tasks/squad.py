@@ -2,9 +2,14 @@
 
 An answer counts as located where the context has it at the place that the file gives, or, where a file gives none, at
 its first occurrence. Training leaves out, and counts, questions none of whose answers is located; a score keeps them.
+
+An empty list of answers, where `is_impossible` is not there, says that a question has none: in SQuAD 2.0, as for its
+official script, and in any file that has answers to other questions and is not of version 1. This is counted too.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +18,32 @@ from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped, SpanExample
 from bertworks.tasks.json_values import member, of_kind, read_json
 from bertworks.tasks.task import Defaults, Published, Source, Task
 
+_FIRST = re.compile("(^|v)1", re.IGNORECASE)  # 1.1, v1.1, KorQuAD_v1.0_train
+_EMPTY = "questions with an empty list of answers"
 _NEGATIVES_NOTE = "SQuAD 1.1 and made-up impossible questions, not SQuAD 2.0's"
 
 
-def read_squad(paths: Sequence[Path], _: Skipped) -> Iterator[SpanExample]:
-    """Yield the questions of some files."""
+def read_squad(paths: Sequence[Path], skipped: Skipped, *, is_second: bool = False) -> Iterator[SpanExample]:
+    """Yield the questions of some files; `is_second` says that they are SQuAD 2.0's, whatever they say themselves."""
     for path in paths:
-        yield from unique(_questions(read_json(path), str(path)), path)
+        content = read_json(path)
+        questions = list(_questions(content, str(path)))
+        empty_says_none = is_second or _is_like_second(content, questions)
+        examples = _judged(questions, path, skipped) if empty_says_none else (example for example, _ in questions)
+        yield from unique(examples, path)
+
+
+def _is_like_second(content: dict[str, Any], questions: Sequence[tuple[SpanExample, bool]]) -> bool:
+    is_first = _FIRST.search(str(content.get("version", "")))
+    return not is_first and any(example.answers for example, _ in questions)
+
+
+def _judged(questions: Iterable[tuple[SpanExample, bool]], path: Path, skipped: Skipped) -> Iterator[SpanExample]:
+    """Make those questions impossible whose list of answers is empty, and count them."""
+    for example, is_empty in questions:
+        if is_empty:
+            skipped.add(_EMPTY, f"{path.name}, example {example.id[:40]}", "read as impossible")
+        yield example._replace(is_impossible=example.is_impossible or is_empty)
 
 
 def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]:
@@ -32,7 +56,8 @@ def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]
         yield example
 
 
-def _questions(content: Any, where: str) -> Iterator[SpanExample]:
+def _questions(content: Any, where: str) -> Iterator[tuple[SpanExample, bool]]:
+    """Yield each question, and whether its list of answers is empty and nothing else is said of it."""
     for i, article in enumerate(member(content, "data", list, where)):
         in_article = f"{where}: data[{i}]"
         for j, paragraph in enumerate(member(article, "paragraphs", list, in_article)):
@@ -42,13 +67,14 @@ def _questions(content: Any, where: str) -> Iterator[SpanExample]:
                 yield _question(question, context, f"{in_paragraph}.qas[{k}]")
 
 
-def _question(record: Any, context: str, where: str) -> SpanExample:
+def _question(record: Any, context: str, where: str) -> tuple[SpanExample, bool]:
     text = member(record, "question", str, where)
     name = str(record["id"]) if type(record.get("id")) is int else member(record, "id", str, where)
     is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, where)
     answers = member(record, "answers", list, where) if "answers" in record else []
     located = tuple(_answer(answer, context, f"{where}.answers[{i}]") for i, answer in enumerate(answers))
-    return SpanExample(name, text, context, located, is_impossible)
+    is_empty = "answers" in record and not answers and "is_impossible" not in record
+    return SpanExample(name, text, context, located, is_impossible), is_empty
 
 
 def _answer(record: Any, context: str, where: str) -> Answer:
@@ -66,9 +92,9 @@ def located_answer(text: str, start: int | None, context: str) -> Answer:
     return Answer(start if start >= 0 and context.startswith(text, start) else NOT_LOCATED, text)
 
 
-def squad_source(*names: str, note: str = "") -> Source:
+def squad_source(*names: str, note: str = "", is_second: bool = False) -> Source:
     """Return the source of a split that is one or several files of SQuAD's form."""
-    return Source(names, read_squad, note)
+    return Source(names, partial(read_squad, is_second=is_second), note)
 
 
 SQUAD1 = Task(
@@ -79,16 +105,17 @@ SQUAD1 = Task(
     defaults=Defaults(epochs=3, batch_size=32, learning_rate=5e-5, max_length=384),
 )  # fmt: skip
 
+_second = partial(squad_source, is_second=True)
 SQUAD2 = Task(
     name="squad2", title="SQuAD 2.0", kind="answer", summary="find the answer, or see that there is none",
     is_pair=True, has_impossible=True,
     splits={
         "train": (
-            squad_source("train-v2.0.json"),
-            squad_source("squad/train-v1.1.json", "derived/squad_v2_negatives.json", note=_NEGATIVES_NOTE),
-            squad_source("train-v1.1.json", "squad_v2_negatives.json", note=_NEGATIVES_NOTE),
+            _second("train-v2.0.json"),
+            _second("squad/train-v1.1.json", "derived/squad_v2_negatives.json", note=_NEGATIVES_NOTE),
+            _second("train-v1.1.json", "squad_v2_negatives.json", note=_NEGATIVES_NOTE),
         ),
-        "dev": (squad_source("dev-v2.0.json"),),
+        "dev": (_second("dev-v2.0.json"),),
     },
     homes=("", "squad", "squad2", "SQuAD"), metrics=("f1", "exact_match"),
     published=Published("Table 3, dev, EM/F1", "not given", "78.7/81.9"),

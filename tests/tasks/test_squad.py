@@ -6,6 +6,7 @@ import time
 import pytest
 
 from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped
+from bertworks.tasks.own import open_own
 from bertworks.tasks.registry import TASKS
 from bertworks.tasks.squad import located_answer
 from bertworks.tasks.task import open_dataset
@@ -51,7 +52,6 @@ def test_questions_come_with_all_answers_and_their_places(dataset):
         (((10**12, "Alps"),), "at its answer_start"),
         (((0, "the Andes"),), "in the context"),
         (((0, ""),), "in the context"),
-        ((), "in the context"),
     ],
 )
 def test_an_answer_that_is_not_at_its_place_is_left_out_of_training_counted_and_kept_for_scores(
@@ -62,6 +62,41 @@ def test_an_answer_that_is_not_at_its_place_is_left_out_of_training_counted_and_
     assert [example.id for example in opened.examples("train", skipped)] == ["q2"]
     assert skipped.counts == {f"questions whose answer is not {place}": 1}
     assert [example.id for example in opened.examples("dev")] == ["q1", "q2"]
+
+
+def test_an_empty_list_of_answers_says_in_squad_2_that_there_is_none_and_this_is_told(dataset):
+    opened = dataset(squad(question(answers=()), question("q2", (), is_impossible=False), question("q3")))
+    skipped = Skipped()
+    assert {example.id: example.is_impossible for example in opened.examples("train", skipped)} == {
+        "q1": True, "q3": False,
+    }  # fmt: skip
+    assert str(skipped) == (
+        "read as impossible: 1 questions with an empty list of answers (first: train-v2.0.json, example q1); left out: "
+        '1 questions without an answer that do not say "is_impossible": true (first: train-v2.0.json, example q2)'
+    )
+
+
+@pytest.mark.parametrize(("version", "is_impossible"), [("v2.0", True), (None, True), ("1.1", False), ("v1.1", False)])
+def test_in_your_own_file_it_does_where_others_have_answers_and_its_version_is_not_1(write, version, is_impossible):
+    content = squad(question("q1", ()), question("q2")) | {"version": version}
+    dataset = open_own("answer", {"dev": write("a.json", json.dumps(content))})
+    assert [example.is_impossible for example in dataset.examples("dev")] == [is_impossible, False]
+    assert dataset.task.has_impossible == is_impossible
+
+
+def test_a_file_without_any_answer_says_nothing_of_its_questions(write):
+    content = json.dumps(squad(question("q1", ()), question("q2", ())))
+    skipped = Skipped()
+    dataset = open_own("answer", {"test": write("a.json", content)})
+    assert [example.is_impossible for example in dataset.examples("test", skipped)] == [False, False]
+    assert not skipped
+
+
+def test_answers_of_a_file_to_predict_are_left_alone(write):
+    content = json.dumps(squad(question("q1", ()), question("q2"), question("q3", (), is_impossible=True)))
+    dataset, skipped = open_own("answer", {"test": write("a.json", content)}, to_predict=True), Skipped()
+    assert {(example.answers, example.is_impossible) for example in dataset.examples("test", skipped)} == {((), False)}
+    assert not skipped
 
 
 def test_one_located_answer_of_several_is_enough(dataset):
