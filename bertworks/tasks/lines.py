@@ -1,6 +1,6 @@
 """The lines of a labelled file, numbered, so that every message can say where.
 
-A line ends at "\\n" alone; a "\\r" before it and a byte order mark at the start go. Unlike in a corpus, where one bad
+A line ends as in a corpus (`text/utf8.py`); a byte order mark at the start goes. Unlike in a corpus, where one bad
 byte among millions is replaced and counted, bytes that are not UTF-8 end the reading: a label may hang on them.
 """
 

@@ -1,13 +1,14 @@
 """Bytes into lines of text.
 
-A line ends at "\\n" and nowhere else; a "\\r" before it goes. No byte of a longer UTF-8 sequence is a newline, so each
-block of whole lines decodes on its own. A line is at most 2^20 characters: longer ones are cut, at white space where
-there is any, so that memory is bounded whatever the file. Bytes that are not UTF-8 become U+FFFD and are counted, or
-stop the reading in strict mode.
+A line ends at "\\n" and nowhere else; a "\\r" before it goes. Only where the first 64 KiB have "\\r" and no "\\n", as
+on old Macs, "\\r" ends lines. No byte of a longer UTF-8 sequence is a newline, so each block of whole lines decodes on
+its own. A line is at most 2^20 characters: longer ones are cut, at white space where there is any, so that memory is
+bounded whatever the file. Bytes that are not UTF-8 become U+FFFD and are counted, or stop the reading in strict mode.
 """
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from bertworks.errors import UserError
@@ -75,7 +76,7 @@ def advice_on(data: bytes) -> str:
 
 
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Pass pieces on after making sure by the first 64 KiB that they are text."""
+    """Pass pieces on after making sure by the first 64 KiB that they are text; an old Mac's line ends become ours."""
     head = b""
     for piece in pieces:
         head += piece
@@ -94,8 +95,9 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
         raise UserError(
             f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; {advice_on(start)}"
         )
-    yield head
-    yield from pieces
+    is_old_macs = b"\r" in start[:-1] and b"\n" not in start  # behind the last byte there may be a "\n"
+    whole = chain([head], pieces)
+    yield from (piece.replace(b"\r", b"\n") for piece in whole) if is_old_macs else whole
 
 
 def line_blocks(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[bytes]:

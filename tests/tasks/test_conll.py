@@ -67,6 +67,10 @@ def test_every_scheme_becomes_the_same_iob2(scheme, drawn):
     assert list(entities(expected, strict=True)) == spans
 
 
+def test_lines_may_end_as_on_old_macs(conll):
+    assert list(conll(CONLL.replace("\n", "\r"))) == list(conll(CONLL))
+
+
 def test_words_tags_and_documents_are_read(conll):
     first, second, third = conll(CONLL)
     assert first.words == ["EU", "rejects"]

@@ -158,6 +158,8 @@ def slow_cut(line, limit):
 def slow_lines(data, limit=1 << 20):
     """The law of plain text, written for the reader and not for the clock."""
     lines = []
+    if b"\r" in data[:-1] and b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
     for line in data.decode(errors="replace").removeprefix("\ufeff").split("\n"):
         if parts := slow_cut(line.removesuffix("\r"), limit):
             lines += parts
@@ -214,6 +216,18 @@ def test_records_equal_the_slow_reference(documents, block, limit):
 def test_only_newlines_end_lines(tmp_path):
     text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
     assert lines_of(write(tmp_path / "c.txt", f"\ufeff{text}\r\nnext")) == [text, "next", ""]
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_lines_may_end_as_on_old_macs(tmp_path, kind, compression):
+    data = WRITERS[kind]().replace(b"\n", b"\r")
+    assert lines_of(write(tmp_path / f"c{kind}{compression}", PACKERS[compression](data))) == LINES
+
+
+def test_a_first_line_that_fills_what_is_looked_at_is_none_of_an_old_mac(tmp_path):
+    text = "x" * ((1 << 16) - 1)
+    assert lines_of(write(tmp_path / "c.txt", f"{text}\r\nsecond\r\nthird\r\n")) == [text, "second", "third", ""]
 
 
 def test_a_long_line_is_cut_between_words_within_bounded_memory(tmp_path):
