@@ -7,7 +7,8 @@ import numpy as np
 from bertworks.tasks.items import Items
 from bertworks.text.unknown import much_unknown
 
-_FAR, _NEAR = 30, 3  # scores from 0 to 5 are learnt well, in the thousands hardly: a step is as long as the rate
+_FAR = 30  # scores from 0 to 5 are learnt well, in the thousands hardly: a step is as long as the rate
+_WIDE = 10
 
 
 def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
@@ -18,7 +19,8 @@ def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
         yield unknown
     highest = float(np.abs(items.targets).max(initial=0)) if kind == "regress" else 0.0
     if highest > _FAR:
+        mean, spread = float(items.targets.mean()), float(items.targets.std())
         yield (
-            f"scores of up to {highest:,.0f} are too far from 0 to be learnt well; divide them all, by "
-            f"{highest / _NEAR:,.0f} or so, and multiply what is predicted"
+            f"scores of up to {highest:,.0f} are too far from 0 to be learnt well; subtract {mean:,.0f} from each and "
+            f"divide by {spread:,.{0 if spread > _WIDE else 1}f}, and the other way round for what is predicted"
         )

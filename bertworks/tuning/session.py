@@ -40,7 +40,7 @@ from bertworks.tuning.remarks import remarks
 from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
 from bertworks.tuning.start import examples_of
-from bertworks.tuning.subject import freeze, rate_scales, task_subject
+from bertworks.tuning.subject import begin_with_mean, freeze, rate_scales, task_subject
 from bertworks.tuning.subset import some_of
 from bertworks.tuning.task_start import TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
@@ -107,6 +107,8 @@ class Session:
 
         examples = some_of(examples_of(dataset, TRAIN, noted), settings.task.max_examples)
         self.items = self._encoded(examples, settings)
+        if self.task.kind == "regress":
+            begin_with_mean(start, self.items.targets)
         for remark in remarks(self.items, self.task.kind, start.tokenizer.pieces):
             noted(f"{TRAIN}: {remark}")
         self.dev: list[Example] = examples_of(dataset, DEV, noted)

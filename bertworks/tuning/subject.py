@@ -5,6 +5,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import UserError
@@ -14,6 +17,8 @@ from bertworks.train.subject import Subject
 from bertworks.tuning.objective import LM, task_objective
 from bertworks.tuning.task_start import TaskStart
 from bertworks.tuning.trained_rows import TrainedRows
+
+_BIAS = "heads.classify.out.bias"
 
 
 def freeze(net: Any, layers: int | str) -> None:
@@ -48,6 +53,13 @@ def rate_scales(net: Any, decay: float) -> dict[str, float]:
         for prefixes, depth in depths
         if decay < 1 and name.startswith(prefixes)
     }
+
+
+@torch.no_grad()
+def begin_with_mean(start: TaskStart, scores: NDArray[np.float32]) -> None:
+    """Let a new head give every text the mean score: at a fine-tuning's rates most of a run may go by until it does."""
+    if _BIAS in start.about.get("drawn", ()):  # a GPT-1's has none
+        start.net.get_parameter(_BIAS).fill_(float(scores.mean(dtype=np.float64)))
 
 
 def task_subject(start: TaskStart, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:

@@ -99,7 +99,7 @@ def test_scores_far_from_nothing_are_told(tmp_path, bertworks):
         (tmp_path / "a.csv").write_text("text,score\n" + f"a cat,{highest}\nthe dog,0\n" * 10)
         files = ("--train", tmp_path / "a.csv", "--dev", tmp_path / "a.csv", "--out", tmp_path / f"run{highest}")
         _, _, err = bertworks("finetune", "regress", "--model", model, *files, "train.epochs=1", "task.max_length=16")
-        assert ("too far from 0 to be learnt well; divide them all, by 30,000 or so" in err) == is_told
+        assert ("too far from 0 to be learnt well; subtract 45,000 from each and divide by 45,000" in err) == is_told
 
 
 def test_a_model_that_always_answers_is_measured_as_such(tmp_path, bertworks):

@@ -218,6 +218,21 @@ def test_the_encoder_is_taken_over_and_only_the_head_is_drawn(model, files, tmp_
     torch.testing.assert_close(session.subject.net.blocks[0].qkv.weight, old.blocks[0].qkv.weight, rtol=0, atol=0)
 
 
+def test_a_new_head_begins_with_the_mean_score_and_one_that_has_learnt_stays(model, tmp_path):
+    said, start = {}, model
+    for name, scores in (("first", (21.0, 27.0)), ("second", (1.0, 3.0))):
+        rows = [{"text": "a cat", "score": scores[0]}, {"text": "a dog", "score": scores[1]}] * 8
+        train = write_rows(tmp_path / f"{name}.jsonl", rows)
+        finetune(
+            "regress", model=start, train=train, dev=train, out=tmp_path / name, device="cpu",
+            overrides=[*QUICK, "train.epochs=1", "optim.lr=1e-9"],
+        )  # fmt: skip
+        start = tmp_path / name
+        said[name] = bw.load(start).classify(["a cat", "a dog"])
+    assert [one["score"] for one in said["first"]] == pytest.approx([24.0, 24.0], abs=1)
+    assert said["second"] == [{"score": pytest.approx(one["score"], abs=1e-3)} for one in said["first"]]
+
+
 @pytest.mark.parametrize("kind", ["classify", "regress", "multilabel", "choose", "tag", "answer"])
 def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path, kind):
     gradients = []
