@@ -47,8 +47,14 @@ def test_a_baseline_is_fine_tuned_resumed_measured_and_asked(bertworks, models, 
     assert bertworks("predict", run, dev, "--out", tmp_path / "said.jsonl", "--device", "cpu")[0] == 0
     assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 40
     assert bertworks("inspect", run)[0] == 0
-    code, _, err = bertworks("fill", run, "a [MASK]")
-    assert (code, err.count("\n")) == (2, 1)
+    for other in (
+        ("fill", "a [MASK]"),
+        ("embed", "a", "--layers", "all"),
+        ("features", dev, "--out", tmp_path / "f.jsonl"),
+    ):
+        code, _, err = bertworks(other[0], run, *other[1:])
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"has no {other[0]}, which is BERT's" in err
 
 
 @pytest.mark.parametrize(

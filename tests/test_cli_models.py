@@ -5,12 +5,13 @@ import html
 import io
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from small_models import PIECES, write_small_model
 
 import bertworks as bw
@@ -114,6 +115,17 @@ def test_fill_names_the_line_of_standard_input_that_has_no_mask(bertworks, folde
     code, out, err = bertworks("fill", folder, "-")
     assert (code, out.splitlines()[0]) == (2, "the [MASK]")
     assert "standard input, line 2: no [MASK] to fill in 'the [mask]'; write it in capitals: [MASK]" in err
+
+
+@pytest.mark.parametrize("arguments", [("fill", "a [MASK]"), ("nsp", "a", "b"), ("embed", "a")])
+def test_json_holds_no_nan(bertworks, folder, tmp_path, arguments):
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.embeddings.LayerNorm.bias"][0] = float("nan")
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    save_file(weights, damaged / "model.safetensors", {"format": "pt"})
+    code, out, err = bertworks(arguments[0], damaged, *arguments[1:], "--json")
+    assert (code, out) == (2, "")
+    assert "not finite, which JSON cannot hold" in err
 
 
 @pytest.mark.parametrize("arguments", [("fill", "[MASK]\udcff"), ("nsp", "a", "\ud800"), ("embed", "\udcff")])

@@ -75,7 +75,7 @@ def prepare(
     if not 0 <= holdout < 1:
         raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
     tokenizer = open_words(vocab, rules(cased, keep_accents, join_cjk), tokens)
-    source = Corpus(corpus, strict=strict, text_field=text_field)
+    source = Corpus(corpus, without=[vocab], strict=strict, text_field=text_field)
     options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     with progress_bar(quiet=quiet or as_json) as progress:
         manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)

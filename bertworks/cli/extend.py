@@ -1,12 +1,13 @@
 """`bertworks vocab --extend`: words added to a vocabulary, saved in the form in which it was given."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bertworks.cli.options import check_rules, print_json, warn, warn_of_replaced
+from bertworks.cli.options import check_free_of_ids, check_rules, print_json, warn, warn_of_replaced
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def extend_by_words(
         raise UserError("--extend adds whole words: --algorithm, --unused and --coverage are not for it")
     started = time.monotonic()
     tokenizer, is_folder = _open_extended(extended, word_rules)
-    _check_can_extend(out, is_folder=is_folder)
+    _check_can_extend(out, source.files, is_folder=is_folder)
     with progress_bar(quiet=quiet or as_json) as progress:
         found = extend_vocabulary(
             source, tokenizer, size=settings.size, min_count=settings.min_count, workers=workers, progress=progress
@@ -79,16 +80,16 @@ def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool
     return tokenizer, is_folder
 
 
-def _check_can_extend(out: str, *, is_folder: bool) -> None:
+def _check_can_extend(out: str, sources: Sequence[Path], *, is_folder: bool) -> None:
     """Raise now what saving would raise after minutes of work."""
     from bertworks.files import check_can_write
     from bertworks.text.tokenizer_files import VOCABULARY_FILE
 
-    if is_folder and (Path(out) / "config.json").exists():
-        raise UserError(f"{out} is a model, which knows its own words only; choose a new folder for --out")
+    if is_folder:
+        check_free_of_ids(out)
     if is_folder and Path(out).is_file():
         raise UserError(f"cannot write {out}: it is a file, and to extend a model's vocabulary makes a folder")
-    check_can_write(Path(out) / VOCABULARY_FILE if is_folder and Path(out).is_dir() else out)
+    check_can_write(Path(out) / VOCABULARY_FILE if is_folder and Path(out).is_dir() else out, *sources)
 
 
 def _save_extended(out: str, pieces: list[str], rules: "Rules", *, is_folder: bool) -> None:

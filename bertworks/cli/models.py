@@ -142,7 +142,7 @@ def embed(
         if Path(out).suffix != ".npy":
             raise UserError(f"cannot tell the form of {out}; let it end in .npy")
         check_can_write(out)
-    net = _load(model, device, dtype)
+    net = _load(model, device, dtype, "embed")
     lines = list(lines_of(texts))
     options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "truncate": truncate}
     vectors = net.embed(lines, layers=_layers(layers, net), **options)
@@ -170,7 +170,7 @@ def features(
     from bertworks.inference.features import write_features
 
     check_can_write(out, source)
-    net = _load(model, device, dtype)
+    net = _load(model, device, dtype, "features")
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
     typer.echo(f"{out}: features of {len(lines):,} texts", err=True)
@@ -198,10 +198,14 @@ def attend(
     typer.echo(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
 
 
-def _load(model: str, device: str, dtype: str) -> Any:
+def _load(model: str, device: str, dtype: str, method: str = "") -> Any:
+    """Open a model; a fine-tuned one that lacks the method that is needed says so at once."""
     from bertworks.inference.loading import load
 
-    return load(model, device=device, dtype=dtype)
+    net = load(model, device=device, dtype=dtype)
+    if method:
+        getattr(net, method)
+    return net
 
 
 def _layers(given: str, net: Any) -> list[int]:

@@ -5,6 +5,7 @@ Results go to standard output, as JSON where `--json` is given; everything else 
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -148,9 +149,22 @@ def how_ended(reason: str) -> tuple[str, str]:
     return ("stopped by a signal", "; go on with --resume") if reason == "signal" else ("finished", "")
 
 
+def check_free_of_ids(out: str) -> None:
+    """Refuse a folder for a vocabulary where a model or prepared data is: their ids are those of another one."""
+    if (Path(out) / "config.json").exists():
+        raise UserError(f"{out} is a model, which knows its own words only; choose a new folder for --out")
+    if (Path(out) / "manifest.json").exists():
+        raise UserError(f"{out} holds data or a model made with its own vocabulary; choose a new folder for --out")
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    try:
+        typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except ValueError:
+        raise UserError(
+            "what was computed is not finite, which JSON cannot hold; the model's weights may be damaged"
+        ) from None
 
 
 def warn(message: str) -> None:

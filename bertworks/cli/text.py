@@ -19,6 +19,7 @@ from bertworks.cli.options import (
     TextsArgument,
     VocabOption,
     WorkersOption,
+    check_free_of_ids,
     check_workers,
     open_words,
     print_json,
@@ -74,7 +75,7 @@ def vocab(
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     settings = validate(VocabSettings, options, "bertworks vocab")
     check_workers(workers)
-    source = Corpus(corpus, strict=strict, text_field=text_field)
+    source = Corpus(corpus, without=[out], strict=strict, text_field=text_field)
     word_rules = rules(cased, keep_accents, join_cjk)
     if extend is not None:
         extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)
@@ -115,6 +116,8 @@ def _check_can_save(out: str, algorithm: str, sources: "Sequence[Path]") -> None
     if algorithm == "gpt-bpe" and Path(out).is_file():
         raise UserError(f"cannot write {out}: it is a file, and gpt-bpe makes a folder; choose another --out")
     is_folder = algorithm == "gpt-bpe" and Path(out).is_dir()
+    if is_folder:
+        check_free_of_ids(out)
     check_can_write(Path(out) / PIECES_FILE if is_folder else out, *sources)
 
 

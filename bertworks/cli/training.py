@@ -122,8 +122,13 @@ def report(
     out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
 ) -> None:
     """Write a run's report, a page with its curves and samples, anew."""
-    from bertworks.train.report import write_report
+    from pathlib import Path
+
+    from bertworks.files import check_can_write
+    from bertworks.train.report import REPORT_FILE, write_report
     from bertworks.tuning.report import is_finetuned, write_finetune_report
 
+    if out is not None:
+        check_can_write(out, *(path for path in Path(run).rglob("*") if path.is_file() and path.name != REPORT_FILE))
     write = write_finetune_report if is_finetuned(run) else write_report
     typer.echo(f"{write(run, out)}: open it in a browser", err=True)

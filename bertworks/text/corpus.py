@@ -26,6 +26,7 @@ class Corpus:
 
     Args:
         sources: files, folders, patterns, or `-` for standard input.
+        without: files that are no text of it, such as the vocabulary, where they lie in one of its folders.
         strict: stop at bytes that are not UTF-8 instead of replacing them.
         text_field: the field of JSON lines and the column of Parquet files that holds the text.
 
@@ -36,9 +37,14 @@ class Corpus:
     """
 
     def __init__(
-        self, sources: Sequence[str | os.PathLike[str]], *, strict: bool = False, text_field: str = "text"
+        self,
+        sources: Sequence[str | os.PathLike[str]],
+        *,
+        without: Sequence[str | os.PathLike[str]] = (),
+        strict: bool = False,
+        text_field: str = "text",
     ) -> None:
-        self.files = find_files(sources)
+        self.files = find_files(sources, without)
         self.total_bytes = None if STANDARD_INPUT in self.files else sum(path.stat().st_size for path in self.files)
         self.num_documents = 0
         self._strict = strict

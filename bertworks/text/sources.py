@@ -2,15 +2,16 @@
 
 A source is a file, a folder, a pattern (`*`, `?`, `**`) or `-` for standard input. A folder gives the files whose
 ending is known, at any depth, without hidden ones and without links that lead out of it; linked folders are not
-entered, so a cycle of links ends. A file that is named, or that a pattern matches as the shell would, is read whatever
-its ending: an unknown one is taken for plain text. The list comes sorted by path, so that neither the shell's locale
-nor the order of a directory changes a vocabulary made from it.
+entered, so a cycle of links ends. The vocabulary of a model or of prepared data in it is no text, and not read. A file
+that is named, or that a pattern matches as the shell would, is read whatever its ending: an unknown one is taken for
+plain text. The list comes sorted by path, so that neither the shell's locale nor the order of a directory changes a
+vocabulary made from it.
 """
 
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -24,6 +25,7 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _OTHER_PACKINGS = frozenset(
     (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".7z", ".rar", ".lz4", ".lzma", ".lz", ".z", ".br")
 )
+_VOCABULARY, _ITS_SETTINGS = "vocab.txt", "tokenizer_config.json"  # which a model and prepared data have both
 _MODULES = {".zst": "zstandard", ".parquet": "pyarrow"}
 
 
@@ -40,15 +42,18 @@ def form_of(path: Path) -> Form:
     return form if form.kind in KINDS else Form(".txt", form.compression)
 
 
-def find_files(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files that the sources name, absolute, sorted and each once; standard input comes last."""
+def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str | os.PathLike[str]] = ()) -> list[Path]:
+    """Return the files that the sources name, absolute, sorted and each once; standard input comes last.
+
+    Those of `without` are left out unless they are named themselves.
+    """
     if not sources:
         raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
     named = {STANDARD_INPUT} if any(os.fspath(source) == "-" for source in sources) else set()
     found: list[Path] = []
     for source in sources:
         if os.fspath(source) != "-":
-            found += _files_of(os.fspath(source))
+            found += _files_of(os.fspath(source), {os.path.realpath(path) for path in without})
     files = _without_duplicates(sorted(found))
     for path in files:
         _check_usable(path)
@@ -61,14 +66,13 @@ def _form_of_name(path: Path) -> Form:
     return Form(os.path.splitext(name.removesuffix(compression))[1], compression)
 
 
-def _files_of(source: str) -> Iterable[Path]:
+def _files_of(source: str, left_out: Container[str]) -> Iterable[Path]:
     path = Path(source)
     try:
-        if path.is_dir():
-            return _files_of_folder(path)
-        if path.exists() or not any(character in source for character in "*?["):
+        if not path.is_dir() and (path.exists() or not any(character in source for character in "*?[")):
             return [_named_file(path)]
-        return _files_of_pattern(source)
+        found = _files_of_folder(path) if path.is_dir() else _files_of_pattern(source)
+        return [path for path in found if os.path.realpath(path) not in left_out]
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror or error}") from error
 
@@ -98,6 +102,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             kind, compression = _form_of_name(Path(name))
+            if name == _VOCABULARY and _ITS_SETTINGS in names:
+                continue
             if not name.startswith(".") and kind in KINDS and not (kind == ".parquet" and compression):
                 yield Path(parent, name)
 

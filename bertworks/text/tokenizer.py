@@ -5,6 +5,7 @@ which needs no compiler and starts at once; large batches go through compiled co
 Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from bertworks.text.bulk import BulkTokenizer
 
+_log = logging.getLogger(__name__)
 # Loading the compiled code takes as long as splitting about a million characters in Python; once it is loaded, a call
 # of it costs as much as a few thousand.
 _BULK_FROM_CHARS = 1_000_000
@@ -76,9 +78,13 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
+        from bertworks.text.foreign_files import with_added
         from bertworks.text.tokenizer_files import read_pieces, read_settings
 
-        return cls(read_pieces(Path(folder)), **read_settings(Path(folder)))
+        pieces, unlike = with_added(read_pieces(Path(folder)), Path(folder))
+        for line in unlike:
+            _log.warning("%s", line)
+        return cls(pieces, **read_settings(Path(folder)))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which transformers and tokenizers open."""

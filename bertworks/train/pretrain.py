@@ -111,7 +111,9 @@ def pretrain_dry(
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())
-    warmup = min(recipe.optim.warmup, 0.9)  # a share of its few steps, which no remark is needed on
+    warmup = min(
+        recipe.optim.warmup, 0.9 * (1 - recipe.optim.decay_share)
+    )  # a share of its few steps, which no remark is needed on
     once = {
         "max_steps": steps,
         "max_tokens": None,

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text import compressed, corpus, utf8
 from bertworks.text.corpus import Corpus
+from bertworks.text.sources import find_files
 
 PACKERS = {
     "": lambda data: data,
@@ -408,6 +409,19 @@ def test_no_sources_is_an_error():
 def test_a_name_that_leads_to_nothing_is_an_error_with_the_name(tmp_path, name):
     (tmp_path / "sub" / "folder.txt").mkdir(parents=True)
     assert str(tmp_path / name) in error_of(str(tmp_path / name))
+
+
+def test_a_vocabulary_in_a_corpus_folder_is_no_text(tmp_path):
+    for name in ("a.txt", "vocab.txt", "data/vocab.txt", "data/tokenizer_config.json", "own/vocab.txt", "v.txt"):
+        write(tmp_path / name, b"words\n")
+    found = {path.relative_to(tmp_path).as_posix() for path in find_files([tmp_path], without=[tmp_path / "v.txt"])}
+    assert found == {"a.txt", "vocab.txt", "own/vocab.txt"}
+    assert find_files([f"{tmp_path}/*.txt"], without=[tmp_path / "v.txt"]) == [
+        tmp_path / "a.txt",
+        tmp_path / "vocab.txt",
+    ]
+    named = [tmp_path / "v.txt", tmp_path / "data/vocab.txt"]
+    assert find_files(named, without=named) == sorted(named)
 
 
 def test_a_folder_without_corpus_files_is_an_error(tmp_path):

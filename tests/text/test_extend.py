@@ -11,7 +11,7 @@ from bertworks.text.corpus import Corpus
 from bertworks.text.extend import extend_vocabulary
 from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertworks.text.vocabulary import SPECIAL_TOKENS, read_vocabulary, write_vocabulary
 from bertworks.text.word_counts import count_texts
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -153,6 +153,9 @@ def test_a_vocabulary_file_becomes_a_file(bertworks, write, tmp_path):
         (["--extend", "MODEL", "--out", "out"], "text gives only"),
         (["--extend", "MODEL", "--out", "MODEL"], "choose a new folder"),
         (["--extend", "MODEL", "--out", "text.txt"], "makes a folder"),
+        (["--extend", "MODEL", "--out", "data"], "made with its own vocabulary; choose a new folder"),
+        (["--algorithm", "gpt-bpe", "--out", "data"], "made with its own vocabulary; choose a new folder"),
+        (["--extend", "v.txt", "--out", "text.txt"], "it is read for that, and would be lost"),
         (["--extend", "nowhere", "--out", "out"], "nowhere"),
         (["--extend", "MODEL", "--out", "out", "--algorithm", "bpe"], "not for it"),
         (["--extend", "MODEL", "--out", "out", "--size", "100", "--unused", "3"], "not for it"),
@@ -160,8 +163,13 @@ def test_a_vocabulary_file_becomes_a_file(bertworks, write, tmp_path):
 )
 def test_mistakes_of_the_command(bertworks, write, model, tmp_path, monkeypatch, options, said):
     write(TEXT)
+    write_vocabulary(tmp_path / "v.txt", PIECES)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/manifest.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     code, _, err = bertworks("vocab", "text.txt", *[str(model) if option == "MODEL" else option for option in options])
     assert said in err
     assert code == (0 if "only" in said else 2)
     assert Counter(PIECES) == Counter(Tokenizer.from_folder(model).pieces)
+    assert (tmp_path / "text.txt").read_text() == TEXT
+    assert len(list((tmp_path / "data").iterdir())) == 1

@@ -45,6 +45,23 @@ def test_a_dry_run_walks_the_whole_way_and_keeps_nothing(bertworks, data, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_goes_with_every_schedule(bertworks, data):
+    options = ("optim.schedule=wsd", "optim.warmup=20", "train.max_steps=100", "optim.decay_share=0.5")
+    code, _, err = bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--dry-run", *options)
+    assert (code, "problem" in err) == (0, False)
+
+
+def test_a_report_is_not_written_over_a_runs_own_files(bertworks, data, tmp_path):
+    run = tmp_path / "run"
+    bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--out", str(run), "--quiet")
+    for name in ("recipe.toml", "metrics.jsonl", "model/config.json"):
+        before = (run / name).read_bytes()
+        code, _, err = bertworks("report", run, "--out", run / name)
+        assert (code, "would be lost" in err, (run / name).read_bytes()) == (2, True, before)
+    assert bertworks("report", run)[0] == bertworks("report", run, "--out", run / "report.html")[0] == 0
+    assert bertworks("report", run, "--out", tmp_path / "page.html")[0] == 0
+
+
 def test_a_dry_run_remarks_on_the_run_that_is_meant(bertworks, data):
     arguments = ("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--dry-run")
     assert "warm-up" not in bertworks(*arguments, "train.max_steps=100", "optim.warmup=20")[2]
