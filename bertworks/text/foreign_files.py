@@ -29,7 +29,7 @@ def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str
     added = {
         word: id
         for word, id in _added(pipeline, config, _read(folder / _ADDED_FILE))
-        if isinstance(word, str) and type(id) is int and id >= len(pieces) and word not in known
+        if _is_piece(word) and type(id) is int and id >= len(pieces) and word not in known
     }
     if type(size) is int:
         added = {word: id for word, id in added.items() if id < size}
@@ -60,6 +60,11 @@ def _added(pipeline: dict[str, Any], config: dict[str, Any], words: dict[str, An
         if isinstance(token, dict) and id.isdecimal():
             yield token.get("content"), int(id)
     yield from words.items()
+
+
+def _is_piece(word: Any) -> bool:
+    """Tell whether a word can stand on a line of a vocabulary file."""
+    return isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
 
 
 def _kind(step: Any) -> str:

@@ -55,7 +55,17 @@ def test_added_words_without_a_row_are_left_out_and_gaps_are_blank(folder):
 
 @pytest.mark.parametrize(
     "content",
-    [{"the": 99}, {"covid": "12"}, {"covid": -1}, {"covid": 1.5}, {"covid": None}, {"cat": len(PIECES)}, {"new": 3}],
+    [
+        {"the": 99},
+        {"covid": "12"},
+        {"covid": -1},
+        {"covid": 1.5},
+        {"covid": None},
+        {"cat": len(PIECES)},
+        {"new": 3},
+        {"a\nb": 12},
+        {" b": 12},
+    ],
 )
 def test_entries_that_add_nothing_change_nothing(folder, caplog, content):
     (folder / "added_tokens.json").write_text(json.dumps(content))
