@@ -75,7 +75,7 @@ def vocab(
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     settings = validate(VocabSettings, options, "bertworks vocab")
     check_workers(workers)
-    source = Corpus(corpus, without=[out], strict=strict, text_field=text_field)
+    source = Corpus(corpus, strict=strict, text_field=text_field)
     word_rules = rules(cased, keep_accents, join_cjk)
     if extend is not None:
         extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from bertworks.errors import UserError
+from bertworks.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
 
 _log = logging.getLogger(__name__)
 STANDARD_INPUT = Path("-")
@@ -25,7 +26,6 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _OTHER_PACKINGS = frozenset(
     (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".7z", ".rar", ".lz4", ".lzma", ".lz", ".z", ".br")
 )
-_VOCABULARY, _ITS_SETTINGS = "vocab.txt", "tokenizer_config.json"  # which a model and prepared data have both
 _MODULES = {".zst": "zstandard", ".parquet": "pyarrow"}
 
 
@@ -51,9 +51,10 @@ def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str 
         raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
     named = {STANDARD_INPUT} if any(os.fspath(source) == "-" for source in sources) else set()
     found: list[Path] = []
+    left_out = {os.path.realpath(path) for path in without}
     for source in sources:
         if os.fspath(source) != "-":
-            found += _files_of(os.fspath(source), {os.path.realpath(path) for path in without})
+            found += _files_of(os.fspath(source), left_out)
     files = _without_duplicates(sorted(found))
     for path in files:
         _check_usable(path)
@@ -102,7 +103,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             kind, compression = _form_of_name(Path(name))
-            if name == _VOCABULARY and _ITS_SETTINGS in names:
+            if name == VOCABULARY_FILE and CONFIG_FILE in names:
                 continue
             if not name.startswith(".") and kind in KINDS and not (kind == ".parquet" and compression):
                 yield Path(parent, name)

@@ -111,9 +111,7 @@ def pretrain_dry(
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())
-    warmup = min(
-        recipe.optim.warmup, 0.9 * (1 - recipe.optim.decay_share)
-    )  # a share of its few steps, which no remark is needed on
+    most = 0.9 * (1 - recipe.optim.decay_share)  # as a share of its few steps, which no remark is needed on
     once = {
         "max_steps": steps,
         "max_tokens": None,
@@ -127,7 +125,7 @@ def pretrain_dry(
         update={
             "train": recipe.train.model_copy(update=once),
             "data": recipe.data.model_copy(update={"short_share": 1 / steps}),
-            "optim": recipe.optim.model_copy(update={"clock": False, "warmup": warmup}),
+            "optim": recipe.optim.model_copy(update={"clock": False, "warmup": min(recipe.optim.warmup, most)}),
         }
     )
     with tempfile.TemporaryDirectory() as folder:

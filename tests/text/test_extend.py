@@ -173,3 +173,23 @@ def test_mistakes_of_the_command(bertworks, write, model, tmp_path, monkeypatch,
     assert Counter(PIECES) == Counter(Tokenizer.from_folder(model).pieces)
     assert (tmp_path / "text.txt").read_text() == TEXT
     assert len(list((tmp_path / "data").iterdir())) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--extend", "v.txt")])
+def test_text_in_a_corpus_folder_is_not_written_over(bertworks, write, tmp_path, monkeypatch, options):
+    write(TEXT)
+    write_vocabulary(tmp_path / "v.txt", PIECES)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bertworks("vocab", ".", *options, "--size", 100, "--min-count", 1, "--out", "text.txt")
+    assert (code, "it is read for that, and would be lost" in err) == (2, True)
+    assert (tmp_path / "text.txt").read_text() == TEXT
+
+
+def test_prepared_data_and_its_vocabulary_may_lie_among_the_text(bertworks, write, tmp_path, monkeypatch):
+    write(TEXT)
+    write_vocabulary(tmp_path / "v.txt", PIECES)
+    monkeypatch.chdir(tmp_path)
+    for out in ("first", "second"):
+        assert bertworks("prepare", ".", "--vocab", "v.txt", "--out", out, "-q")[0] == 0
+        sources = json.loads((tmp_path / out / "manifest.json").read_text())["sources"]
+        assert [source["name"] for source in sources] == ["text.txt"]
