@@ -45,10 +45,10 @@ def test_a_dry_run_walks_the_whole_way_and_keeps_nothing(bertworks, data, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_goes_with_every_schedule(bertworks, data):
+def test_a_dry_run_goes_with_every_schedule(bertworks, data, caplog):
     options = ("optim.schedule=wsd", "optim.warmup=20", "train.max_steps=100", "optim.decay_share=0.5")
     code, _, err = bertworks("pretrain", "tiny-cpu", *TINY, "--data", str(data), "--dry-run", *options)
-    assert (code, "problem" in err) == (0, False)
+    assert (code, "problem" in err + caplog.text) == (0, False)
 
 
 def test_a_report_is_not_written_over_a_runs_own_files(bertworks, data, tmp_path):
