@@ -197,7 +197,7 @@ def measure_all(given: argparse.Namespace) -> int:
 
 
 def measure(board: Board, given: argparse.Namespace) -> int:
-    tasks = [(init, name) for init in given.init for name in WORKS if name in given.tasks]
+    tasks = [(init, name) for init in given.init for name in dict.fromkeys(given.tasks)]
     tasks = [task for task in tasks if given.again or not board.has(*task)]
     waiting = [Job(*task, part) for task in tasks for part in parts_of(task[1], search_of(task[1], given))]
     for job in waiting:  # what they say is worked out anew from the runs, which are gone on with
@@ -261,7 +261,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--name", help="of the model in results; by its sizes without it: 4x256 is mini, 4x512 small")
     parser.add_argument("--data", type=Path, help="folder with the tasks' own files, unpacked")
     parser.add_argument("--out", type=Path, help="folder for runs and logs; the same one goes on")
-    parser.add_argument("--tasks", nargs="+", choices=tuple(WORKS), default=tuple(ENGLISH))
+    parser.add_argument(
+        "--tasks", nargs="+", choices=tuple(WORKS), default=tuple(ENGLISH), help="in this order, as far as they can be"
+    )
     parser.add_argument("--init", nargs="+", choices=("model", "random"), default=("model",))
     parser.add_argument("--json", type=Path, nargs="+", help="results; several only with --table. OUT/results.json")
     parser.add_argument("--jobs", type=int, default=1, help="searches and seeds at a time")

@@ -117,6 +117,18 @@ def test_every_test_split_and_source_that_is_named_is_there():
         assert not work.source or order.index(work.source) < order.index(name), name
 
 
+def test_the_tables_that_are_published_are_those_of_the_results():
+    from compact_table import markdown
+
+    results = _BENCHMARKS.parent / "docs/results"
+    published = (results / "compact.md").read_text(encoding="utf-8")
+    models = json.loads((results / "compact.json").read_text(encoding="utf-8"))["models"]
+    assert set(models) == {"mini", "small", "mini-ko"}
+    for name, model in models.items():
+        _, table = markdown({name: model}).split("\n\n", 1)
+        assert table in published, name
+
+
 def test_the_table_has_median_spread_random_test_and_bar():
     from compact_table import merged
 

@@ -217,10 +217,14 @@ def percent(share, whole=100):
     return f"{whole * share:.1f}"
 
 
-@pytest.mark.parametrize("name", ["mini", "mini-ko"])
+def card_of(name):
+    return read_card(name) if name in shipped_names() else (WEIGHTS / name / CARD_FILE).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-ko", "small"])
 def test_a_card_says_what_was_measured(name):
     results = json.loads((RESULTS / "compact.json").read_text())["models"][name]["results"]
-    rows = re.findall(r"^\| ([^|,]+), [^|]+\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", read_card(name), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|,]+), [^|]+\| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", card_of(name), re.MULTILINE)
     works = [ROWS.get(label, label.lower().replace("-", "")) for label, *_ in rows]
     assert sorted(works) == sorted(results["model"])
     for work, (label, ours, random, last) in zip(works, rows, strict=True):
@@ -243,5 +247,4 @@ def test_a_card_says_what_was_guessed_of_documents_kept_aside(name):
     for length, found in json.loads((RESULTS / "held_out.json").read_text())[name].items():
         mlm, nsp, larger = (percent(found[key]) for key in ("mlm_accuracy", "nsp_accuracy", "nsp_larger_class"))
         row = f"| length {length} | {mlm} % | {nsp} % of {found['nsp']:,} | {larger} % |"
-        card = read_card(name) if name in shipped_names() else (WEIGHTS / name / CARD_FILE).read_text(encoding="utf-8")
-        assert row in card
+        assert row in card_of(name)
