@@ -5,8 +5,8 @@
 #
 # TASKS holds the tasks' own files; each OPTION is one of compact.py. In the environment: ONLY, tasks in the order in
 # which they are begun, instead of all; RANDOM_TASKS, those also measured from random initialisation, one seed each.
-# Small models leave most of a GPU idle, so 12 processes share it, best under NVIDIA's MPS; 16 of `small` ran out of an
-# H200's 141 GB now and then. Started again it goes on where it was; results are in OUT/results.json.
+# Small models leave most of a GPU idle, so 12 processes share it, best under NVIDIA's MPS; 16 of `small` kept an H200
+# busy all the time. Started again it goes on where it was; results are in OUT/results.json.
 set -euo pipefail
 model=$1 tasks=$2 out=$3 minutes=${4:-1000} options=("${@:5}") python=${PYTHON:-python3} here=$(dirname "$0")
 read -ra only <<< "${ONLY-}"

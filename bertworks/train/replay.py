@@ -38,7 +38,8 @@ class Replayed:
         self._trainee, self._weights, self._device = trainee, list(weights), weights[0].device
         self._grads = [torch.zeros_like(weight) for weight in weights]
         self._recordings: dict[Any, _Recording] = {}
-        self._pool = torch.cuda.graph_pool_handle()  # recordings never run side by side, so they may share memory
+        # Recordings never run side by side, so they may share memory, and a stream, for which torch keeps memory apart.
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Any, counts: Tensor) -> Tensor:
         """Add the gradients of a batch, which is on the CPU or the device; returns its sums."""
@@ -60,7 +61,7 @@ class Replayed:
     def _record(self, leaves: Sequence[Any], form: Any) -> _Recording:
         inputs = [leaf.to(self._device, copy=True) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         batch, counts = tree_unflatten(inputs, form)
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph, stream = torch.cuda.CUDAGraph(), self._stream
         # The generator is left as it was: what is drawn must not depend on when something was recorded.
         with torch.random.fork_rng([self._device]):
             stream.wait_stream(torch.cuda.current_stream())
