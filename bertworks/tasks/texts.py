@@ -64,11 +64,17 @@ def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:
     second = None if columns.second is None else row.text_or_nothing(columns.second)
     label: str | float | None = None
     if columns.label is not None:
-        word = row.label(columns.label)
+        word = row.label(columns.label) if columns.words is not None else _score_word(row, columns.label)
         if word not in columns.no_label:
             label = score_of(word, row, columns) if columns.words is None else label_of(word, row, columns.words)
     name = str(number) if columns.id is None else row.word(columns.id)
     return TextExample(name, row.text_or_nothing(columns.first), second, label)
+
+
+def _score_word(row: Row, column: str) -> str:
+    """Return a score as it is written; a NaN of Parquet is one that went wrong, as in text, and not a missing one."""
+    value = row.value(column)
+    return "nan" if isinstance(value, float) and math.isnan(value) else row.label(column)
 
 
 def label_of(word: str, row: Row, words: Mapping[str, str]) -> str:

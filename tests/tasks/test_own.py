@@ -211,6 +211,18 @@ def test_scores_are_numbers_and_nothing_else(write, refusal):
         assert f"b.tsv:3: '{word}' is not a score; it must be a number" in refusal(bad.examples("train"))
 
 
+def test_a_score_that_is_nan_is_refused_in_parquet_as_in_text_and_a_missing_one_is_left_out(tmp_path, write, refusal):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "score": [1.0, None, 2.0]}), tmp_path / "a.parquet")
+    dataset, skipped = open_own("regress", {"train": tmp_path / "a.parquet"}), Skipped()
+    assert [example.label for example in dataset.examples("train", skipped)] == [1.0, 2.0]
+    assert "row 2" in str(skipped)
+    pq.write_table(pa.table({"text": ["a", "b"], "score": [1.0, float("nan")]}), tmp_path / "b.parquet")
+    for path, place in ((tmp_path / "b.parquet", ": row 2"), (write("b.csv", "text,score\na,1\nb,nan\n"), ":3")):
+        told = refusal(open_own("regress", {"train": path}).examples("train"))
+        assert f"{path}{place}: 'nan' is not a score; it must be a number" in told
+
+
 @pytest.mark.parametrize("cell", ["a|b", "a;b", '"a, b"', '"[""a"", ""b""]"'])
 def test_several_labels_are_a_list_in_a_cell(write, cell):
     path = write("m.csv", f"text,labels\nt,{cell}\nt,b\nt,\n")
