@@ -252,6 +252,30 @@ def test_answers_to_a_benchmark_are_written_as_its_script_reads_them(bertworks, 
     assert found["exact_match"] == pytest.approx(100 * right / 40)
 
 
+@pytest.mark.parametrize(
+    ("task", "more"),  # an empty list says in SQuAD 2.0 that there is no answer, as for its official script
+    [("answer", {}), ("squad1", {}), ("squad2", {}), ("answer", {"answers": []}), ("squad1", {"answers": []})],
+)
+def test_questions_without_any_gold_are_predicted_and_not_measured(bertworks, runs, tmp_path, task, more):
+    """T9: a test file, which no F1 is told of; one question that is said to have no answer is gold."""
+    asked = {"id": "q", "question": "the cat", "context": "a cat", **more}
+    file = tmp_path / {"squad1": "dev-v1.1.json"}.get(task, "dev-v2.0.json")
+    paragraph = {"context": "a cat", "qas": [asked]}
+    file.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    data = file if task == "answer" else tmp_path
+    code, out, err = bertworks("evaluate", runs / "answer0", "--task", task, "--data", data, "--json")
+    assert (code, out) == (2, "")
+    assert err == f"error: {file}: no question has a gold answer to measure with; `bertworks predict` answers them\n"
+    assert len(predicted(bertworks, tmp_path / "said.jsonl", runs / "answer0", file)) == 1
+    if task != "answer":
+        options = ("--data", data, "--predictions", tmp_path / "out")
+        found = evaluated(bertworks, runs / "answer0", "--task", task, *options)
+        assert (found["examples"], "f1" in found) == (1, False)
+    paragraph["qas"] = [asked | {"is_impossible": True}]
+    file.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    assert evaluated(bertworks, runs / "answer0", "--task", task, "--data", data)["f1"] in (0, 100)
+
+
 def test_models_of_which_there_is_no_mean_are_refused(bertworks, runs, tmp_path):
     dev, task = dev_of(runs, "classify"), ("--task", "classify", "--data")
     code, _, err = bertworks("evaluate", runs / "classify0", runs / "regress0", *task, dev)

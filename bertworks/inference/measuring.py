@@ -15,7 +15,7 @@ from bertworks.inference.ensemble import Ensemble
 from bertworks.inference.model import Model
 from bertworks.inference.row_files import check_row_file, write_rows
 from bertworks.tasks.breakdown import Breakdown, break_down, gold_of
-from bertworks.tasks.examples import Example, Skipped
+from bertworks.tasks.examples import Example, Skipped, SpanExample
 from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own import KINDS as OWN_KINDS
 from bertworks.tasks.own import open_own
@@ -80,11 +80,9 @@ def measure_models(
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
     gold = gold_of(examples)
-    has_labels = None not in gold
+    has_labels = None not in gold and _has_answers(examples)
     if needs_labels and not has_labels:
-        others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
-        hint = f"; there are also: {others}" if others else ""
-        raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with{hint}")
+        raise UserError(_nothing_to_measure_with(dataset, split))
     # Asked in the models' order of labels, measured as the benchmark does.
     threshold, said = _threshold(ensemble, dataset.task)
     asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
@@ -97,6 +95,21 @@ def measure_models(
     breakdown = break_down(asked, gold, predictions) if has_labels else None
     asked = replace(asked, threshold=metrics.get("threshold", threshold))
     return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
+
+
+def _has_answers(examples: Sequence[Example]) -> bool:
+    """Tell whether of one question at least it is said what the answer is, or that there is none."""
+    questions = [example for example in examples if isinstance(example, SpanExample)]
+    return not questions or any(question.answers or question.is_impossible for question in questions)
+
+
+def _nothing_to_measure_with(dataset: Dataset, split: str) -> str:
+    if dataset.task.kind == "answer":
+        files = ", ".join(map(str, dataset.files(split).paths))
+        return f"{files}: no question has a gold answer to measure with; `bertworks predict` answers them"
+    others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
+    hint = f"; there are also: {others}" if others else ""
+    return f"{dataset.task.title}: the {split} split has no labels to measure with{hint}"
 
 
 def _threshold(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
