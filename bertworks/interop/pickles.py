@@ -13,18 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME
-from bertworks.interop.folder import WEIGHTS_FILE, copy_small_files, read_sharded
+from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, copy_small_files, read_json, read_sharded
+from bertworks.interop.gpt_names import EMBEDDING, OUTPUT
 from bertworks.interop.models import read_model
+from bertworks.interop.names import TIED
 from bertworks.interop.safetensors_format import NUM_BYTES, Entry
 from bertworks.interop.weights import view_of, write_weights
 
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
 _TIMEOUT_S = 60
+_COPIES = {**TIED, OUTPUT: EMBEDDING}  # of a BERT and of a GPT-1
 _TYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
     "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
@@ -71,12 +75,24 @@ def _tensor(mapped: mmap.mmap, kind: str, first_byte: int, num_items: int, *view
 
 
 def read_pickled_folder(folder: Path) -> dict[str, Tensor]:
-    """Return the weights of a folder with pytorch_model.bin, or with several such files and their index."""
+    """Return the weights, each once, of a folder with pytorch_model.bin, or with several such files and their index."""
     if (folder / PICKLE_FILE).is_file():
-        return read_pickle_weights(folder / PICKLE_FILE)
-    if not (folder / PICKLE_INDEX_FILE).is_file():
+        tensors = read_pickle_weights(folder / PICKLE_FILE)
+    elif (folder / PICKLE_INDEX_FILE).is_file():
+        tensors = read_sharded(folder / PICKLE_INDEX_FILE, read_pickle_weights)
+    else:
         raise UserError(f"{folder} has neither {PICKLE_FILE} nor {PICKLE_INDEX_FILE}")
-    return read_sharded(folder / PICKLE_INDEX_FILE, read_pickle_weights)
+    # Where they are said not to be tied, transformers wants both, though they be equal.
+    is_tied = read_json(folder / CONFIG_FILE).get("tie_word_embeddings") is not False
+    return {name: tensor for name, tensor in tensors.items() if not (is_tied and _is_copy(name, tensors))}
+
+
+def _is_copy(name: str, tensors: dict[str, Tensor]) -> bool:
+    """Tell whether a tensor repeats the one that it is tied to, whose name in old files lacks its first part."""
+    if name not in _COPIES:
+        return False
+    originals = (_COPIES[name], _COPIES[name].partition(".")[2])
+    return any(one in tensors and torch.equal(tensors[name], tensors[one]) for one in originals)
 
 
 def write_unpickled(folder: Path, source: Path, tensors: dict[str, Tensor]) -> list[str]:

@@ -309,6 +309,34 @@ def test_how_text_was_can_be_said_of_pickled_weights(bertworks, pickled, tmp_pat
     assert Tokenizer.from_folder(tmp_path / "safe").rules.lowercase is expected
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("is_said_not_to_be_tied", [False, True])
+def test_what_is_tied_is_written_once(bertworks, pickled, tmp_path, is_shared, is_said_not_to_be_tied):
+    """Whether it shares its numbers in the pickle or not; where it is said not to be tied, others want both."""
+    weights = torch.load(pickled / "pytorch_model.bin", weights_only=True)
+    copies = {DECODER: weights[WORDS], "cls.predictions.decoder.bias": weights["cls.predictions.bias"]}
+    weights |= copies if is_shared else {name: tensor.clone() for name, tensor in copies.items()}
+    torch.save(weights, pickled / "pytorch_model.bin")
+    if is_said_not_to_be_tied:
+        config = json.loads((pickled / "config.json").read_text())
+        (pickled / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    code, out, _ = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle", "--json")
+    expected = set(weights) if is_said_not_to_be_tied else set(weights) - set(copies)
+    assert (code, json.loads(out)["tensors"]) == (0, len(expected))
+    assert set(read_arrays(tmp_path / "safe/model.safetensors")) == expected
+
+
+def test_a_copy_without_its_original_is_kept_and_one_that_differs_is_told(bertworks, pickled, tmp_path):
+    weights = torch.load(pickled / "pytorch_model.bin", weights_only=True)
+    torch.save(weights | {DECODER: weights[WORDS] + 1}, pickled / "pytorch_model.bin")
+    code, _, err = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle")
+    assert (code, f"{DECODER} differs from {WORDS}" in err) == (2, True)
+    weights[DECODER] = weights.pop(WORDS)
+    torch.save(weights, pickled / "pytorch_model.bin")
+    assert bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle")[0] == 0
+    assert set(read_arrays(tmp_path / "safe/model.safetensors")) == set(weights)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -271,12 +271,13 @@ def test_a_pickled_folder_is_converted(bertworks, tmp_path):
     folder = tmp_path / "pickled"
     write_ours(folder)
     tensors = first_form(load_file(folder / "model.safetensors"))
-    torch.save(tensors, folder / "pytorch_model.bin")
+    torch.save(tensors | {"lm_head.weight": tensors["tokens_embed.weight"]}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="refused: pickle"):
         bw.load(folder)
     code, _, err = bertworks("convert", folder, tmp_path / "safe", "--allow-pickle")
     assert (code, err) == (0, "")
+    assert set(load_file(tmp_path / "safe/model.safetensors")) == set(tensors)
     model = bw.load(tmp_path / "safe", device="cpu")
     assert torch.equal(model.net.token.weight, tensors["tokens_embed.weight"])
     assert model.tokenizer.merges == MERGES
