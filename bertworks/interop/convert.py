@@ -24,7 +24,9 @@ from bertworks.interop.folder import (
     OPTIMIZER_FILE,
     OWN_FILE,
     WEIGHTS_FILE,
+    has_safetensors,
     is_pickle,
+    no_weights,
     pickles_in,
     read_json,
     read_tensors,
@@ -36,6 +38,7 @@ from bertworks.interop.google_writer import write_google
 from bertworks.interop.locate import find_model, is_model
 from bertworks.interop.names import COUNTERS, TIED, by_modern_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
+from bertworks.interop.sentence_folders import find_encoder
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
@@ -104,13 +107,21 @@ def convert(
         source = Path(find_model(source))
     is_folder = (source / CONFIG_FILE).is_file()
     if to == "folder" and (is_folder or (is_model(source) and not _is_checkpoint(source))):
-        raise UserError(f"{source} is a model folder already; give --to google for a checkpoint, or --dtype")
+        raise UserError(_why_no_folder(source))
     if not is_folder and to == "google":
         raise UserError(f"{source} is no model folder: it has no {CONFIG_FILE}, so no checkpoint can be made of it")
     if is_folder:
         prefix = destination if destination.suffix == ".ckpt" else destination / DEFAULT_PREFIX
         return _to_google(source, prefix, lowercase, with_optimizer)
     return _to_folder(source, destination, lowercase, with_optimizer)
+
+
+def _why_no_folder(source: Path) -> str:
+    """Say why no model folder is made of one: it is there already, or its weights are missing or a pickle."""
+    model = find_encoder(find_model(source))
+    if not has_safetensors(model):
+        return no_weights(model)
+    return f"{source} is a model folder already; give --to google for a checkpoint, or --dtype"
 
 
 def _pickle_of(source: Path) -> Path | None:

@@ -74,9 +74,14 @@ def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> 
         return read(folder / WEIGHTS_FILE)
     if (folder / INDEX_FILE).exists():
         return read_sharded(folder / INDEX_FILE, read)
+    raise UserError(no_weights(folder))
+
+
+def no_weights(folder: Path) -> str:
+    """Say of a folder without safetensors what can be done: read its pickle, or bring weights there."""
     if pickles := pickles_in(folder):
-        raise UserError(refusal(pickles[0]))
-    raise UserError(f"{folder} has no {WEIGHTS_FILE}")
+        return refusal(pickles[0])
+    return f"{folder} has no {WEIGHTS_FILE} and no other weights that are read here; copy them from where it comes from"
 
 
 def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
@@ -115,9 +120,14 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
             json.dump(content, stream, ensure_ascii=False, indent=1)
 
 
+def has_safetensors(folder: Path) -> bool:
+    """Tell whether a folder has weights, in one file or several, that are no pickle."""
+    return (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
+
+
 def pickles_in(folder: Path) -> list[Path]:
     """Return the pickles that a folder has for weights: none if it has safetensors."""
-    if (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists():
+    if has_safetensors(folder):
         return []
     return sorted(path for path in folder.iterdir() if path.suffix in (*_PICKLE_ENDINGS, ".ckpt") and is_pickle(path))
 

@@ -193,16 +193,27 @@ def describe(path: Path) -> dict[str, list[Any]]:
             raise UserError("is not a file that torch.save wrote")
         end = stream.seek(0, 2)
     described: dict[str, list[Any]] = {}
-    for name, note in _of_kind(tensors, dict).items():
-        storage = _of_kind(note, TensorNote).storage
+    for name, note in tensors.items():
+        storage = note.storage
         first_byte, num_bytes = places[storage.key]
         if storage.num_items * ITEM_BYTES[storage.kind] > num_bytes or first_byte + num_bytes > end:
             raise ValueError(f"the numbers of {name!r:.60} are cut off")
-        described[_of_kind(name, str)] = [storage.kind, first_byte, storage.num_items, *note[1:]]
+        described[name] = [storage.kind, first_byte, storage.num_items, *note[1:]]
     return described
 
 
-def _read_archive(stream: IO[bytes]) -> tuple[Any, dict[str, tuple[int, int]]]:
+def _checked(content: Any) -> dict[str, TensorNote]:
+    """Return what a file holds if that is tensors by name; a training checkpoint, which holds them deeper, is told."""
+    for name, part in _of_kind(content, dict).items():
+        if type(part) is dict and any(type(note) is TensorNote for note in part.values()):
+            raise UserError(
+                f"is a training checkpoint: its weights are only one part of it, {name!r:.40}; where it was made, save "
+                "that part alone with torch.save, as pytorch_model.bin"
+            )
+    return {_of_kind(name, str): _of_kind(note, TensorNote) for name, note in content.items()}
+
+
+def _read_archive(stream: IO[bytes]) -> tuple[dict[str, TensorNote], dict[str, tuple[int, int]]]:
     """Read the zip form: a pickle beside one uncompressed file for each storage."""
     with zipfile.ZipFile(stream) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
@@ -217,7 +228,7 @@ def _read_archive(stream: IO[bytes]) -> tuple[Any, dict[str, tuple[int, int]]]:
         if entries[programs[0]].file_size > _MAX_PROGRAM_BYTES:
             raise UserError(f"has a pickle of {entries[programs[0]].file_size:,} bytes, too much for names and sizes")
         with archive.open(programs[0]) as program:
-            tensors = Machine().run(program)
+            tensors = _checked(Machine().run(program))
     storages = {name: entry for name, entry in entries.items() if name.startswith(f"{root}data/")}
     places = {name.removeprefix(f"{root}data/"): _place(stream, entry) for name, entry in storages.items()}
     return tensors, places
@@ -232,13 +243,13 @@ def _place(stream: IO[bytes], entry: zipfile.ZipInfo) -> tuple[int, int]:
     return entry.header_offset + 30 + name_bytes + extra_bytes, entry.file_size
 
 
-def _read_legacy(stream: IO[bytes]) -> tuple[Any, dict[str, tuple[int, int]]]:
+def _read_legacy(stream: IO[bytes]) -> tuple[dict[str, TensorNote], dict[str, tuple[int, int]]]:
     """Read the form before the zip: five pickles, then each storage's length and numbers in the order of the last."""
     magic, version, machine = (Machine().run(stream) for _ in range(3))
     if (magic, version) != (_LEGACY_MAGIC, 1001) or _of_kind(machine, dict).get("little_endian") is not True:
         raise UserError("is not a file that torch.save wrote")
-    tensors, keys = _of_kind(Machine().run(stream), dict), _of_kind(Machine().run(stream), list)
-    storages = [_of_kind(note, TensorNote).storage for note in tensors.values()]
+    tensors, keys = _checked(Machine().run(stream)), _of_kind(Machine().run(stream), list)
+    storages = [note.storage for note in tensors.values()]
     kinds = {storage.key: storage.kind for storage in storages}
     places = {}
     for key in keys:

@@ -373,6 +373,36 @@ def test_the_flag_changes_nothing_where_no_pickle_is(bertworks, google, folder, 
     assert "is a model folder already" in bertworks("convert", folder, tmp_path / "new", "--allow-pickle")[2]
 
 
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("name", ["model", "state_dict"])
+def test_a_training_checkpoint_is_told_from_a_damaged_file(bertworks, pickled, tmp_path, name, is_zip):
+    weights = torch.load(pickled / "pytorch_model.bin", weights_only=True)
+    state = {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    checkpoint = {"epoch": 3, "optimizer": state, name: weights, "rng": torch.ones(3)}
+    torch.save(checkpoint, pickled / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    code, _, err = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle")
+    assert (code, err.count("\n"), "damaged" in err) == (2, 1, False)
+    assert f"is a training checkpoint: its weights are only one part of it, '{name}'; where it was made, save" in err
+
+
+@pytest.mark.parametrize("options", [(), ("--allow-pickle",)])
+def test_a_folder_without_weights_is_not_said_to_be_a_model_already(bertworks, folder, tmp_path, options):
+    (folder / "model.safetensors").unlink()
+    code, _, err = bertworks("convert", folder, tmp_path / "new", *options)
+    assert (code, err.count("\n"), "already" in err) == (2, 1, False)
+    assert f"{folder} has no model.safetensors and no other weights" in err
+
+
+def test_the_pickle_in_a_folder_of_sentence_transformers_is_found(bertworks, pickled, tmp_path):
+    root = tmp_path / "sentences"
+    root.mkdir()
+    pickled.rename(root / "0_Transformer")
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (root / "modules.json").write_text(json.dumps(modules))
+    code, _, err = bertworks("convert", root, tmp_path / "new", "--allow-pickle")
+    assert (code, f"`bertworks convert {root / '0_Transformer'} NEW --allow-pickle`" in err) == (2, True)
+
+
 def test_a_folder_with_several_weight_files_goes_to_google_too(bertworks, google, folder, tmp_path):
     tensors = read_arrays(folder / "model.safetensors")
     files = {name: f"model-{number % 3 + 1}-of-3.safetensors" for number, name in enumerate(tensors)}
