@@ -10,8 +10,9 @@ from fault_table import (  # noqa: F401 -- hooks
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_runtest_logreport,
-    pytest_terminal_summary,
+    write_table,
 )
+from other_texts import summary_line
 
 from bertworks import cli
 from bertworks.nn.tiles import check_tiles
@@ -29,6 +30,12 @@ _MORE_BLOCKS = (
     (0x1F300, 0x1F650), (0x20000, 0x20008), (0x2B730, 0x2B748), (0x2B810, 0x2B928), (0x2CEA8, 0x2CEB8),
     (0x2F7F8, 0x2F808), (0x2FA18, 0x2FA28), (0xE0100, 0xE0110), (0x10FFF8, 0x10FFFE),
 )  # fmt: skip
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    write_table(terminalreporter, config)
+    if line := summary_line(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

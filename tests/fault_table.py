@@ -80,7 +80,7 @@ def pytest_runtest_logreport(report):
     _reports.append(report)
 
 
-def pytest_terminal_summary(terminalreporter, config):
+def write_table(terminalreporter, config):
     path = config.getoption("--fault-table")
     if path is None:
         return

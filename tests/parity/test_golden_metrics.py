@@ -1,26 +1,22 @@
 """N9: the official SQuAD scripts' own results on 1,000 questions each.
 
-The questions are not ours to ship; they are read from a folder beside the repository where there is one.
+The questions are other people's texts; they are read from a folder beside the repository, if there is one.
 """
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
+from other_texts import other_text
 
 from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.squad_scores import ENGLISH, is_exact, overlap_f1, score_squad1, score_squad2
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden" / "metrics"
-pytestmark = pytest.mark.skipif(
-    not GOLDEN.exists(), reason=f"NO PARITY CHECK WITH THE OFFICIAL SQUAD SCRIPTS: {GOLDEN} is not here"
-)
 TOLERANCE = 1e-9
 
 
 def stored(name):
-    path = GOLDEN / name
+    path = other_text(f"golden/metrics/{name}", "questions of SQuAD")
     return json.loads(gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes())
 
 
