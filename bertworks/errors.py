@@ -32,11 +32,16 @@ class ConfigError(UserError):
         self.problems = list(problems)
 
     def __str__(self) -> str:
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems):,} problems"
+        count = counted(len(self.problems), "problem")
         shown = [f"  {problem}" for problem in self.problems[:_MAX_PROBLEMS_SHOWN]]
         if len(self.problems) > _MAX_PROBLEMS_SHOWN:
             shown.append(f"  ... and {len(self.problems) - _MAX_PROBLEMS_SHOWN:,} more")
         return "\n".join([f"{self.where}: {count}", *shown])
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 row", "1,234 rows"; `plural` where that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:

@@ -11,6 +11,9 @@ from small_models import PIECES, write_small_model
 from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
+from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.measuring import measure_models
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.tuning.finetune import finetune
 
@@ -294,6 +297,33 @@ def test_tags_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):
         predicted(bertworks, tmp_path / "said.jsonl", runs / "tag0", file) for file in (tmp_path / "lines.txt", rows)
     ]
     assert [one["tags"] for one in said[0]] == [one["tags"] for one in said[1]]
+
+
+def test_predict_and_evaluate_count_every_example_and_end_with_the_next_command(bertworks, runs, tmp_path, monkeypatch):
+    """A bar that reaches its end, for one model and for two, for rows and for windows."""
+    for kind, names in (
+        ("classify", ("classify0",)),
+        ("classify", ("classify0", "classify1")),
+        ("answer", ("answer0",)),
+    ):
+        models, dev = [runs / name for name in names], dev_of(runs, kind)
+        out, seen = tmp_path / "out.jsonl", []
+        ensemble = Ensemble([bw.load(model, device="cpu") for model in models], names)
+        count, _ = write_predictions(ensemble, dev, out, progress=lambda *told: seen.append(told))
+        told = [one for one in seen if one[0] == "predicting"]
+        assert told[-1] == ("predicting", count, count, f"{count} rows")
+        assert [one[1] for one in told] == sorted(one[1] for one in told)
+        del seen[:]
+        measure_models(ensemble, kind, dev, progress=lambda *told: seen.append(told))
+        assert seen[-1] == ("measuring", count, count, f"{count} examples")
+    code, _, err = bertworks("predict", runs / "classify0", dev_of(runs, "classify"), "--out", tmp_path / "p.csv")
+    files = f"--task classify --data {dev_of(runs, 'classify')}"
+    assert err.endswith(f"next: bertworks evaluate {runs}/classify0 {files}  (if it has labels)\n")
+    code, _, err = bertworks("evaluate", runs / "classify0", *files.split())
+    assert code == 0
+    assert err.splitlines()[-1].startswith(f"next: bertworks evaluate {runs}/classify0 {files} --wrong wrong.csv")
+    quiet = bertworks("predict", runs / "classify0", dev_of(runs, "classify"), "--out", tmp_path / "p.csv", "-q")
+    assert "next" not in quiet[2]
 
 
 def test_columns_are_named_for_training_measuring_and_predicting(bertworks, model, tmp_path):

@@ -5,6 +5,7 @@ Results go to standard output, as JSON where `--json` is given; everything else 
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,6 +148,11 @@ def how_ended(reason: str) -> tuple[str, str]:
     if reason == "early":
         return "ended early", ", as no score was better"
     return ("stopped by a signal", "; go on with --resume") if reason == "signal" else ("finished", "")
+
+
+def say_next(*command: str, why: str = "") -> None:
+    """Say, as the last line of a long command, which command comes next; what must be filled in is in capitals."""
+    typer.echo(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
 
 
 def check_free_of_ids(out: str) -> None:

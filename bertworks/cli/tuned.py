@@ -15,10 +15,13 @@ from bertworks.cli.options import (
     JsonOption,
     ModelArgument,
     ModelsArgument,
+    QuietOption,
     TextsArgument,
     or_null,
     print_json,
+    say_next,
 )
+from bertworks.errors import counted
 
 
 def evaluate(
@@ -57,15 +60,16 @@ def evaluate(
         return
     _refuse_for_task(max_length, max_tokens)
     from bertworks.inference.measuring import check_outputs, measure_models, training_cost, write_outputs
+    from bertworks.progress import progress_bar
     from bertworks.tasks.named_columns import named_columns
 
     started, split = time.monotonic(), split or "dev"
     columns = named_columns(task, column or [])
     check_outputs(task, data, split, wrong, predictions)
     opened, ensemble = _load_all(models, device, dtype)
-    measured = measure_models(
-        ensemble, task, data, split, columns, needs_labels=predictions is None or wrong is not None
-    )
+    needs_labels = predictions is None or wrong is not None
+    with progress_bar(quiet=as_json) as progress:
+        measured = measure_models(ensemble, task, data, split, columns, needs_labels=needs_labels, progress=progress)
     written = write_outputs(measured, wrong, predictions)
     cost = {**training_cost(opened), "seconds": round(time.monotonic() - started, 2)}
     if as_json:
@@ -80,6 +84,13 @@ def evaluate(
     typer.echo(metrics_text(measured.metrics), nl=False)
     if measured.breakdown:
         typer.echo("\n" + breakdown_text(measured.breakdown), nl=False)
+    if wrong is None and measured.metrics:
+        columns_given = [word for one in column or [] for word in ("--column", one)]
+        which = [] if split == "dev" else ["--split", split]
+        command = ["evaluate", *models, "--task", task, "--data", data, *which, *columns_given]
+        say_next(*command, "--wrong", "wrong.csv", why="what it predicts wrongly")
+    else:
+        say_next("predict", *models, "INPUT.csv", "--out", "predictions.csv")
 
 
 def _refuse_for_text(models: Sequence[str], data: str, *of_tasks: Any) -> None:
@@ -122,7 +133,7 @@ def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:
     trained = (
         f"; fine-tuning took {cost['minutes']:.1f} minutes on {cost['device']}" if cost["minutes"] is not None else ""
     )
-    return f"{num_examples:,} examples in {cost['seconds']:.1f} s{trained}"
+    return f"{counted(num_examples, 'example')} in {cost['seconds']:.1f} s{trained}"
 
 
 def predict(
@@ -132,18 +143,25 @@ def predict(
     column: ColumnOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
+    quiet: QuietOption = False,
 ) -> None:
     """Predict for every row of a file, of any size; several models predict together."""
     from bertworks.inference.prediction_files import write_predictions
     from bertworks.inference.row_files import check_row_file
+    from bertworks.progress import progress_bar
     from bertworks.tasks.named_columns import named_columns
 
     check_row_file(out, source)
     _, ensemble = _load_all(models, device, dtype)
-    count, notes = write_predictions(ensemble, source, out, named_columns(ensemble.task.kind, column or []))
+    kind = ensemble.task.kind
+    with progress_bar(quiet=quiet) as progress:
+        count, notes = write_predictions(ensemble, source, out, named_columns(kind, column or []), progress)
     for note in notes:
         typer.echo(note, err=True)
-    typer.echo(f"{out}: {count:,} predictions", err=True)
+    if not quiet:
+        typer.echo(f"{out}: {counted(count, 'prediction')}", err=True)
+        columns = [word for one in column or [] for word in ("--column", one)]
+        say_next("evaluate", *models, "--task", kind, "--data", source, *columns, why="if it has labels")
 
 
 def classify(

@@ -16,6 +16,7 @@ from bertworks.inference.model import Model
 from bertworks.inference.predictions import Predictor, Result, results_by
 from bertworks.inference.task_model import TaskModel
 from bertworks.tasks.combining import combine_rows, loss_of_rows
+from bertworks.tasks.evaluation import Scored
 from bertworks.tasks.examples import Example
 from bertworks.tasks.items import Items
 from bertworks.tasks.kinds import kind_of
@@ -68,20 +69,39 @@ class Ensemble:
         """Return what counts the tokens that the first model's vocabulary does not know."""
         return UnknownCount(getattr(self._predictors[0].tokenizer, "pieces", ()))
 
-    def score(self, examples: Sequence[Example], task: Task) -> Judged:
-        """Return what the models together say of examples."""
-        judged = [predictor.score(examples, task) for predictor in self._predictors]
+    def score(self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None) -> Judged:
+        """Return what the models together say of examples; `done` is called with the share that is finished."""
+        judged = self._scored(examples, task, done)
         items, only = judged[0]
         if len(judged) == 1:
             return Judged(items, only.rows, only.loss)
         rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
         return Judged(items, rows, loss_of_rows(kind_of(task), items, rows, self._predictors[0].laying))
 
-    def results(self, examples: Iterable[Example], read: Callable[[Items], None]) -> Iterator[Result]:
-        """Yield a result for each example; `read` is given what the first model reads of some of them."""
+    def _scored(
+        self, examples: Sequence[Example], task: Task, done: Callable[[float], None]
+    ) -> list[tuple[Items, Scored]]:
+        """Return what each model says of examples."""
+        count = len(self._predictors)
+
+        def of_model(number: int) -> Callable[[float], None]:
+            return lambda share: done((number + share) / count)
+
+        return [one.score(examples, task, of_model(number)) for number, one in enumerate(self._predictors)]
+
+    def results(
+        self, examples: Iterable[Example], read: Callable[[Items], None], done: Callable[[float], None] = lambda _: None
+    ) -> Iterator[Result]:
+        """Yield a result for each example.
+
+        `read` is given what the first model reads of some of them, `done` the number of examples that are finished.
+        """
+        before = 0
 
         def rows_of(some: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
-            judged = [predictor.score(some, self.task) for predictor in self._predictors]
+            nonlocal before
+            judged = self._scored(some, self.task, lambda share: done(before + share * len(some)))
+            before += len(some)
             read(judged[0][0])
             return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
 

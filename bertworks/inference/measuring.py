@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.inference.ensemble import Ensemble
 from bertworks.inference.model import Model
 from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.progress import Progress, silent
 from bertworks.tasks.breakdown import Breakdown, break_down, gold_of
 from bertworks.tasks.examples import Example, Skipped, SpanExample
 from bertworks.tasks.kinds import kind_of
@@ -62,6 +63,7 @@ def measure_models(
     columns: Columns | None = None,
     *,
     needs_labels: bool = True,
+    progress: Progress = silent,
 ) -> Measured:
     """Measure models together on a task's split, or on a file of your own.
 
@@ -72,6 +74,7 @@ def measure_models(
         split: which of the benchmark's.
         columns: of your own file.
         needs_labels: whether a split without labels is an error; else it is only predicted.
+        progress: is told how far it is.
     """
     dataset = _opened(task, Path(data), split, ensemble.task.labels, columns)
     _check_fitting(ensemble, dataset, task)
@@ -86,7 +89,12 @@ def measure_models(
     # Asked in the models' order of labels, measured as the benchmark does.
     threshold, said = _threshold(ensemble, dataset.task)
     asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
-    kind, judged = kind_of(asked), ensemble.score(examples, asked)
+    count = len(examples)
+
+    def done(share: float) -> None:
+        progress("measuring", share * count, count, counted(int(share * count), "example"))
+
+    kind, judged = kind_of(asked), ensemble.score(examples, asked, done)
     predictions = kind.decode(examples, judged.items, judged.rows, asked)
     unknown = ensemble.unknown()
     unknown.add(judged.items.ids)
@@ -143,12 +151,12 @@ def write_outputs(measured: Measured, wrong: str | None, predictions: str | None
     said = []
     if wrong is not None:
         count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]))
-        said.append(f"{wrong}: {count:,} of {len(measured.examples):,} examples")
+        said.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
     if predictions is not None:
         files = write_submission(
             Path(predictions), measured.task, measured.split, measured.examples, measured.predictions
         )
-        said += [f"{path}: {len(measured.predictions):,} predictions" for path in files]
+        said += [f"{path}: {counted(len(measured.predictions), 'prediction')}" for path in files]
     return said
 
 

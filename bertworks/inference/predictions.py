@@ -109,11 +109,13 @@ class Predictor:
         self.net, self.tokenizer, self.task, self.cut, self.laying = net, tokenizer, task, cut, laying
         self.is_told = is_told
 
-    def score(self, examples: Sequence[Example], task: Task) -> tuple[Items, Scored]:
-        """Return what the network reads of the examples of a task, and its scores."""
+    def score(
+        self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
+    ) -> tuple[Items, Scored]:
+        """Return what the network reads of the examples of a task, and its scores; `done` as in `score_items`."""
         kind = kind_of(task)
         items = kind.encode(examples, self.tokenizer, task, self.cut)
-        return items, score_items(self.net, kind, items, self.laying)
+        return items, score_items(self.net, kind, items, self.laying, done)
 
     def results(self, examples: Iterable[Example]) -> Iterator[Result]:
         """Yield a result for each example."""

@@ -1,6 +1,6 @@
 """A network measured on the examples of a split: in batches of similar lengths, each text computed once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,23 +40,35 @@ class Scored(NamedTuple):
 
 
 @torch.no_grad()
-def score_items(net: Bert | FeatureReader, kind: Kind, items: Items, laying: Laying) -> Scored:
-    """Let a network in evaluation mode score items."""
+def score_items(
+    net: Bert | FeatureReader,
+    kind: Kind,
+    items: Items,
+    laying: Laying,
+    done: Callable[[float], None] = lambda _: None,
+) -> Scored:
+    """Let a network in evaluation mode score items; `done` is called with the share of the tokens that are scored."""
     if isinstance(net, Bert) and (reader := reader_of(net)):
-        return _score_by_features(net, reader, items, laying)
+        return _score_by_features(net, reader, items, laying, done)
     rows: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(items)
     loss = total = 0.0
-    for numbers in batches(items.lengths().tolist(), laying.device):
+    lengths = items.lengths()
+    num_tokens, num_scored = max(int(lengths.sum()), 1), 0
+    for numbers in batches(lengths.tolist(), laying.device):
         batch = lay(items, numbers, laying)
         scores = kind.scores(net, batch)
         sums = kind.sums(scores, batch)
         loss, total = loss + float(sums.loss), total + float(sums.total)
         for number, row in zip(numbers, kind.rows(scores, batch), strict=True):
             rows[number] = row
+        num_scored += int(lengths[numbers].sum())
+        done(num_scored / num_tokens)
     return Scored(rows, loss / max(total, 1.0))
 
 
-def _score_by_features(net: Bert, reader: FeatureReader, items: Items, laying: Laying) -> Scored:
+def _score_by_features(
+    net: Bert, reader: FeatureReader, items: Items, laying: Laying, done: Callable[[float], None]
+) -> Scored:
     """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
     scored: list[NDArray[np.float32]] = []
     loss = total = 0.0
@@ -69,6 +81,7 @@ def _score_by_features(net: Bert, reader: FeatureReader, items: Items, laying: L
         for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
             scored.append(np.zeros((len(window.ids), words.shape[1]), np.float32))
             scored[-1][window.places] = words
+        done(len(scored) / max(len(items), 1))
     return Scored(scored, loss / max(total, 1.0))
 
 
