@@ -119,13 +119,18 @@ def answer(
 def embed(
     model: ModelArgument,
     texts: TextsArgument,
-    layers: LayersOption = "-1",
+    layers: Annotated[
+        str | None, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1,-2 or all.  [default: -1]")
+    ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(help="cls (BERT), mean, max or last (GPT-1, ELMo); default: as the folder says, or mean."),
+        typer.Option(help="cls (not GPT-1, ELMo), mean, max, last, ...; default: as the folder says, or mean."),
     ] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="One of the folder's prompts by name; default: the one it names, or none.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="Write an .npy file instead of printing.")] = None,
     device: DeviceOption = "auto",
@@ -145,7 +150,9 @@ def embed(
     net = _load(model, device, dtype, "embed")
     lines = list(lines_of(texts))
     options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "truncate": truncate}
-    vectors = net.embed(lines, layers=_layers(layers, net), **options)
+    if prompt is not None:
+        options["prompt"] = prompt
+    vectors = net.embed(lines, layers=None if layers is None else _layers(layers, net), **options)
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)

@@ -121,7 +121,7 @@ class LanguageModel:
         check_pool(pool := pooling or "mean", POOLS)
         encodings = self.encode(texts, truncate=truncate)
         lengths, compute = [len(encoding) for encoding in encodings], self._compute(texts, encodings, chosen)
-        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
+        vectors = vectors_of(lengths, len(chosen) * self.width, compute, [pool], self._device)
         return normalized(vectors) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:

@@ -26,7 +26,7 @@ from bertworks.interop.feature_folder import write_features
 from bertworks.interop.folder import save_tokenizer
 from bertworks.interop.huggingface import write_folder
 from bertworks.interop.model_folder import ModelFolder
-from bertworks.interop.sentence_folders import Pooling, write_pooling
+from bertworks.interop.sentence_folders import Layer, Pooling, check_widths, write_pooling
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.feature_reader import reader_of
@@ -50,10 +50,10 @@ from bertworks.tasks.answer_windows import ORIGINAL_CUT
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.items import Laying
 from bertworks.text.encoding import Encoding
-from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.tokenizer import Tokenizer, check_texts
 from bertworks.text.vocabulary import MASK
 
-POOLS = ("cls", "mean", "max")
+POOLS = ("cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean")
 
 
 class Model:
@@ -76,6 +76,7 @@ class Model:
         self.pooling = pooling
         config = self.net.config
         self.num_layers, self.width = config.num_hidden_layers, config.hidden_size
+        check_widths(pooling, self.width, "the folder of the model")
         self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
         self._device = device
         self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
@@ -88,7 +89,7 @@ class Model:
         with atomic_folder(folder) as temporary:
             write(temporary, self.net, labels=self.labels, about=self.about)
             save_tokenizer(self.tokenizer, temporary)
-            if self.pooling != Pooling():
+            if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
 
     def fill(
@@ -171,6 +172,7 @@ class Model:
         layers: Layers | None = None,
         pooling: Pool | None = None,
         normalize: bool | None = None,
+        prompt: str | None = None,
         truncate: bool = False,
     ) -> NDArray[np.float32]:
         """Return one vector for each text.
@@ -178,19 +180,37 @@ class Model:
         Args:
             texts: to embed.
             layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
-            pooling: cls, mean or max over the tokens, [CLS] and [SEP] included.
+            pooling: cls, mean, max, last, mean_sqrt_len_tokens or weightedmean of the tokens, [CLS] and [SEP] included.
             normalize: scale each vector to length 1.
+            prompt: the name of one of the folder's prompts, which is put before each text; "" for none.
             truncate: cut texts that are too long instead of refusing them.
 
-        What is not given is as the folder says, else the mean of the last layer, not normalised.
+        What is not given is as the folder says, else the mean of the last layer, not normalised. The layers that a
+        folder has after its pooling, and its truncate_dim, are for its own pooling of the last layer alone.
         """
         check_texts_of("embed", texts)
+        stated = self.pooling
+        is_own = layers is None and pooling is None
         chosen = self.check_layers(layers if layers is not None else [-1])
-        check_pool(pool := pooling or self.pooling.mode, POOLS)
+        pools = stated.modes if pooling is None else (pooling,)
+        for pool in pools:
+            check_pool(pool, POOLS)
+        before, skip = stated.text_of(prompt), 0
+        if before:
+            check_texts([*texts], None)
+            texts = [before + text for text in texts]
+            if not stated.include_prompt:
+                skip = len(self.tokenizer.encode(before)) - 1
         encodings = self.encode(texts, truncate=truncate)
         lengths, compute = [len(encoding) for encoding in encodings], self._compute(encodings, chosen)
-        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pool, self._device)
-        return normalized(vectors) if (self.pooling.normalize if normalize is None else normalize) else vectors
+        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pools, self._device, skip)
+        for step in stated.steps:
+            if isinstance(step, Layer):
+                vectors = step(vectors) if is_own else vectors
+            elif normalize is not False:
+                vectors = normalized(vectors)
+        vectors = vectors[:, : stated.truncate_dim] if is_own else vectors
+        return normalized(vectors) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""

@@ -42,7 +42,7 @@ def model_report(source: str) -> dict[str, Any]:
         "heads": list(getattr(opened.net, "heads", [])),
         "reader": _reader(opened.net),
         "labels": opened.labels,
-        "pooling": read_pooling(root)._asdict(),
+        "pooling": read_pooling(root).as_json(),
         "parameters": _parameters_by_part(opened.net),
         "tensors": {
             name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
@@ -147,10 +147,20 @@ _LINES = {
 
 def _facts(report: Mapping[str, Any]) -> list[str]:
     facts = [f"heads: {', '.join(report['heads']) or 'none'}"]
-    if report["pooling"] != Pooling()._asdict():
-        facts.append(
-            "pooling: {mode}, normalised: {normalize}, at most {max_length} tokens".format(**report["pooling"])
+    if (pooling := report["pooling"]) != Pooling().as_json():
+        most = (
+            "as many tokens as it has positions"
+            if pooling["max_length"] is None
+            else f"{pooling['max_length']:,} tokens"
         )
+        facts.append(f"pooling: {pooling['mode']}, normalised: {pooling['normalize']}, at most {most}")
+        if pooling["layers"]:
+            facts.append(f"after the pooling: {', '.join(pooling['layers'])}")
+        if pooling["truncate_dim"]:
+            facts.append(f"of a vector are kept: {pooling['truncate_dim']:,} numbers")
+        if any(pooling["prompts"].values()):
+            named = ", ".join(f"{name}: {text[:40]!r}" for name, text in pooling["prompts"].items() if text)
+            facts.append(f"prompts: {named}; the default: {pooling['default_prompt'] or 'none'}")
     if report["reader"]:
         facts.append(
             "tags by frozen layers: {features}, {lstm_layers} BiLSTMs of {lstm_cells} cells".format(**report["reader"])

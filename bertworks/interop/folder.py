@@ -26,7 +26,7 @@ _TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _SMALL_FILES = (
     CONFIG_FILE, OWN_FILE, CARD_FILE, "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
     _TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
-    "1_Pooling/config.json",
+    "config_sentence_transformers.json",
 )  # fmt: skip
 _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
 _MAX_JSON_BYTES = 10_000_000
@@ -103,7 +103,9 @@ def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> d
 
 def copy_small_files(source: Path, folder: Path) -> None:
     """Copy everything of a model folder that is not weights and that we know."""
-    for name in _SMALL_FILES:
+    modules = [f"{path.parent.name}/{path.name}" for path in sorted(source.glob("[0-9]*_*/*"))]
+    modules = [name for name in modules if name.endswith(("/config.json", f"/{WEIGHTS_FILE}"))]
+    for name in (*_SMALL_FILES, *modules):
         if (source / name).is_file():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)

@@ -15,7 +15,7 @@ from torch import Tensor
 from bertworks.errors import UserError
 from bertworks.text.encoding import Encoding
 
-Pool = Literal["cls", "mean", "max", "last"]
+Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"]
 Layers = Iterable[int] | int | Literal["all"]
 _TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
 _TOKENS_AT_ONCE_ON_DEVICE = 65_536
@@ -67,28 +67,51 @@ def features_of(encodings: Sequence[Encoding], compute: Compute, device: torch.d
 
 
 def vectors_of(
-    lengths: Sequence[int], width: int, compute: Compute, pool: Pool, device: torch.device
+    lengths: Sequence[int], width: int, compute: Compute, pools: Sequence[str], device: torch.device, skip: int = 0
 ) -> NDArray[np.float32]:
-    """Return one vector for each text, its layers side by side; one without tokens is all zeros."""
-    vectors = np.empty((len(lengths), width), np.float32)
+    """Return one vector for each text, its layers side by side; one without tokens is all zeros.
+
+    Args:
+        lengths: of the texts, in tokens.
+        width: of a text's layers side by side.
+        compute: gives the hidden states of some texts.
+        pools: how they are reduced to vectors, which are joined.
+        device: where that is computed.
+        skip: how many tokens at the beginning of each text are left out, at least one being kept.
+    """
+    vectors = np.empty((len(lengths), width * len(pools)), np.float32)
     for numbers in batches(lengths, device):
         with torch.inference_mode():
             rows = compute(numbers)
-            vectors[numbers] = _pooled(torch.cat(rows.layers, dim=-1).float(), rows.starts, pool).cpu().numpy()
+            hidden_TD = torch.cat(rows.layers, dim=-1).float()
+            vectors[numbers] = torch.cat([_pooled(hidden_TD, rows.starts, pool, skip) for pool in pools], 1).cpu()
     return vectors
 
 
-def _pooled(hidden_TD: Tensor, starts: Tensor, pool: Pool) -> Tensor:
+def _pooled(hidden_TD: Tensor, starts: Tensor, pool: str, skip: int) -> Tensor:
     """Reduce the rows of each text to one."""
-    lengths = starts.diff()
+    lengths_S = starts.diff().long()
     if not len(hidden_TD):
-        return hidden_TD.new_zeros(len(lengths), hidden_TD.shape[1])
+        return hidden_TD.new_zeros(len(lengths_S), hidden_TD.shape[1])
+    # A text's place of each row, from 1; those that are skipped get 0.
+    places_T = torch.arange(1, len(hidden_TD) + 1, device=hidden_TD.device) - starts[:-1].repeat_interleave(lengths_S)
+    skipped_S = (lengths_S - 1).clamp(0, skip)
+    is_kept_T = places_T > skipped_S.repeat_interleave(lengths_S)
     if pool in ("cls", "last"):
-        places = starts[:-1] if pool == "cls" else starts[1:] - 1
-        vectors = hidden_TD.index_select(0, places.clamp(0, len(hidden_TD) - 1))
+        rows_S = starts[:-1] + skipped_S if pool == "cls" else starts[1:] - 1
+        vectors = hidden_TD.index_select(0, rows_S.clamp(0, len(hidden_TD) - 1))
     else:
-        vectors = torch.segment_reduce(hidden_TD, pool, lengths=lengths.long(), axis=0)
-    return vectors.masked_fill((lengths == 0)[:, None], 0.0)
+        kept_TD, lengths_S = hidden_TD[is_kept_T] if skip else hidden_TD, lengths_S - skipped_S
+        reduce = "max" if pool == "max" else "mean"
+        if pool == "weightedmean":
+            weights_T1 = places_T[is_kept_T].float()[:, None]
+            kept_TD = torch.cat([kept_TD * weights_T1, weights_T1], 1)
+        vectors = torch.segment_reduce(kept_TD, reduce, lengths=lengths_S, axis=0)
+        if pool == "weightedmean":
+            vectors = vectors[:, :-1] / vectors[:, -1:]
+        elif pool == "mean_sqrt_len_tokens":
+            vectors = vectors * lengths_S.sqrt()[:, None]
+    return vectors.masked_fill((starts.diff() == 0)[:, None], 0.0)
 
 
 def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, pieces_by_id, read_object
+from bertworks.text.tokenizer_files import (
+    CONFIG_FILE,
+    LOWERCASE,
+    TOKENIZER_FILE,
+    normalizer_steps,
+    pieces_by_id,
+    read_object,
+)
 
 _ADDED_FILE = "added_tokens.json"
 _MODEL_FILE = "config.json"
@@ -44,7 +51,10 @@ def _unlike_bert(added: Sequence[str], pipeline: dict[str, Any], config: dict[st
         named = ", ".join(map(repr, added[:_MOST_NAMED])) + more
         yield f"added tokens ({named}) are found as whole words here, not inside of others"
     for step, expected in _STEPS if pipeline else ():
-        if (kind := _kind(pipeline.get(step))) != expected:
+        found = pipeline.get(step)
+        if step == "normalizer" and LOWERCASE in normalizer_steps(found):  # which is done here
+            found = {"normalizers": [one for one in normalizer_steps(found) if one != LOWERCASE]}
+        if (kind := _kind(found)) != expected:
             yield f"the {step} of its {TOKENIZER_FILE} is {kind}, but texts are cut by BERT's own rules here"
     if (cutter := config.get("word_tokenizer_type") or _BASIC) != _BASIC:
         yield f"it was made for words that {str(cutter)[:40]} cuts, which is not done here; put blanks between them"

@@ -29,6 +29,8 @@ from bertworks.text.vocabulary import (
 from bertworks.text.wordpiece import MAX_WORD_LENGTH
 
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+SENTENCE_FILE = "sentence_bert_config.json"
+LOWERCASE = {"type": "Lowercase"}  # a step of tokenizer.json by which sentence-transformers lower-cases for cased rules
 _MAX_PIECES = 10_000_000
 _SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and what holds where none is said
     ("lowercase", "do_lower_case", "lowercase", True),
@@ -96,7 +98,8 @@ def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
     """Return the settings that a folder states; where it is silent, those of the original.
 
     tokenizer_config.json comes first. Where it is missing or does not speak of lower-casing, tokenizer.json is asked;
-    where it does, accents follow what it says, whatever tokenizer.json has.
+    where it does, accents follow what it says, whatever tokenizer.json has. sentence-transformers may lower-case a text
+    before all of this, which leaves accents as they would be.
     """
     settings: dict[str, Any] = {name: default for name, _, _, default in _SETTINGS} | {"lowercase": lowercase}
     path = folder / CONFIG_FILE
@@ -104,7 +107,16 @@ def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
     if "do_lower_case" not in config and (folder / TOKENIZER_FILE).exists():
         found = _bert_normalizer(read_object(folder / TOKENIZER_FILE).get("normalizer"))
         settings |= _stated(found, {key: name for name, _, key, _ in _SETTINGS}, folder / TOKENIZER_FILE)
-    return settings | _stated(config, {key: name for name, key, _, _ in _SETTINGS}, path)
+    settings |= _stated(config, {key: name for name, key, _, _ in _SETTINGS}, path)
+    path = folder / SENTENCE_FILE
+    lowercases = read_object(path).get("do_lower_case", False) if path.exists() else False
+    if not isinstance(lowercases, bool):
+        raise UserError(f"{path}: do_lower_case is {str(lowercases)[:40]!r}, which is neither true nor false")
+    path = folder / TOKENIZER_FILE
+    steps = normalizer_steps(read_object(path).get("normalizer")) if path.exists() else []
+    if (lowercases or LOWERCASE in steps) and not settings["lowercase"]:
+        settings |= {"lowercase": True, "strip_accents": bool(settings["strip_accents"])}
+    return settings
 
 
 def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[str, bool | None]:
@@ -120,12 +132,15 @@ def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[s
 
 def _bert_normalizer(normalizer: Any) -> dict[str, Any]:
     """Return the one step of a tokenizer.json's normalisation that has BERT's settings; an empty one if none has."""
+    return next((step for step in normalizer_steps(normalizer) if step.get("type") == "BertNormalizer"), {})
+
+
+def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
+    """Return the steps of a tokenizer.json's normalisation."""
     if not isinstance(normalizer, dict):
-        return {}
+        return []
     steps = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]
-    if not isinstance(steps, list):
-        return {}
-    return next((step for step in steps if isinstance(step, dict) and step.get("type") == "BertNormalizer"), {})
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
 
 def read_object(path: Path) -> dict[str, Any]:

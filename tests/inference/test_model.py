@@ -1,7 +1,5 @@
 """`bw.load` and what can be asked of a model."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -226,23 +224,6 @@ def test_a_saved_model_is_the_same_model(model, tmp_path):
     assert again.fill("the [MASK]") == model.fill("the [MASK]")
     with pytest.raises(UserError, match="exists already"):
         model.save(tmp_path / "saved")
-
-
-@pytest.mark.parametrize("mode", ["cls", "mean", "max"])
-def test_how_a_folder_wants_its_texts_embedded_is_kept(tmp_path, mode):
-    folder = write_small_model(tmp_path / "folder" / "0_Transformer")
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
-    (folder.parent / "1_Pooling").mkdir()
-    (folder.parent / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": f"{n}_{kind}"}
-               for n, kind in enumerate(["Transformer", "Pooling", "Normalize"])]  # fmt: skip
-    (folder.parent / "modules.json").write_text(json.dumps(modules))
-    model = bw.load(folder.parent, device="cpu")
-    assert tuple(model.pooling) == (mode, True, 9)
-    assert model.max_length == 9
-    np.testing.assert_allclose(model.embed(["the cat"]), model.embed(["the cat"], pooling=mode, normalize=True))
-    model.save(tmp_path / "saved")
-    assert bw.load(tmp_path / "saved", device="cpu").pooling == model.pooling
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
