@@ -51,14 +51,14 @@ class Traits(NamedTuple):
         max_length: the most tokens that it reads.
         head_widths: of its attention's heads; none where it has no such attention.
         write: writes config, weights and bertworks.json into a folder.
-        tokenizer: makes a task's inputs, given the tokenizer of the folder.
+        tokenizer: makes a task's inputs, given the tokenizer of the folder; None: that one makes them.
     """
 
     name: str
     max_length: int
     head_widths: list[int]
     write: Callable[..., None]
-    tokenizer: Callable[[Any], Any]
+    tokenizer: Callable[[Any], Any] | None = None
 
 
 def _traits_of(net: Any) -> Traits:
@@ -70,7 +70,7 @@ def _traits_of(net: Any) -> Traits:
     assert isinstance(net, Compound), net
     widths = [encoder.head_width for encoder in net.config.encoders]
     length = net.config.max_position_embeddings
-    return Traits("a model of several parts", length, widths, write_compound, lambda tokenizer: tokenizer)
+    return Traits("a model of several parts", length, widths, write_compound)
 
 
 def _spelling_for(net: ElmoTasks, tokenizer: SpeltTokenizer) -> SpeltTokenizer:
@@ -94,7 +94,7 @@ class TaskModel:
         self.net: Any = folder.net.eval()
         freeze(self.net)
         self._traits = _traits_of(self.net)
-        self.tokenizer: Tokenizer = self._traits.tokenizer(tokenizer)
+        self.tokenizer: Tokenizer = self._traits.tokenizer(tokenizer) if self._traits.tokenizer else tokenizer
         self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
         self.max_length, dtype = self._traits.max_length, next(self.net.parameters()).dtype
         widths = self._traits.head_widths

@@ -1,0 +1,136 @@
+"""Models in use are pickled, copied and sent to other processes, before their first use and after it."""
+
+import copy
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+from small_models import (
+    ELMO_WORDS,
+    GPT_PIECES,
+    MERGES,
+    PIECES,
+    scattered,
+    write_small_elmo,
+    write_small_gpt,
+    write_small_model,
+)
+
+import bertworks as bw
+from bertworks.interop.compound_folder import write_compound
+from bertworks.interop.elmo_task_folder import write_elmo_task
+from bertworks.nn.baseline_config import CompoundConfig, ElmoConfig, ElmoReaderConfig
+from bertworks.nn.compound import Compound
+from bertworks.nn.config import BertConfig
+from bertworks.nn.elmo_tasks import ElmoTasks
+from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.gpt_inputs import with_special_pieces
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.words import WordTokenizer
+
+TEXTS = ["the cat sat", "a dog ran far away", "the big dog", "the dog sat on a mat"]
+BERT = {"vocab_size": len(PIECES), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 24, "max_position_embeddings": 20}  # fmt: skip
+ELMO = {"vocab_size": len(ELMO_WORDS), "num_filters": (3, 4, 5), "char_embedding_size": 6, "projection_size": 8,
+        "cell_size": 12}  # fmt: skip
+
+
+def write_tuned_gpt(folder):
+    tokenizer = with_special_pieces(GptTokenizer(GPT_PIECES, MERGES))
+    about = {"task": {"kind": "classify"}}
+    write_small_gpt(folder, {"classify": 2}, labels=["no", "yes"], about=about, vocab_size=len(tokenizer))
+    tokenizer.save(folder)
+
+
+def write_tuned_elmo(folder):
+    folder.mkdir()
+    net = scattered(ElmoTasks(ElmoConfig(**ELMO), ElmoReaderConfig(num_cells=5, hidden_size=7), {"classify": 2}))
+    write_elmo_task(folder, net, labels=["no", "yes"])
+    WordTokenizer(ELMO_WORDS).save(folder)
+
+
+def write_two_berts(folder):
+    folder.mkdir()
+    encoders = tuple(BertConfig(**BERT, direction=f"{way}", summary="last") for way in ("left_to_right", "both"))
+    net = scattered(Compound(CompoundConfig(encoders=encoders), {"classify": 2}))
+    write_compound(folder, net, labels=["no", "yes"])
+    Tokenizer(PIECES).save(folder)
+
+
+def embedded(model):
+    return model.embed(TEXTS)
+
+
+def classified(model):
+    return [list(result["scores"].values()) for result in model.classify(TEXTS)]
+
+
+def tokenized(model):
+    """Through the compiled code."""
+    return model.tokenizer.encode_batch(["the cat sat " * 100_000])[0].ids)
+
+
+KINDS = {
+    "bert": (write_small_model, embedded),
+    "bert, compiled tokenizer": (write_small_model, tokenized),
+    "gpt": (write_small_gpt, embedded),
+    "elmo": (write_small_elmo, embedded),
+    "tuned gpt": (write_tuned_gpt, classified),
+    "tuned elmo": (write_tuned_elmo, classified),
+    "two berts": (write_two_berts, classified),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_used_model_is_copied_and_pickled(tmp_path, kind):
+    write, use = KINDS[kind]
+    write(tmp_path / "model")
+    model = bw.load(tmp_path / "model", device="cpu")
+    expected = use(model)
+    size = len(pickle.dumps(model))
+    for again in (copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_allclose(use(again), expected, atol=1e-6)
+        np.testing.assert_array_equal(use(model), expected)
+    assert len(pickle.dumps(model)) < size + 10_000  # what is made ready is not pickled
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model that was used."""
+    opened = bw.load(write_small_model(tmp_path_factory.mktemp("model")), device="cpu")
+    opened.embed(TEXTS)
+    return opened
+
+
+def test_a_copy_is_as_fast(model):
+    """It makes its own matrices in the processor's order."""
+    again = copy.deepcopy(model)
+    again.embed(TEXTS)
+    for one in (model, again):
+        assert one.net.blocks[0].up._ordered is not None
+
+
+def test_scikit_learn_clones_and_cross_validates_with_a_model(model):
+    sklearn = pytest.importorskip("sklearn")
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    texts, labels = TEXTS * 4, [0, 1, 1, 0] * 4
+    pipeline = sklearn.clone(make_pipeline(FunctionTransformer(model.embed), LogisticRegression()))
+    expected = cross_val_score(LogisticRegression(), model.embed(texts), labels, cv=2)
+    np.testing.assert_array_equal(cross_val_score(pipeline, texts, labels, cv=2), expected)
+
+
+def test_joblib_dumps_a_model(model, tmp_path):
+    joblib = pytest.importorskip("joblib")
+    joblib.dump(model, tmp_path / "model.joblib")
+    np.testing.assert_array_equal(joblib.load(tmp_path / "model.joblib").embed(TEXTS), model.embed(TEXTS))
+
+
+def test_processes_share_the_work_of_a_model(model):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.map(model.embed, [TEXTS[:2], TEXTS[2:]])
+    np.testing.assert_allclose(np.concatenate(found), model.embed(TEXTS), atol=1e-6)
