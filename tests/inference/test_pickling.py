@@ -68,7 +68,7 @@ def classified(model):
 
 def tokenized(model):
     """Through the compiled code."""
-    return model.tokenizer.encode_batch(["the cat sat " * 100_000])[0].ids)
+    return model.tokenizer.encode_batch(["the cat sat " * 100_000])[0].ids
 
 
 KINDS = {
