@@ -39,7 +39,7 @@ def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> li
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = error["loc"]
-        is_branch = isinstance(path[-1], str) and known.get(".".join(map(str, path[:-1])), False)
+        is_branch = path and isinstance(path[-1], str) and known.get(".".join(map(str, path[:-1])), False)
         by_key.setdefault(path[:-1] if is_branch else path, []).append(error)
     return [_explain_key(path, found, known) for path, found in by_key.items()]
 

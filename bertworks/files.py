@@ -15,16 +15,17 @@ import re
 import shutil
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from bertworks.errors import CannotGoOn, CorruptFile, UserError
+from bertworks.json_files import parse_json, read_object
 
 MANIFEST_NAME = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
 LOCK_NAME = ".lock"
+MAX_MANIFEST_BYTES = 1 << 28  # which has a line for each file, and prepared data may have a hundred thousand
 _ORPHANS_END_S = 10.0  # how long to wait for the processes of a run that was killed: they notice and end
 _HASH_CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 200
@@ -235,8 +236,8 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 def _holder(descriptor: int) -> dict[str, Any]:
     """Say who wrote a lock's file; nothing if it is just being written."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(os.pread(descriptor, 1 << 12, 0))
+    with contextlib.suppress(CorruptFile):
+        found = parse_json(os.pread(descriptor, 1 << 12, 0), LOCK_NAME)
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -277,7 +278,7 @@ def write_manifest(folder: Path) -> None:
 
 def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Return a folder's manifest entries after checking each file, or raise CorruptFile with the file and reason."""
-    entries = _read_manifest(folder / MANIFEST_NAME)
+    entries = read_manifest(folder / MANIFEST_NAME)
     for name, entry in entries.items():
         try:
             _verify_file(safe_join(folder, name), entry["bytes"], entry["sha256"])
@@ -286,29 +287,21 @@ def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def _read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
+def read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of a manifest, whatever has become of the files that it lists."""
     try:
-        entries = json.loads(manifest.read_bytes(), object_pairs_hook=unique_keys)["files"]
+        entries = read_object(manifest, max_bytes=MAX_MANIFEST_BYTES, unique=True)["files"]
         for name, entry in entries.items():
             if type(entry["bytes"]) is not int or type(entry["sha256"]) is not str:
                 raise ValueError(f"{name[:60]!r} needs a size and a sha256")
             safe_join(manifest.parent, name)
-    except FileNotFoundError:
-        raise CorruptFile(f"{manifest.parent} has no {MANIFEST_NAME}: it was not written to its end") from None
-    except OSError as error:
-        raise UserError(f"cannot read {manifest}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise CorruptFile(f"{manifest.parent} has no {MANIFEST_NAME}: it was not written to its end") from None
+        if isinstance(error.__cause__, OSError):
+            raise
         raise CorruptFile(f"{manifest} is not a manifest: {error}") from error
     return dict(entries)
-
-
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object, or raise ValueError where a name is in it twice; for json's `object_pairs_hook`."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"{key[:60]!r} is listed twice")
-    return content
 
 
 def _verify_file(path: Path, size: int, digest: str) -> None:

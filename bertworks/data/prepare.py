@@ -31,7 +31,8 @@ from bertworks.data.shards import (
 )
 from bertworks.data.units import Unit, cut_units
 from bertworks.errors import UserError
-from bertworks.files import LOCK_NAME, TEMPORARY_PREFIX, atomic_write, exclusive
+from bertworks.files import LOCK_NAME, MAX_MANIFEST_BYTES, TEMPORARY_PREFIX, atomic_write, exclusive
+from bertworks.json_files import read_object
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer
@@ -208,10 +209,9 @@ def _version_text(made_by: Any) -> str:
 def _read_object(path: Path) -> dict[str, Any]:
     """Return what a file of ours says, or nothing if it cannot be read."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_object(path, max_bytes=MAX_MANIFEST_BYTES)
+    except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ is then checked when a split is opened, which takes about a second for a gigabyt
 """
 
 import hashlib
-import json
 import logging
 import re
 from pathlib import Path
@@ -25,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write, safe_join, sha256_of, unique_keys
+from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of
+from bertworks.json_files import read_object
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.kinds import CLASSES, AnyTokenizer
 from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
@@ -235,15 +235,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"{folder} has no {MANIFEST}: not prepared data, or `bertworks prepare` was not finished")
     try:
-        manifest = json.loads(path.read_bytes(), object_pairs_hook=unique_keys)
+        manifest = read_object(path, max_bytes=MAX_MANIFEST_BYTES, unique=True)
         if manifest["format"] != FORMAT:
             raise UserError(f"{path}: format {manifest['format']!r}; this version reads {FORMAT}")
         _check_manifest(manifest)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{path} is not a manifest of prepared data: {error!r}"[:400]) from error
-    return manifest  # type: ignore[no-any-return]
+    return manifest
 
 
 def _check_manifest(manifest: dict[str, Any]) -> None:

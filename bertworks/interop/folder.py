@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
 from bertworks.interop.safetensors_format import PICKLE_STARTS
+from bertworks.json_files import read_object
 
 CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
 WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
@@ -29,30 +30,17 @@ _SMALL_FILES = (
     "config_sentence_transformers.json",
 )  # fmt: skip
 _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
-_MAX_JSON_BYTES = 10_000_000
 AnyTensor = TypeVar("AnyTensor")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds."""
-    content = parse_json(path)
-    if not isinstance(content, dict):
-        raise CorruptFile(f"{path} holds a {type(content).__name__}, not an object")
-    return content
-
-
-def parse_json(path: Path) -> Any:
-    """Return what a JSON file of a model folder holds."""
+    """Return the object that a JSON file of a model folder holds; where there is none, say what the folder may be."""
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise UserError(f"{path} has {path.stat().st_size:,} bytes; at most {_MAX_JSON_BYTES:,} are read")
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}: {_what_it_is(path.parent)}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON: {str(error)[:200]}") from error
+        return read_object(path)
+    except UserError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise UserError(f"{path.parent} has no {path.name}: {_what_it_is(path.parent)}") from None
+        raise
 
 
 def _what_it_is(folder: Path) -> str:

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write, unique_keys
+from bertworks.files import atomic_write
+from bertworks.json_files import parse_json
 
 NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
@@ -92,7 +93,7 @@ def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, E
         raise CorruptFile(f"{path} is not a safetensors file: a header of {length} bytes where {room} fit")
     try:
         return _entries(_parse(stream.read(length)), _LENGTH_BYTES + length, file_bytes)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, CorruptFile) as error:
         raise CorruptFile(f"{path} is not a sound safetensors file: {_said(error)}") from error
 
 
@@ -104,17 +105,13 @@ def _parse(header: bytes) -> dict[str, Any]:
     # Before it is parsed: a tensor takes three brackets, and each costs 60 bytes of memory and more.
     if header.count(b"[") + header.count(b"{") > 3 * _MAX_TENSORS:
         raise ValueError(f"more than {_MAX_TENSORS:,} tensors")
-    parsed = json.loads(header, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+    parsed = parse_json(header, "its header", strict=True, unique=True)
     if not isinstance(parsed, dict):
         raise ValueError("its header is no object")
     metadata = parsed.pop(_METADATA, {})
     if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise ValueError("its metadata is not text")
     return parsed
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} in its header")
 
 
 def _entries(header: dict[str, Any], first_byte: int, end: int) -> dict[str, Entry]:

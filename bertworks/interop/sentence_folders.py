@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
-from bertworks.interop.folder import WEIGHTS_FILE, no_weights, parse_json, read_json
+from bertworks.interop.folder import WEIGHTS_FILE, no_weights, read_json
+from bertworks.json_files import read_json as read_any
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.tokenizer_files import SENTENCE_FILE
 
@@ -266,7 +267,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not path.exists():
         return []
     try:
-        modules = [(module["type"].rpartition(".")[2], module["path"], module["type"]) for module in parse_json(path)]
+        modules = [(module["type"].rpartition(".")[2], module["path"], module["type"]) for module in read_any(path)]
         if not all(isinstance(name, str) for _, name, _ in modules):
             raise TypeError("a path is not text")
     except (KeyError, TypeError, AttributeError) as error:

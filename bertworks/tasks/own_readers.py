@@ -1,15 +1,15 @@
 """Your own files, read: a row each for a text, a choice or a question, a record or lines for a tagged sentence."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks.errors import UserError
+from bertworks.errors import CorruptFile, UserError
+from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.conll import tag_problem, to_iob2
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
-from bertworks.tasks.json_values import name_kind, of_kind, shown_names
+from bertworks.tasks.json_values import of_kind, shown_names
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.squad import located_answer, unique
 from bertworks.tasks.swag import choice_of
@@ -59,8 +59,8 @@ def _label_word(value: Any, row: Row) -> str:
 
 def _json_list(text: str, row: Row) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text, row.place, strict=True)
+    except CorruptFile as error:
         raise UserError(f"{row.place}: {text[:60]!r} is not a list of labels: {error}") from error
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
+from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.json_values import name_kind, of_kind, parse_json, read_json, shown_names, without_surrogates
+from bertworks.tasks.json_values import of_kind, read_json, shown_names
 from bertworks.tasks.lines import MAX_LINE_BYTES, checked_file, numbered_lines
 from bertworks.text.compressed import check_growth
 from bertworks.text.sources import COMPRESSIONS
@@ -81,7 +82,7 @@ def word_of(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return without_surrogates(str(int(value) if isinstance(value, float) and value.is_integer() else value).strip())
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
 def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | None = None) -> Iterator[Row]:
@@ -169,7 +170,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 def _json_line_rows(path: Path) -> Iterator[Row]:
     for number, line in numbered_lines(path):
         if line and not line.isspace():
-            yield _record_row(parse_json(line, path, number), f"{path}:{number}")
+            yield _record_row(parse_json(line, str(path), line=number, strict=True), f"{path}:{number}")
 
 
 def _json_rows(path: Path) -> Iterator[Row]:

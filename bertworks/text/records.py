@@ -5,12 +5,12 @@ that cannot be read is an error with its place, since leaving it out quietly wou
 thinks.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bertworks.errors import CorruptFile, UserError
+from bertworks.json_files import parse_json, without_surrogates
 from bertworks.text.compressed import PIECE_BYTES, PackedFile, check_growth
 from bertworks.text.utf8 import Utf8Decoder, checked_text, line_blocks, paragraphs
 
@@ -37,11 +37,8 @@ def json_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> I
 
 
 def _json_text(record: bytes, path: Path, line: int, text_field: str, decoder: Utf8Decoder) -> str:
-    try:
-        value = json.loads(decoder.decode(record, path, line))
-    # ValueError is also what an integer of more than 4,300 digits raises.
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}:{line}: not a JSON record: {error}") from error
+    written = decoder.decode(record, path, line)
+    value = parse_json(written, str(path), line=line)
     if not isinstance(value, dict):
         raise UserError(f"{path}:{line}: a JSON {type(value).__name__} where a record {{...}} is expected")
     if text_field not in value:
@@ -49,7 +46,9 @@ def _json_text(record: bytes, path: Path, line: int, text_field: str, decoder: U
     text = value[text_field]
     if not isinstance(text, str):
         raise UserError(f"{path}:{line}: field {text_field!r} is a {type(text).__name__}, not a string")
-    return decoder.without_surrogates(text) if b"\\u" in record else text
+    if b"\\u" in record and "\ufffd" in text and without_surrogates(written) != written:
+        decoder.num_replaced += 1
+    return text
 
 
 def _raise_missing_field(where: str, text_field: str, fields: list[str]) -> NoReturn:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertworks import json_files
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.text.normalize import Rules
@@ -32,6 +33,7 @@ VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "t
 SENTENCE_FILE = "sentence_bert_config.json"
 LOWERCASE = {"type": "Lowercase"}  # a step of tokenizer.json by which sentence-transformers lower-cases for cased rules
 _MAX_PIECES = 10_000_000
+_MAX_JSON_BYTES = 1 << 26  # of a tokenizer with a vocabulary of a hundred languages
 _SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and what holds where none is said
     ("lowercase", "do_lower_case", "lowercase", True),
     ("strip_accents", "strip_accents", "strip_accents", None),
@@ -145,13 +147,7 @@ def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object, or raise UserError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"cannot read {path}: it holds {type(content).__name__}, not an object of settings")
-    return content
+    return json_files.read_object(path, max_bytes=_MAX_JSON_BYTES)
 
 
 def _config(rules: Rules) -> dict[str, Any]:

@@ -20,7 +20,6 @@ _MAX_BAD_SHARE = 0.3
 _MAX_BYTES_PER_CHARACTER = 4
 _BYTE_ORDER_MARK = "\ufeff"
 _HANGUL = re.compile("[가-힣]")
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Utf8Decoder:
@@ -43,12 +42,6 @@ class Utf8Decoder:
                 ) from error
         self.num_replaced += sum(not _is_utf8(part) for part in data.split(b"\n"))
         return data.decode(errors="replace")
-
-    def without_surrogates(self, text: str) -> str:
-        """Replace lone surrogates, which JSON escapes can spell and UTF-8 cannot."""
-        text, num_found = _SURROGATES.subn("\ufffd", text)
-        self.num_replaced += bool(num_found)
-        return text
 
 
 def _is_utf8(data: bytes) -> bool:

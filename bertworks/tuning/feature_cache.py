@@ -30,6 +30,7 @@ from bertworks.files import (
     atomic_folder,
     discard_folder,
     exclusive,
+    read_manifest,
     remove_leftovers,
     verify_manifest,
 )
@@ -150,7 +151,7 @@ class FeatureCache:
 
     def _opened(self, place: Path) -> Layers:
         """Map a part that is whole; its manifest is what stands for its content in a run's settings."""
-        files = json.loads((place / MANIFEST_NAME).read_bytes())["files"]
+        files = read_manifest(place / MANIFEST_NAME)
         self.checksums += [files[_file(layer)]["sha256"] for layer in self._layers]
         return {layer: _mapped(place / _file(layer), self._net.embeddings.norm.weight.dtype) for layer in self._layers}
 

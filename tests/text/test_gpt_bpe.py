@@ -295,8 +295,8 @@ def test_tokenizer_json_alone_is_enough(folder, uncased):
         (PIECES_FILE, lambda text: text.replace('"<unk>": 0', '"<unk>": 1'), "have the same id 1"),
         (PIECES_FILE, lambda text: text.replace('"<unk>"', '"[UNK]"'), "has no <unk> line"),
         (PIECES_FILE, lambda text: text.replace('"<unk>": 0', '"<unk>": true'), "must be whole numbers"),
-        (PIECES_FILE, lambda text: text[:40], "cannot read"),
-        (PIECES_FILE, lambda text: "[]", "not an object of settings"),
+        (PIECES_FILE, lambda text: text[:40], "not JSON"),
+        (PIECES_FILE, lambda text: "[]", "holds a list, not an object"),
     ],
 )
 def test_files_that_would_give_wrong_ids_are_user_errors(folder, name, change, reason):
