@@ -301,20 +301,25 @@ def test_tags_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):
 
 def test_predict_and_evaluate_count_every_example_and_end_with_the_next_command(bertworks, runs, tmp_path, monkeypatch):
     """A bar that reaches its end, for one model and for two, for rows and for windows."""
+    seen = []
+
+    def progress(*told):
+        seen.append(told)
+
     for kind, names in (
         ("classify", ("classify0",)),
         ("classify", ("classify0", "classify1")),
         ("answer", ("answer0",)),
     ):
         models, dev = [runs / name for name in names], dev_of(runs, kind)
-        out, seen = tmp_path / "out.jsonl", []
+        out = tmp_path / "out.jsonl"
         ensemble = Ensemble([bw.load(model, device="cpu") for model in models], names)
-        count, _ = write_predictions(ensemble, dev, out, progress=lambda *told: seen.append(told))
+        count, _ = write_predictions(ensemble, dev, out, progress=progress)
         told = [one for one in seen if one[0] == "predicting"]
         assert told[-1] == ("predicting", count, count, f"{count} rows")
         assert [one[1] for one in told] == sorted(one[1] for one in told)
         del seen[:]
-        measure_models(ensemble, kind, dev, progress=lambda *told: seen.append(told))
+        measure_models(ensemble, kind, dev, progress=progress)
         assert seen[-1] == ("measuring", count, count, f"{count} examples")
     code, _, err = bertworks("predict", runs / "classify0", dev_of(runs, "classify"), "--out", tmp_path / "p.csv")
     files = f"--task classify --data {dev_of(runs, 'classify')}"

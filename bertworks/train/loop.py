@@ -99,10 +99,14 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             if bad := window.add(Update(before, sums, norm, own, random)):
                 place = _not_finite(bad, place, job, window)
             place = place._replace(seconds=job.ranks.greatest(place.seconds + time.monotonic() - started))
+            is_measured = job.evaluates_at(place) or is_through(settings, place)
             if place.step % settings.log_every == 0:
                 job.report(place, window.take() | {"lr": rate})
+            elif is_measured and place.step < settings.log_every:  # else a short run would tell no loss at all
+                place = _settled(job, place, window)
+                job.report(place, window.state() | {"lr": rate})
             # The end is measured before it is saved: a run that is resumed there has its last figures already.
-            if job.evaluates_at(place) or is_through(settings, place):
+            if is_measured:
                 job.evaluate(place)
             if place.step % settings.save_every == 0:
                 saved = place = _saved(job, place, window)
@@ -113,10 +117,15 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
 
 def _saved(job: Job, place: Place, window: "Window") -> Place:
     """Save, after reading the last update's norm: a checkpoint must not be ahead of what is known."""
-    if bad := window.settle():
-        place = _not_finite(bad, place, job, window)
+    place = _settled(job, place, window)
     job.save(place, window)
     return place
+
+
+def _settled(job: Job, place: Place, window: "Window") -> Place:
+    """Read the last update's norm, which on a GPU is read late."""
+    bad = window.settle()
+    return _not_finite(bad, place, job, window) if bad else place
 
 
 def _counts(parts: list[Part]) -> list[float]:

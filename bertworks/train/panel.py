@@ -28,13 +28,19 @@ _TABLE_WIDTH = 30  # of labels and figures, to the left of the curve
 _NARROWEST_CURVE = 19  # with its labels
 _NARROWEST = 30  # below it lines are cut off
 _SHORTEST_BAR = 6
-_TASK_METRICS = ("accuracy", "matthews", "f1", "f1_macro", "pearson", "spearman", "exact_match")
+_METRICS = {  # of tasks, and what they are called in the panel
+    "accuracy": "accuracy", "matthews": "matthews", "f1": "F1", "f1_macro": "F1 macro", "pearson": "pearson",
+    "spearman": "spearman", "exact_match": "EM",
+}  # fmt: skip
 _STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
+_FEW_POINTS = 20  # of fewer none is left out
 
 
 def line_of(status: Status) -> str:
     """Return what is known in a line of text."""
-    parts = [f"{_progress(status)}: {_figures(status, status.values)}"]
+    parts = [_progress(status)]
+    if "loss" in status.values:  # a model that is measured before it is trained has none yet
+        parts = [f"{parts[0]}: {_figures(status, status.values)}"]
     if status.holdout:
         parts.append(f"held out: {_figures(status, status.holdout)}")
     if speed := status.tokens_per_second:
@@ -48,14 +54,19 @@ def _figures(status: Status, values: dict[str, float]) -> str:
     kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
     scores = [f"{_called(kind)} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
     # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
-    whole = 100 if IN_PERCENT in kinds else 1
-    scores += [f"{name} {_percent(values[name] / whole)}" for name in _TASK_METRICS if name in values]
+    scores += [f"{name} {_metric(status, name)}" for name in _METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
+
+
+def _metric(status: Status, name: str) -> str:
+    whole = 100 if IN_PERCENT in status.about.kinds else 1
+    value = status.holdout.get(name)
+    return _percent(None if value is None else value / whole)
 
 
 def _called(kind: str) -> str:
     """Return what people call the share of right predictions: by its kind in pre-training, where there may be two."""
-    return KINDS.get(kind, "right")
+    return KINDS.get(kind, "accuracy")
 
 
 def panel_of(status: Status, columns: int) -> Text:
@@ -105,11 +116,15 @@ def _progress(status: Status) -> str:
 def _table(status: Status) -> list[Text]:
     rows = [Text(f"{'':<8}{'training':>11}{'held out':>11}", "dim")]
     rows.append(_row("loss", _loss(status.values.get("loss")), f"{_loss(status.holdout.get('loss')):>11}"))
+    metrics = [name for name in _METRICS if name in status.about.metrics]
     for kind in status.about.kinds:
-        name = f"{kind}_accuracy"
-        # On a task's dev set it is one of the task's metrics, where it is one.
-        held_out = status.holdout.get(name, status.holdout.get("accuracy"))
-        rows.append(_row(_called(kind), _percent(status.values.get(name)), f"{_percent(held_out):>11}"))
+        if kind == "regress":  # where nothing is right or wrong
+            continue
+        held_out = _percent(status.holdout.get(f"{kind}_accuracy"))
+        if kind not in KINDS:  # of a task's dev set there are its metrics, of which accuracy is one or not
+            held_out = _metric(status, "accuracy") if "accuracy" in metrics else ""
+        rows.append(_row(_called(kind), _percent(status.values.get(f"{kind}_accuracy")), f"{held_out:>11}"))
+    rows += [_row(_METRICS[name], "", f"{_metric(status, name):>11}") for name in metrics if name != "accuracy"]
     speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, status.values.get("memory_bytes")
     rows.append(_row("speed", f"{speed:,.0f}" if speed else "–", " tokens/s"))
     if mfu is not None:
@@ -141,6 +156,8 @@ def _curve(status: Status, width: int, height: int) -> list[Text]:
 
 
 def _top(points: Sequence[tuple[float, float]]) -> float:
+    if len(points) < _FEW_POINTS:
+        return max(y for _, y in points)
     end = points[0][0] + _STEEP_SHARE * (points[-1][0] - points[0][0])
     return max(y for x, y in points if x >= end)
 

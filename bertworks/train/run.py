@@ -80,6 +80,7 @@ class Duties(NamedTuple):
         is_measured_first: whether to evaluate and save before the first update.
         is_enough: whether what was measured says that more training is of no use.
         memory: what else a checkpoint holds.
+        metrics: of a task, the main one first.
         flops_per_token: operations of training, forward and backward, if known.
     """
 
@@ -97,6 +98,7 @@ class Duties(NamedTuple):
     is_measured_first: bool = False
     is_enough: Callable[[], bool] = lambda: False
     memory: Memory | None = None
+    metrics: tuple[str, ...] = ()
     flops_per_token: float | None = None
 
 
@@ -193,7 +195,8 @@ class Engine:
         if is_new or not is_through(self.settings, place):
             with atomic_write(self.folder / RECIPE_FILE) as stream:
                 stream.write(duties.recipe_text)
-        about = About(duties.title, self.settings, self.kinds, duties.flops_per_token, self._peak_flops())
+        flops = duties.flops_per_token, self._peak_flops()
+        about = About(duties.title, self.settings, self.kinds, *flops, duties.metrics)
         return Record(self.folder, place, about, self.device, self.view, is_new=is_new)
 
     def _peak_flops(self) -> float | None:

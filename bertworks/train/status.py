@@ -24,6 +24,7 @@ class About(NamedTuple):
         kinds: of predictions, as mlm and nsp.
         flops_per_token: of training, forward and backward; None: not known.
         peak_flops: of all devices together, a second; None: not known.
+        metrics: of a task, by their names in the log of the dev set; in pre-training there are none.
     """
 
     title: str
@@ -31,6 +32,7 @@ class About(NamedTuple):
     kinds: tuple[str, ...]
     flops_per_token: float | None = None
     peak_flops: float | None = None
+    metrics: tuple[str, ...] = ()
 
 
 class Status:

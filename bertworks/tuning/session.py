@@ -188,6 +188,7 @@ class Session:
                 "with a higher train.slices, or a lower train.batch_size or task.max_length"
             ),
             is_enough=self._is_enough,
+            metrics=tuple(self.task.metrics),
             memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
         )
 

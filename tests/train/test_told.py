@@ -189,3 +189,18 @@ def test_of_several_ranks_one_prints_the_result(bertworks, data, tmp_path, monke
     (tmp_path / "a.toml").write_text(to_toml(tiny_runs.recipe(train__max_steps=4)))
     code, out, _ = bertworks("pretrain", tmp_path / "a.toml", "--data", data, "--out", tmp_path / "run", "--json")
     assert (code, len(out.splitlines())) == (0, lines)
+
+
+def test_a_run_that_ends_before_its_first_line_logs_its_loss_and_goes_on_as_if_it_had_not(data, tmp_path):
+    short = tiny_runs.recipe(train__max_steps=3)
+    pretrain(short, data=data, out=tmp_path / "run", device="cpu")
+    (line,) = [line for line in tiny_runs.lines_of(tmp_path / "run") if "lr" in line]
+    assert line["step"] == 3
+    assert line["loss"] > 0
+    constant = tiny_runs.recipe(train__max_steps=3, optim__schedule="constant")
+    pretrain(constant, data=data, out=tmp_path / "longer", device="cpu")
+    longer = tiny_runs.recipe(train__max_steps=8, optim__schedule="constant")
+    pretrain(longer, data=data, out=tmp_path / "whole", device="cpu")
+    pretrain(longer, data=data, out=tmp_path / "longer", device="cpu", resume=True)
+    lines = {out: [line for line in tiny_runs.lines_of(tmp_path / out) if "lr" in line] for out in ("longer", "whole")}
+    assert lines["longer"][1:] == lines["whole"]

@@ -2,12 +2,15 @@
 
 import io
 import itertools
+import logging
 import math
+import os
 import re
 import sys
 import time
 
 import pytest
+import typer
 from rich.cells import cell_len
 from terminals import CONTROL_SEQUENCE, terminal
 
@@ -19,7 +22,7 @@ from bertworks.train.settings import TrainSettings
 from bertworks.train.status import About, Status, Trace
 from bertworks.train.view import Lines, Panel, training_view, unseen
 
-SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+HIDE_CURSOR = "\x1b[?25l"
 
 
 class Clock:
@@ -187,12 +190,64 @@ def test_a_language_model_has_a_row_of_its_own(clock):
     assert "MLM" not in panel_of(status, 100).plain
 
 
-def test_of_a_task_the_dev_sets_accuracy_stands_beside_that_of_training(clock):
-    status = status_after(1, clock, kinds=("classify",))
-    status.train(Place(step=20), {"classify_accuracy": 0.5})
-    assert re.search(r"right +50\.0% +–", panel_of(status, 100).plain)
-    status.evaluate(20, {"dev_accuracy": 0.625, "dev_f1_macro": 0.25})
-    assert re.search(r"right +50\.0% +62\.5%", panel_of(status, 100).plain)
+@pytest.mark.parametrize(
+    ("kind", "metrics", "dev", "rows"),
+    [
+        ("classify", ("accuracy", "f1_macro"), {"dev_accuracy": 0.625, "dev_f1_macro": 0.25},
+         [r"accuracy +50\.0% +62\.5%", r"F1 macro +25\.0%"]),
+        ("tag", ("f1", "precision", "recall"), {"dev_f1": 0.75}, [r"accuracy +50\.0% *$", r"F1 +75\.0%"]),
+        ("answer", ("f1", "exact_match"), {"dev_f1": 81.25}, [r"accuracy +50\.0%", r"F1 +81\.2%", r"EM +–"]),
+        ("regress", ("pearson",), {"dev_pearson": 0.875}, [r"pearson +87\.5%"]),
+    ],
+)  # fmt: skip
+def test_of_a_task_the_dev_sets_metrics_are_shown(clock, kind, metrics, dev, rows):
+    status = status_after(1, clock, kinds=(kind,))
+    status.about = status.about._replace(metrics=metrics)
+    status.train(Place(step=20), {f"{kind}_accuracy": 0.5, "loss": 1.0} if kind != "regress" else {"loss": 1.0})
+    height = panel_of(status, 100).plain.count("\n")
+    status.evaluate(20, dev)
+    # Without the curve, which stands to the right.
+    text = "\n".join(line[:32].rstrip() for line in panel_of(status, 100).plain.splitlines())
+    for row in rows:
+        assert re.search(row, text, re.MULTILINE), row
+    assert "right" not in text
+    assert panel_of(status, 100).plain.count("\n") == height
+    assert ("accuracy" in text) == (kind != "regress")
+
+
+def test_the_labels_of_the_curve_are_its_highest_and_lowest_loss(clock):
+    for losses in ((3.0, 1.0), (1.0, 3.0), (3.0, 2.0, 1.0)):
+        status = Status(about(), Place())
+        for number, loss in enumerate(losses, 1):
+            status.train(Place(step=10 * number), {"loss": loss})
+        rows = panel_of(status, 100).plain.splitlines()
+        assert re.search(r"held out +3\.000 ", rows[3])
+        assert re.search(r" 1\.000 ", rows[-2][32:])
+
+
+def test_a_line_without_a_training_loss_does_not_pretend_there_is_one(clock):
+    status = Status(about(), Place())
+    status.evaluate(0, {"holdout_loss": 2.5, "holdout_mlm_accuracy": 0.5})
+    assert line_of(status) == "0 of 1,000 steps; held out: loss 2.500, MLM 50.0%"
+
+
+def test_where_there_is_no_terminal_a_long_silence_ends_with_a_line(clock, monkeypatch):
+    """Every half minute at first, and in a run of days every twentieth of the time it has taken."""
+    status, stream = status_after(3, clock), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(view_module.time, "monotonic", clock.monotonic)
+    with training_view() as view:
+        for _ in range(300):
+            clock.now += 1
+            view("train", status)
+        assert stream.getvalue().count("\n") == 10
+        clock.now += 36_000
+        view("train", status)
+        for _ in range(1_700):
+            clock.now += 1
+            view("train", status)
+    assert stream.getvalue().count("\n") == 11
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_days_are_told_as_days(clock):
@@ -268,8 +323,8 @@ def screen(output):
             lines += [""] * (row + 1 - len(lines))
         elif part == "\r":
             column = 0
-        elif part == "\x1b[2K":
-            lines[row] = ""
+        elif part == "\x1b[J":
+            lines[row:] = [lines[row][:column]]
         elif re.fullmatch(r"\x1b\[\d+A", part):
             row -= int(part[2:-1])
         elif not CONTROL_SEQUENCE.fullmatch(part):
@@ -285,20 +340,60 @@ def test_the_panel_stands_while_it_runs_and_nothing_is_left(clock, monkeypatch, 
     assert all(not line.strip() for line in screen(output))
 
 
-def test_the_cursor_is_never_left_hidden_for_a_run_may_be_killed(clock, monkeypatch):
-    output = drawn_on_terminal(monkeypatch, ["begin", "evaluate", "train"], status_after(30, clock))
-    hidden = [found.start() for found in re.finditer(re.escape(HIDE_CURSOR), output)]
-    assert len(hidden) == 1
-    assert output[hidden[0] + len(HIDE_CURSOR) :].startswith(SHOW_CURSOR)
+def test_the_cursor_is_never_hidden_for_a_run_may_be_killed(clock, monkeypatch):
+    assert HIDE_CURSOR not in drawn_on_terminal(monkeypatch, ["begin", "evaluate", "train"], status_after(30, clock))
 
 
-def test_a_warning_meanwhile_stands_above_the_panel_and_stays(clock, monkeypatch):
+def library_logger():
+    """A logger whose handler holds the error stream as it was before the panel came."""
+    logger = logging.getLogger("some.library")
+    logger.handlers, logger.propagate = [logging.StreamHandler(sys.stderr)], False
+    return logger
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda _: sys.stderr.write("warning: something\n"),
+        lambda _: typer.echo("warning: something", err=True),
+        lambda _: print("warning: something", end="", file=sys.stderr),
+        lambda _: [sys.stderr.write(part) for part in ("warning: ", "some", "thing\n")],
+        lambda logger: logger.warning("warning: something"),
+        lambda _: os.write(sys.stderr.fileno(), b"warning: something\n"),
+    ],
+    ids=["stderr", "echo", "half a line", "in parts", "logging", "in C"],
+)
+def test_what_others_write_meanwhile_stands_above_the_panel_and_stays(clock, monkeypatch, write):
     status = status_after(30, clock)
-    with terminal(monkeypatch) as written, training_view() as view:
-        view("begin", status)
-        sys.stderr.write("warning: something\n")
-        view("evaluate", status)
+    with terminal(monkeypatch) as written:
+        logger = library_logger()
+        with training_view() as view:
+            view("begin", status)
+            write(logger)
+            view("evaluate", status)
     assert [line.strip() for line in screen(written[0]) if line.strip()] == ["warning: something"]
+    last = screen(written[0][: written[0].rindex("\r\x1b[J")])  # before the panel is erased in the end
+    assert last[0].strip() == "warning: something" or "half a line" in str(write)
+    assert [line.strip()[:3] for line in last if line.strip()].count("run") == 1, "one panel stands there"
+
+
+def test_a_second_stream_that_is_no_terminal_is_left_alone_and_all_are_given_back(clock, monkeypatch, capsys):
+    with terminal(monkeypatch) as _:
+        before = sys.stdout, sys.stderr
+        with training_view() as view:
+            view("begin", status_after(3, clock))
+            assert sys.stdout is before[0]
+            assert sys.stderr is not before[1]
+            assert (sys.stderr.fileno(), sys.stderr.encoding) == (before[1].fileno(), before[1].encoding)
+            print("a result")
+        assert (sys.stdout, sys.stderr) == before
+    assert capsys.readouterr().out == "a result\n"
+
+
+def test_a_panel_higher_than_the_terminal_is_cut(clock, monkeypatch):
+    monkeypatch.setenv("LINES", "6")
+    output = drawn_on_terminal(monkeypatch, ["begin", "evaluate", "evaluate"], status_after(30, clock))
+    assert max(part.count("\n") for part in output.split("\x1b[J")) == 5
 
 
 def test_it_is_redrawn_four_times_a_second_at_most_and_takes_half_a_percent(monkeypatch):
