@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from bertworks.errors import UserError
     from bertworks.inference.language_models import LanguageModel
     from bertworks.inference.loading import load
+    from bertworks.inference.measuring import evaluate
     from bertworks.inference.model import Model
+    from bertworks.inference.prediction_files import predict
     from bertworks.inference.task_model import TaskModel
+    from bertworks.interop.convert import convert
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
@@ -28,10 +31,13 @@ __all__ = [
     "Tokenizer",
     "UserError",
     "__version__",
+    "convert",
+    "evaluate",
     "finetune",
     "finetune_glue",
     "finetune_grid",
     "load",
+    "predict",
     "pretrain",
     "split_sentences",
 ]
@@ -43,10 +49,13 @@ _HOMES = {
     "TaskModel": "bertworks.inference.task_model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
+    "convert": "bertworks.interop.convert",
+    "evaluate": "bertworks.inference.measuring",
     "finetune": "bertworks.tuning.finetune",
     "finetune_glue": "bertworks.tuning.glue",
     "finetune_grid": "bertworks.tuning.grid",
     "load": "bertworks.inference.loading",
+    "predict": "bertworks.inference.prediction_files",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",
 }

@@ -322,7 +322,7 @@ def test_predict_and_evaluate_count_every_example_and_end_with_the_next_command(
         measure_models(ensemble, kind, dev, progress=progress)
         assert seen[-1] == ("measuring", count, count, f"{count} examples")
     code, _, err = bertworks("predict", runs / "classify0", dev_of(runs, "classify"), "--out", tmp_path / "p.csv")
-    files = f"--task classify --data {dev_of(runs, 'classify')}"
+    files = f"--data {dev_of(runs, 'classify')}"
     assert err.endswith(f"next: bertworks evaluate {runs}/classify0 {files}  (if it has labels)\n")
     code, _, err = bertworks("evaluate", runs / "classify0", *files.split())
     assert code == 0
@@ -345,6 +345,168 @@ def test_columns_are_named_for_training_measuring_and_predicting(bertworks, mode
     assert all(one["id"].startswith("n") and one["text"] != "?" for one in lines(out))
     said = predicted(bertworks, tmp_path / "said.jsonl", run, file, *named)
     assert [one["id"] for one in said] == [row["nr"] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def reviewed(model, tmp_path_factory):
+    """A run with columns of its own, and one that has forgotten them, as older ones have."""
+    folder = tmp_path_factory.mktemp("reviewed")
+    rows = [{"review": f"a {word} sat", "text": "?", "stars": word} for word in ("cat", "dog") * 16]
+    train, columns = write_rows(folder / "train.jsonl", rows), {"text": "review", "label": "stars", "pair": ""}
+    finetune("classify", model=model, train=train, dev=train, out=folder / "run", columns=columns, device="cpu",
+             overrides=[*SHORT, "train.epochs=4"])  # fmt: skip
+    old = bw.load(folder / "run")
+    assert old.about["task"].pop("columns") == {"text": "review", "label": ["stars"], "pair": ""}
+    old.save(folder / "old")
+    return folder
+
+
+def test_a_run_remembers_its_columns(bertworks, reviewed, tmp_path):
+    """That of training counts before a usual name, a named one before both; a file without it is guessed."""
+    run, train = reviewed / "run", reviewed / "train.jsonl"
+    assert evaluated(bertworks, run, "--data", train)["accuracy"] == 1
+    assert evaluated(bertworks, run, "--data", train, "--column", "text=text")["accuracy"] == 0.5
+    rows = [{"review": "a cat ran", "text_b": "x"}, {"review": "a dog ran", "text_b": "y"}]
+    code, out, err = bertworks("predict", run, write_rows(tmp_path / "new.jsonl", rows), "--json")
+    assert (code, [one["label"] for one in json.loads(out)]) == (0, ["cat", "dog"])
+    assert "text from 'review' (as in training); not used: 'text_b'" in err
+    usual = [{"text": "a cat ran", "label": "cat"}, {"text": "a dog ran", "label": "dog"}]
+    for one in (run, reviewed / "old"):
+        assert evaluated(bertworks, one, "--data", write_rows(tmp_path / "usual.jsonl", usual))["accuracy"] == 1
+    code, _, err = bertworks("evaluate", reviewed / "old", "--data", train)
+    assert (code, "'?'" not in err, "label from 'stars' (guessed)" in err) == (0, True, True)
+
+
+@pytest.mark.parametrize("columns", [[], {"text": 5}, {"words": "x"}, "text", {"label": [1]}, {"text": ""}])
+def test_columns_that_a_folder_says_wrongly_are_an_error_in_a_line(bertworks, reviewed, tmp_path, columns):
+    broken = bw.load(reviewed / "run")
+    broken.about["task"]["columns"] = columns
+    broken.save(tmp_path / "broken")
+    code, _, err = bertworks("predict", tmp_path / "broken", reviewed / "train.jsonl", "--json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "bertworks.json: columns" in err
+
+
+def test_evaluate_knows_the_task_of_a_run(bertworks, runs, glue, tmp_path):
+    for kind in KINDS:
+        told, named = (
+            evaluated(bertworks, runs / f"{kind}0", "--data", dev_of(runs, kind), *more)
+            for more in ((), ("--task", kind))
+        )
+        assert told | {"seconds": 0} == named | {"seconds": 0}
+    own = write_rows(tmp_path / "own.jsonl", [{"text": "a cat sat", "label": "positive"}])
+    assert evaluated(bertworks, glue / "run", "--data", glue)["examples"] == 20
+    assert evaluated(bertworks, glue / "run", "--data", own)["examples"] == 1
+    both = (evaluated(bertworks, glue / "run", "--data", data) for data in (glue, glue / "SST-2/dev.tsv"))
+    assert len({found["loss"] for found in both}) == 1
+    for run, data, said in (
+        (runs / "classify0", glue, "is a folder, and the model was fine-tuned on files of your own"),
+        (runs / "classify0", tmp_path / "none.csv", "is not a file"),
+        (runs / "classify0", runs / "regress-files/dev.jsonl", "'2' is not a label here"),
+        (runs.parent / "none", own, "no model"),
+        ("mini", own, "was not fine-tuned for a task"),
+    ):
+        code, _, err = bertworks("evaluate", run, "--data", data)
+        assert (code, err.count("\n"), said in err) == (2, 1, True), err
+
+
+def test_predictions_keep_the_columns_of_the_input_and_their_names(bertworks, runs, tmp_path):
+    """A prediction is always called the same; columns of the input with such names are called input_..."""
+    source = tmp_path / "new.csv"
+    rows = [["text", "label", "note", "input_label"], ["a cat", "7", 'say "x",\ny', "z"], ["", "", "", ""]]
+    with open(source, "w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    for ending, delimiter in ((".csv", ","), (".tsv", "\t")):
+        out = tmp_path / f"said{ending}"
+        code, _, err = bertworks("predict", runs / "classify0", source, "--out", out)
+        assert (code, "there label is input_input_label" in err) == (0, True)
+        with open(out, newline="") as stream:
+            table = list(csv.reader(stream, delimiter=delimiter))
+        assert table[0] == ["text", "input_input_label", "note", "input_label", "id", "label", "score"]
+        kept = [row[:4] for row in table[1:]]
+        assert kept == (rows[1:] if ending == ".csv" else [["a cat", "7", 'say "x", y', "z"], ["", "", "", ""]])
+        assert [row[4] for row in table[1:]] == ["0", "1"]
+        assert {row[5] for row in table[1:]} <= {"about cats", "about dogs"}
+    assert bertworks("predict", runs / "classify0", source, "--out", out, "--no-keep")[0] == 0
+    assert out.read_text().splitlines()[0] == "id\tlabel\tscore"
+
+
+def test_records_keep_what_each_has_and_json_goes_to_standard_output(bertworks, runs, tmp_path):
+    rows = [{"id": 7, "text": "a cat", "about": {"by": ["me", 1]}}, {"text": "a dog", "id": 8, "x": None, "scores": []}]
+    source = write_rows(tmp_path / "new.jsonl", rows)
+    code, out, err = bertworks("predict", runs / "classify0", source, "--json")
+    said = json.loads(out)
+    assert (code, "1 rows" in err) == (0, False)
+    assert [list(one) for one in said] == [
+        ["id", "text", "about", "label", "score", "scores"],
+        ["text", "id", "x", "input_scores", "label", "score", "scores"],
+    ]
+    assert said == predicted(bertworks, tmp_path / "said.jsonl", runs / "classify0", source)
+    assert said == bw.predict(runs / "classify0", rows)
+    assert (said[0]["about"], said[0]["id"], said[1]["x"]) == ({"by": ["me", 1]}, "7", None)
+    out = tmp_path / "said.csv"
+    code, told, _ = bertworks("predict", runs / "classify0", source, "--out", out, "--json")
+    assert json.loads(told)["predictions"] == 2
+    with open(out, newline="") as stream:
+        table = list(csv.reader(stream))
+    assert table[0] == ["id", "text", "about", "x", "scores", "label", "score"]
+    assert [row[:5] for row in table[1:]] == [["7", "a cat", '{"by": ["me", 1]}', "", ""], ["8", "a dog", "", "", ""]]
+    code, _, err = bertworks("predict", runs / "classify0", source)
+    assert (code, "give --out FILE, or --json" in err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_have_a_row_for_each_of_the_input(bertworks, runs, tmp_path, kind):
+    rows = lines(dev_of(runs, kind))
+    said = predicted(bertworks, tmp_path / "said.jsonl", runs / f"{kind}0", dev_of(runs, kind))
+    given = {"choose": "context", "answer": "question", "tag": "words"}.get(kind, "text")
+    assert [one[given] for one in said] == [row[given] for row in rows]
+    if kind == "tag":
+        rows.insert(1, {"words": [], "tags": []})
+        some = predicted(bertworks, tmp_path / "said.jsonl", runs / "tag0", write_rows(tmp_path / "new.jsonl", rows))
+        assert [one["words"] for one in some] == [row["words"] for row in rows]
+
+
+def test_parquet_of_any_columns_is_kept(bertworks, runs, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from datetime import date
+
+    import pyarrow.parquet as pq
+
+    rows = [{"text": "a cat", "day": date(2020, 1, 2), "share": float("nan"), "raw": b"ab", "at": {"x": 1}, "at.y": 2}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "new.parquet")
+    (one,) = predicted(bertworks, tmp_path / "said.jsonl", runs / "classify0", tmp_path / "new.parquet")
+    wanted = {"text": "a cat", "day": "2020-01-02", "share": None, "raw": "ab", "at": {"x": 1}, "at.y": 2, "id": "0"}
+    assert {name: one[name] for name in wanted} == wanted
+    assert bertworks("predict", runs / "classify0", tmp_path / "new.parquet", "--out", tmp_path / "said.csv")[0] == 0
+    assert (
+        (tmp_path / "said.csv")
+        .read_text()
+        .startswith('text,day,share,raw,at,at.y,id,label,score\na cat,2020-01-02,,ab,"{""x"": 1}",2,0,')
+    )
+
+
+def test_python_measures_and_predicts_as_the_commands_do(bertworks, runs, tmp_path):
+    dev = dev_of(runs, "classify")
+    told = evaluated(bertworks, runs / "classify0", "--data", dev)
+    told.pop("seconds")
+    assert bw.evaluate(runs / "classify0", dev) == told
+    opened = [bw.load(runs / f"classify{seed}", device="cpu") for seed in (0, 1)]
+    both = [runs / "classify0", runs / "classify1"]
+    assert bw.evaluate(opened, dev)["loss"] == bw.evaluate(both, dev)["loss"]
+    rows = [{"body": "a cat"}, {"body": "a dog"}]
+    assert [one["body"] for one in bw.predict(opened, rows, columns={"text": "body"})] == ["a cat", "a dog"]
+    texts = ["a cat", "the dog sat"]
+    alone = bw.predict(opened[0], texts, keep=False)
+    assert [one["label"] for one in alone] == [one["label"] for one in opened[0].classify(texts)]
+    assert bw.predict(opened[0], []) == []
+    for given, said in (
+        ([{"nothing": "a cat", "x": 1}], "^rows.jsonl: which column"),
+        ([{"text": {1}}], "not JSON ser"),
+        ([5], "rows.jsonl:1"),
+    ):
+        with pytest.raises(bw.UserError, match=said):
+            bw.predict(opened[0], given)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_predictions_as_a_table_have_a_row_each_also_without_labels(bertworks, r
     assert bertworks("predict", runs / "classify", source, "--out", tmp_path / "said.csv")[0] == 0
     with open(tmp_path / "said.csv", newline="") as stream:
         table = list(csv.DictReader(stream))
-    assert [set(row) for row in table] == [{"id", "label", "score"}] * 2
+    assert [list(row) for row in table] == [["text", "id", "label", "score"]] * 2
 
 
 def test_each_text_is_classified_as_if_alone(bertworks, runs):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,6 @@ from bertworks.cli.options import (
     ModelsArgument,
     QuietOption,
     TextsArgument,
-    or_null,
     print_json,
     say_next,
 )
@@ -26,11 +24,10 @@ from bertworks.errors import counted
 
 def evaluate(
     models: ModelsArgument,
-    data: Annotated[
-        str, typer.Option(help="The folder with the task's files, your own file, or prepared text without --task.")
-    ],
+    data: Annotated[str, typer.Option(help="Your own file, the folder with a benchmark's files, or prepared text.")],
     task: Annotated[
-        str | None, typer.Option(help="A task of `bertworks tasks`, or a kind of task for a file of your own.")
+        str | None,
+        typer.Option(help="A task of `bertworks tasks`, or a kind of task for your own file; default: the model's."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Which split: dev (as it is), test, ...; of text holdout (as it is) or train.")
@@ -51,31 +48,32 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
-    if task is None:
-        _refuse_for_text(models, data, column, wrong, predictions)
+    from bertworks.inference.measuring import is_text
+
+    if is_text(task, data):
+        _refuse_for_text(models, column, wrong, predictions)
         _evaluate_text(
             models[0], data, as_json=as_json, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
             device=device, dtype=dtype,
         )  # fmt: skip
         return
     _refuse_for_task(max_length, max_tokens)
-    from bertworks.inference.measuring import check_outputs, measure_models, training_cost, write_outputs
+    from bertworks.inference.measuring import check_outputs, measure_models, open_for, training_cost, write_outputs
     from bertworks.progress import progress_bar
     from bertworks.tasks.named_columns import named_columns
 
     started, split = time.monotonic(), split or "dev"
+    named = task
+    ensemble, task = open_for(models, data, named, device=device, dtype=dtype)
     columns = named_columns(task, column or [])
     check_outputs(task, data, split, wrong, predictions)
-    opened, ensemble = _load_all(models, device, dtype)
     needs_labels = predictions is None or wrong is not None
     with progress_bar(quiet=as_json) as progress:
         measured = measure_models(ensemble, task, data, split, columns, needs_labels=needs_labels, progress=progress)
     written = write_outputs(measured, wrong, predictions)
-    cost = {**training_cost(opened), "seconds": round(time.monotonic() - started, 2)}
+    cost = {**training_cost(ensemble.models), "seconds": round(time.monotonic() - started, 2)}
     if as_json:
-        metrics = {name: or_null(value) for name, value in measured.metrics.items()}
-        parts = measured.breakdown.as_json() if measured.breakdown else {}
-        print_json(metrics | parts | {"examples": len(measured.examples)} | cost | {"notes": list(measured.notes)})
+        print_json(measured.as_json() | cost | {"notes": list(measured.notes)})
         return
     from bertworks.inference.score_tables import breakdown_text, metrics_text
 
@@ -87,18 +85,16 @@ def evaluate(
     if wrong is None and measured.metrics:
         columns_given = [word for one in column or [] for word in ("--column", one)]
         which = [] if split == "dev" else ["--split", split]
-        command = ["evaluate", *models, "--task", task, "--data", data, *which, *columns_given]
+        task_given = [] if named is None else ["--task", named]
+        command = ["evaluate", *models, *task_given, "--data", data, *which, *columns_given]
         say_next(*command, "--wrong", "wrong.csv", why="what it predicts wrongly")
     else:
         say_next("predict", *models, "INPUT.csv", "--out", "predictions.csv")
 
 
-def _refuse_for_text(models: Sequence[str], data: str, *of_tasks: Any) -> None:
-    from bertworks.data.shards import MANIFEST
+def _refuse_for_text(models: Sequence[str], *of_tasks: Any) -> None:
     from bertworks.errors import UserError
 
-    if not Path(data, MANIFEST).exists():
-        raise UserError(f"{data} is not text that `bertworks prepare` has made; for a task's files name it with --task")
     if any(of_tasks):
         raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
     if len(models) > 1:
@@ -139,29 +135,45 @@ def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:
 def predict(
     models: ModelsArgument,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="A file: .csv, .tsv, .jsonl, .json or .parquet.")],
-    out: Annotated[str, typer.Option(help="The file to write: .csv, .tsv or .jsonl (with the scores of all labels).")],
+    out: Annotated[
+        str | None, typer.Option(help="The file to write: .csv, .tsv or .jsonl (with the scores of all labels).")
+    ] = None,
     column: ColumnOption = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Whether the input's own columns are written before predictions.")
+    ] = True,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict for every row of a file, of any size; several models predict together."""
-    from bertworks.inference.prediction_files import write_predictions
+    from bertworks.errors import UserError
+    from bertworks.inference.ensemble import open_models
+    from bertworks.inference.prediction_files import predicted_rows, write_predictions
     from bertworks.inference.row_files import check_row_file
     from bertworks.progress import progress_bar
     from bertworks.tasks.named_columns import named_columns
 
-    check_row_file(out, source)
-    _, ensemble = _load_all(models, device, dtype)
-    kind = ensemble.task.kind
-    with progress_bar(quiet=quiet) as progress:
-        count, notes = write_predictions(ensemble, source, out, named_columns(kind, column or []), progress)
-    for note in notes:
+    if out is None and not as_json:
+        raise UserError("give --out FILE, or --json to have the predictions on standard output")
+    if out is not None:
+        check_row_file(out, source)
+    ensemble = open_models(models, device=device, dtype=dtype)
+    columns, notes = named_columns(ensemble.task.kind, column or []), list[str]()
+    with progress_bar(quiet=quiet or as_json) as progress:
+        if out is None:
+            found = list(predicted_rows(ensemble, source, columns, notes, progress, keep=keep))
+        else:
+            count, notes = write_predictions(ensemble, source, out, columns, progress, keep=keep)
+    if as_json:
+        print_json(found if out is None else {"out": out, "predictions": count, "notes": notes})
+    for note in [] if as_json and out else notes:
         typer.echo(note, err=True)
-    if not quiet:
+    if not quiet and not as_json:
         typer.echo(f"{out}: {counted(count, 'prediction')}", err=True)
-        columns = [word for one in column or [] for word in ("--column", one)]
-        say_next("evaluate", *models, "--task", kind, "--data", source, *columns, why="if it has labels")
+        columns_given = [word for one in column or [] for word in ("--column", one)]
+        say_next("evaluate", *models, "--data", source, *columns_given, why="if it has labels")
 
 
 def classify(
@@ -207,13 +219,6 @@ def choose(
         return
     for ending, score in sorted(zip(endings, result["scores"], strict=True), key=lambda pair: -pair[1]):
         typer.echo(f"{score:6.1%}  {ending}")
-
-
-def _load_all(models: Sequence[str], device: str, dtype: str) -> tuple[list[Any], Any]:
-    from bertworks.inference.ensemble import Ensemble
-
-    opened = [_load(model, device, dtype) for model in models]
-    return opened, Ensemble(opened, models)
 
 
 def _load(model: str, device: str, dtype: str) -> Any:

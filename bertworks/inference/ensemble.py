@@ -4,6 +4,7 @@ Each reads texts with its own tokenizer. Where a text is read in windows (tag, a
 tokens, so there the models must have one vocabulary and one length.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
+from bertworks.inference.language_models import LanguageModel
+from bertworks.inference.loading import load
 from bertworks.inference.model import Model
 from bertworks.inference.predictions import Predictor, Result, results_by
 from bertworks.inference.task_model import TaskModel
@@ -23,8 +26,27 @@ from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.task import Task
 from bertworks.text.unknown import UnknownCount
 
+AnyTaskModel = str | os.PathLike[str] | Model | TaskModel
 _IN_WINDOWS = ("tag", "answer")
 _OF_TEXTS = ("classify", "regress", "multilabel")
+
+
+def open_models(
+    models: AnyTaskModel | Sequence[AnyTaskModel], *, device: str = "auto", dtype: str = "float32"
+) -> "Ensemble":
+    """Open one or more fine-tuned models, as far as they are not open already."""
+    listed = [models] if isinstance(models, str | os.PathLike | Model | TaskModel) else list(models)
+    if not listed:
+        raise UserError("no model is given; name at least one")
+    names = [os.fspath(one) if isinstance(one, str | os.PathLike) else f"model {n}" for n, one in enumerate(listed, 1)]
+    opened: list[Model | TaskModel] = []
+    for one, name in zip(listed, names, strict=True):
+        model = load(one, device=device, dtype=dtype) if isinstance(one, str | os.PathLike) else one
+        if not isinstance(model, Model | TaskModel):
+            told = "was not fine-tuned for a task" if isinstance(model, LanguageModel) else "is no model"
+            raise UserError(f"{name} {told}; see `bertworks finetune`")
+        opened.append(model)
+    return Ensemble(opened, names)
 
 
 class Judged(NamedTuple):
@@ -43,11 +65,13 @@ class Ensemble:
         names: of the models, for a person.
 
     Attributes:
+        models: themselves.
         task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
         is_told: whether the first model's folder says so; else its head does, as far as it can.
     """
 
     def __init__(self, models: Sequence[Model | TaskModel], names: Sequence[str]) -> None:
+        self.models = models
         self._predictors = [model.predictor() for model in models]
         self.task, self.is_told = self._predictors[0].task, self._predictors[0].is_told
         for predictor, name in zip(self._predictors[1:], names[1:], strict=True):

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
-from bertworks.inference.ensemble import Ensemble
+from bertworks.inference.ensemble import AnyTaskModel, Ensemble, open_models
+from bertworks.inference.held_out import HELD_OUT, measure_text
 from bertworks.inference.model import Model
 from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.inference.task_model import TaskModel
 from bertworks.progress import Progress, silent
 from bertworks.tasks.breakdown import Breakdown, break_down, gold_of
 from bertworks.tasks.examples import Example, Skipped, SpanExample
@@ -21,7 +24,7 @@ from bertworks.tasks.kinds import kind_of
 from bertworks.tasks.own import KINDS as OWN_KINDS
 from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns, as_columns
-from bertworks.tasks.registry import find_task
+from bertworks.tasks.registry import TASKS, find_task
 from bertworks.tasks.submission import check_submission, write_submission
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 from bertworks.tasks.wrong import wrong_columns, wrong_examples
@@ -54,13 +57,92 @@ class Measured(NamedTuple):
         """Return the examples that they got wrong, the surest mistakes first."""
         return wrong_examples(self.task, self.examples, self.predictions, self.rows)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return metrics, classes and the number of examples; a number that JSON does not have is None."""
+        metrics = {name: value if math.isfinite(value) else None for name, value in self.metrics.items()}
+        parts = self.breakdown.as_json() if self.breakdown else {}
+        return metrics | parts | {"examples": len(self.examples)}
+
+
+def evaluate(
+    model: AnyTaskModel | Sequence[AnyTaskModel],
+    data: str | os.PathLike[str],
+    *,
+    task: str | None = None,
+    split: str | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    max_tokens: int | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> dict[str, Any]:
+    """Measure a fine-tuned model on a task, or a pre-trained one on prepared text.
+
+    Args:
+        model: a run folder, a model folder, or what `bw.load` gives; a list of fine-tuned ones is measured together.
+        data: your own file, the folder with a benchmark's files, or one that `bertworks prepare` made.
+        task: a benchmark's name or a kind of task; without it what the model was fine-tuned for.
+        split: of a benchmark, dev without it; of prepared text holdout.
+        columns: which column of your own file is what; without it those of training, or a guess.
+        max_length: of sequences of prepared text.
+        max_tokens: of prepared text about so many.
+        device: auto, cpu, cuda or mps.
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        what `bertworks evaluate --json` prints, but for the time it took.
+    """
+    if is_text(task, data):
+        if not isinstance(model, str | os.PathLike) or columns is not None:
+            raise UserError("prepared text is measured with one model, named by its folder, and has no columns")
+        options: dict[str, Any] = {"max_length": max_length, "max_tokens": max_tokens, "device": device, "dtype": dtype}
+        found = measure_text(model, data, split=split or HELD_OUT, **options)
+        return found.metrics | found.counts | {"max_length": found.max_length}
+    if max_length is not None or max_tokens is not None:
+        raise UserError("max_length and max_tokens are for prepared text; a model cuts a task's as it learnt")
+    ensemble, task = open_for(model, data, task, device=device, dtype=dtype)
+    measured = measure_models(ensemble, task, data, split or DEV, columns)
+    return measured.as_json() | training_cost(ensemble.models) | {"notes": list(measured.notes)}
+
+
+def is_text(task: str | None, data: str | os.PathLike[str]) -> bool:
+    """Tell whether what is to be measured on is text that `bertworks prepare` made, and not a task's files."""
+    return task is None and Path(data, MANIFEST).exists()
+
+
+def open_for(
+    models: AnyTaskModel | Sequence[AnyTaskModel],
+    data: str | os.PathLike[str],
+    task: str | None,
+    *,
+    device: str,
+    dtype: str,
+) -> tuple[Ensemble, str]:
+    """Open models, and find the task that they are measured on if none is named: their own, or of a file its kind."""
+    is_folder = task is None and Path(data).is_dir()
+    try:
+        ensemble = open_models(models, device=device, dtype=dtype)
+    except UserError as error:
+        if is_folder:
+            told = "is no text that `bertworks prepare` made, on which a pre-trained model is measured"
+            raise UserError(f"{error}; {data} {told}; for a benchmark's files name it with --task") from error
+        raise
+    if task is not None or not is_folder:
+        return ensemble, task or ensemble.task.kind
+    if ensemble.task.name in OWN_KINDS:
+        raise UserError(
+            f"{data} is a folder, and the model was fine-tuned on files of your own, not on a benchmark: give the file "
+            "with your examples, or name a benchmark with --task"
+        )
+    return ensemble, ensemble.task.name
+
 
 def measure_models(
     ensemble: Ensemble,
     task: str,
     data: str | os.PathLike[str],
     split: str = DEV,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     *,
     needs_labels: bool = True,
     progress: Progress = silent,
@@ -76,7 +158,7 @@ def measure_models(
         needs_labels: whether a split without labels is an error; else it is only predicted.
         progress: is told how far it is.
     """
-    dataset = _opened(task, Path(data), split, ensemble.task.labels, columns)
+    dataset = _opened(task, Path(data), split, ensemble.task, columns)
     _check_fitting(ensemble, dataset, task)
     skipped = Skipped()
     examples = list(dataset.examples(split, skipped))
@@ -160,7 +242,7 @@ def write_outputs(measured: Measured, wrong: str | None, predictions: str | None
     return said
 
 
-def training_cost(models: Sequence[Model]) -> dict[str, Any]:
+def training_cost(models: Sequence[Model | TaskModel]) -> dict[str, Any]:
     """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
     told = [about if isinstance(about := model.about.get("provenance"), dict) else {} for model in models]
     minutes = [one["minutes"] for one in told if isinstance(one.get("minutes"), int | float)]
@@ -171,18 +253,20 @@ def training_cost(models: Sequence[Model]) -> dict[str, Any]:
     }
 
 
-def _opened(task: str, data: Path, split: str, labels: tuple[str, ...], columns: Columns | None) -> Dataset:
+def _opened(task: str, data: Path, split: str, learnt: Task, columns: Columns | Mapping[str, Any] | None) -> Dataset:
     if task in OWN_KINDS:
         if not data.is_file():
             raise UserError(f"{data} is not a file; for {task} give the file with your examples")
         if split != DEV:
             raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
         named = set(as_columns(columns, task).label)
-        if task == "multilabel" and len(named) > 1 and (missing := [label for label in labels if label not in named]):
+        missing = [label for label in learnt.labels if label not in named]
+        if task == "multilabel" and len(named) > 1 and missing:
             raise UserError(
                 f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"
             )
-        return open_own(task, {split: data}, columns, labels)
+        words = TASKS[learnt.name].words if learnt.name in TASKS else None
+        return open_own(task, {split: data}, columns, learnt.labels, remembered=learnt.columns, words=words)
     if columns:
         raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")
     return open_dataset(find_task(task), data)

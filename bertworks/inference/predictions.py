@@ -28,6 +28,7 @@ from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.items import Items, Laying
 from bertworks.tasks.kinds import kind_of
+from bertworks.tasks.own_columns import as_columns
 from bertworks.tasks.task import Kind, Task
 from bertworks.text.tokenizer import Tokenizer
 
@@ -43,6 +44,10 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
         raise CorruptFile(f"the model's {OWN_FILE} says that its task is {str(said)[:40]!r}, not an object")
     kind = said.get("kind") or _kind_by_head(net, about.get("problem"))
     score_range = said.get("score_range")
+    try:
+        columns = as_columns(said.get("columns"), str(kind))
+    except UserError as error:
+        raise CorruptFile(f"the model's {OWN_FILE}: {error}") from error
     return Task(
         name=str(said.get("name", kind)),
         title=str(said.get("name", kind)),
@@ -54,6 +59,7 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
         score_range=tuple(score_range) if score_range else None,
         has_impossible=about.get("threshold") is not None,
         threshold=stated_threshold(about),
+        columns=columns,
     )
 
 

@@ -25,6 +25,7 @@ from bertworks.tasks.own_columns import (
     said,
     tag_columns,
     text_columns,
+    with_remembered,
 )
 from bertworks.tasks.own_readers import (
     labels_of,
@@ -59,6 +60,8 @@ def open_own(
     columns: Columns | Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
     *,
+    remembered: Columns | None = None,
+    words: Mapping[str, str] | None = None,
     to_predict: bool = False,
 ) -> Dataset:
     """Return the dataset that your own files are.
@@ -68,6 +71,8 @@ def open_own(
         files: `train`, `dev` and `test`, as far as there are any; only `test` may lack labels.
         columns: the columns that are to be taken; others are guessed.
         labels: of a model that exists already; without them they are those of the train file.
+        remembered: the columns that a model was trained with, taken where the files have them and none are named.
+        words: what a benchmark's own files write for a label, which yours may write too.
         to_predict: leave alone whatever labels the files have.
     """
     if kind not in KINDS:
@@ -76,12 +81,14 @@ def open_own(
     given = as_columns(columns, kind)
     chosen, notes = {}, []
     for split, path in paths.items():
-        chosen[split], note = _columns(kind, path, given, split, to_predict=to_predict)
+        chosen[split], note = _columns(kind, path, given, remembered or Columns(), split, to_predict=to_predict)
         notes += [note] if note else []
     _check_pairs(paths, chosen)
     if labels is None:
         labels = _labels(kind, paths, chosen)
-    readers = {split: _reader(kind, columns, () if to_predict else labels) for split, columns in chosen.items()}
+    known = {} if to_predict else {label_word(label): label for label in labels}
+    known = {word: label for label, word in (words or {}).items() if label in labels and not to_predict} | known
+    readers = {split: _reader(kind, columns, known) for split, columns in chosen.items()}
     if to_predict and kind in _WITHOUT_LABELS:
         readers = {split: partial(_WITHOUT_LABELS[kind], read) for split, read in readers.items()}
     found = {split: Found((path,), readers[split]) for split, path in paths.items()}
@@ -95,11 +102,20 @@ def open_own(
         is_pair=kind in ("choose", "answer") or any(one.pair is not None for one in chosen.values()),
         has_impossible=kind == "answer" and not to_predict and any(map(_has_impossible, found.values())),
         defaults=Defaults(max_length=384) if kind == "answer" else Defaults(),
+        columns=_to_remember(given, next(iter(chosen.values()))),
     )
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))
 
 
-def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: bool) -> tuple[Columns, str]:
+def _to_remember(given: Columns, chosen: Columns) -> Columns:
+    """Return the first file's columns, with the "" of what is said not to be there, so that it is not guessed later."""
+    absent: dict[str, Any] = {role: name for role, name in given._asdict().items() if name == ""}
+    return chosen._replace(**absent)
+
+
+def _columns(
+    kind: str, path: Path, given: Columns, remembered: Columns, split: str, *, to_predict: bool
+) -> tuple[Columns, str]:
     """Return the columns of a file, and say them; none where its form is fixed."""
     is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
     if is_squad or (kind == "tag" and ending(path) not in RECORD_ENDINGS):
@@ -113,8 +129,9 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
         raise UserError(f"{path} has no rows")
     if split == TEST:
         given = given._replace(label=tuple(label for label in given.label if label in there))
+    wanted = with_remembered(given, remembered, there)
     complete: dict[str, _Complete] = {"choose": choice_columns, "tag": tag_columns, "answer": answer_columns}
-    chosen = complete.get(kind, text_columns)(given, there, str(path))
+    chosen = complete.get(kind, text_columns)(wanted, there, str(path))
     if given.id is None and chosen.id not in everywhere:
         chosen = chosen._replace(id=None)
     if to_predict:
@@ -127,7 +144,7 @@ def _columns(kind: str, path: Path, given: Columns, split: str, *, to_predict: b
             f"{path}: which column is the {role}? Name it with --column {role}=NAME{more}, in Python with columns; "
             f"there are: {', '.join(map(repr, there))}"
         )
-    return chosen, said(given, chosen, there, path.name)
+    return chosen, said(given, remembered, chosen, there, path.name)
 
 
 def _check_pairs(paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> None:
@@ -141,9 +158,9 @@ def _check_pairs(paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> No
         )
 
 
-def _reader(kind: str, columns: Columns, labels: Sequence[str]) -> Reader:
-    known = {label_word(label): label for label in labels}
-    types = tuple(label.removeprefix("B-") for label in labels if label.startswith("B-")) or None
+def _reader(kind: str, columns: Columns, known: Mapping[str, str]) -> Reader:
+    """Return what reads a file; `known` are labels by the words for them."""
+    types = tuple(label.removeprefix("B-") for label in known.values() if label.startswith("B-")) or None
     if kind == "choose":
         return partial(read_choices, columns=columns)
     if kind == "answer":
@@ -193,7 +210,7 @@ def _labels(kind: str, paths: Mapping[str, Path], chosen: Mapping[str, Columns])
         raise UserError("the labels are not known: give a train file, or a model that has them")
     path, columns = paths[TRAIN], chosen[TRAIN]
     if kind == "tag":
-        return _tag_labels(path, _reader(kind, columns, ()))
+        return _tag_labels(path, _reader(kind, columns, {}))
     if kind == "multilabel" and len(columns.label) > 1:
         return columns.label
     return _ordered_labels(path, columns.label, several=kind == "multilabel")

@@ -58,6 +58,10 @@ class Columns(NamedTuple):
     words: str | None = None
     tags: str | None = None
 
+    def stated(self) -> dict[str, Any]:
+        """Return the columns that are named, by their roles, as JSON and `as_columns` have them."""
+        return {role: value for role, value in self._asdict().items() if value not in (None, ())}
+
 
 def roles_of(kind: str) -> tuple[str, ...]:
     """Return what the columns of a file for a kind of task may hold."""
@@ -77,6 +81,18 @@ def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
         raise UserError(f"columns: to {kind} there is no {shown_names(dict.fromkeys(unknown))}; allowed: {known}")
     checked: dict[str, Any] = {role: _names_of(role, names) for role, names in named.items()}
     return Columns(**checked)
+
+
+def with_remembered(given: Columns, remembered: Columns, there: Sequence[str]) -> Columns:
+    """Take the columns of training for what is not given, as far as a file has them and they are not given a role."""
+    taken = {name for value in given if value for name in ((value,) if isinstance(value, str) else value)}
+    free = {"", *there} - taken
+    found: dict[str, Any] = {
+        role: value
+        for role, value, named in zip(Columns._fields, remembered, given, strict=True)
+        if named in (None, ()) and value is not None and free.issuperset((value,) if isinstance(value, str) else value)
+    }
+    return given._replace(**found)
 
 
 def _names_of(role: str, names: Any) -> str | tuple[str, ...]:
@@ -149,13 +165,14 @@ def tag_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
     return given._replace(words=words, tags=tags, id=name)
 
 
-def said(given: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
-    """Say which columns were taken for what, which of them were guessed, and which are not used."""
+def said(given: Columns, remembered: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
+    """Say which columns were taken for what and why: named, those of training, or guessed; and which are not used."""
     parts, unused = [], list(there)
-    for role, columns, named in zip(Columns._fields, chosen, given, strict=True):
+    for role, columns, named, learnt in zip(Columns._fields, chosen, given, remembered, strict=True):
         if columns:
             names = (columns,) if isinstance(columns, str) else columns
-            parts.append(f"{role} from {', '.join(map(repr, names))}{'' if named else ' (guessed)'}")
+            why = "" if named else " (as in training)" if columns == learnt else " (guessed)"
+            parts.append(f"{role} from {', '.join(map(repr, names))}{why}")
             unused = [column for column in unused if column not in names]
     if unused:
         parts.append(f"not used: {shown_names(dict.fromkeys(unused))}")

@@ -150,7 +150,7 @@ def read_tagged_records(
         for row in rows(path):
             words = _strings(row, columns.words or "")
             tags = None if columns.tags is None else _tags(row, columns.tags, words, types)
-            if words:
+            if words or tags is None:  # a prediction is made for every row
                 name = str(number) if columns.id is None else row.word(columns.id)
                 yield words_example(name, words, tags, number)
             else:

@@ -23,7 +23,8 @@ from bertworks.tasks.lines import MAX_LINE_BYTES, checked_file, numbered_lines
 from bertworks.text.compressed import check_growth
 from bertworks.text.sources import COMPRESSIONS
 
-RECORD_ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet")  # whose rows are records, not lines below a header
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+RECORD_ENDINGS = (*JSON_ENDINGS, ".parquet")  # whose rows are records, not lines below a header
 _ROWS_AT_ONCE = 1024
 _DELIMITERS = (",", ";", "\t")
 
@@ -33,6 +34,12 @@ class Row(NamedTuple):
 
     values: Mapping[str, Any]
     place: str
+    num_own: int | None = None  # how many of the first values are columns, and not of an opened object
+
+    @property
+    def own_names(self) -> list[str]:
+        """The names of the columns, without those of objects inside of them that were opened."""
+        return list(self.values)[: self.num_own]
 
     def text(self, column: str) -> str:
         """Return a value that must be there and be text."""
@@ -67,7 +74,7 @@ def label_word(word: str) -> str:
 
 def column_names(path: Path) -> tuple[list[str], set[str]]:
     """Return all names of a file's columns, and those that are in every row; JSON's records may differ in them."""
-    if ending(path) not in (".jsonl", ".ndjson", ".json"):
+    if ending(path) not in JSON_ENDINGS:
         names = [name for row in islice(rows(path), 1) for name in row.values]
         return names, set(names)
     counts, num_rows = Counter[str](), 0
@@ -188,7 +195,7 @@ def _record_row(record: Any, place: str) -> Row:
     for name, value in record.items():
         if isinstance(value, dict):
             values |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
-    return Row(values, place)
+    return Row(values, place, len(record))
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from bertworks.errors import UserError
 from bertworks.tasks.examples import Example, Skipped, why_untrainable
+from bertworks.tasks.own_columns import Columns
 
 Kind = Literal["classify", "regress", "multilabel", "choose", "tag", "answer"]
 Reader = Callable[[Sequence[Path], Skipped], Iterator[Example]]
@@ -66,6 +67,7 @@ class Task:
         units: what is tagged.
         answers_are_korean: answers are compared by KorQuAD's rules instead of SQuAD's.
         trained_on: the task whose model is measured, where there is nothing to train on.
+        columns: of your own file, of the train file for the model to remember.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Task:
     published: Published | None = None
     defaults: Defaults = field(default_factory=Defaults)
     trained_on: str = ""
+    columns: Columns = field(default_factory=Columns)
 
 
 class Found(NamedTuple):

@@ -294,6 +294,7 @@ class Session:
                 "labels": list(self.task.labels),
                 "is_pair": self.task.is_pair,
                 "score_range": self.task.score_range,
+                **({"columns": columns} if (columns := self.task.columns.stated()) else {}),
                 **self.settings.task.cut()._asdict(),
             },
             "metrics": dict(metrics),
