@@ -20,9 +20,9 @@ from bertworks.errors import UserError, counted
 from bertworks.inference.ensemble import AnyTaskModel, Ensemble, open_models
 from bertworks.inference.predictions import Result
 from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.json_files import without_surrogates
 from bertworks.progress import Progress, silent
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.json_values import without_surrogates
 from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.tables import JSON_ENDINGS, ending, rows, word_of
