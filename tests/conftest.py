@@ -32,6 +32,15 @@ _MORE_BLOCKS = (
 )  # fmt: skip
 
 
+gc.disable()  # collecting tests makes hundreds of thousands of objects, and no garbage
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: no round of the garbage collector, of which tests ask for many, looks at it."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_terminal_summary(terminalreporter, config):
     write_table(terminalreporter, config)
     if line := summary_line(terminalreporter.stats.get("skipped", [])):
@@ -81,8 +90,6 @@ def bertworks(monkeypatch, capsys):
 
 @pytest.fixture
 def alone_in_memory():
-    """Keeps what other tests left behind out of the garbage collector's rounds, which would be timed with the test."""
+    """Keeps what other tests left out of the garbage collector's rounds, which would be timed with the test."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
