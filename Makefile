@@ -22,8 +22,9 @@ test-faults: .venv/installed
 test-ray: .venv-ray/installed
 	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
 
+# The long sweeps, and the property tests with three times the examples of `make test`.
 nightly: .venv/installed
-	$(BIN)/python -m pytest -m nightly
+	NIGHTLY=1 $(BIN)/python -m pytest -m "nightly or (hypothesis and not ray and not faults)"
 
 check: .venv/installed
 	$(BIN)/ruff check

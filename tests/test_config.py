@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
+from sweeps import examples
 
 from bertworks import config
 from bertworks.config import (
@@ -261,7 +262,7 @@ def test_an_override_does_not_hide_that_the_file_has_a_value_for_a_section(write
         load_recipe(write("vocab = 3"), ["vocab.size=300"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.text() | st.tuples(st.sampled_from(["vocab.size", "vocab", "tokenizer."]), st.text()).map("=".join)))
 def test_any_overrides_give_a_recipe_or_a_user_error_that_can_be_printed(overrides):
     problems = []

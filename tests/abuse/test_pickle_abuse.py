@@ -363,7 +363,7 @@ LIMITED = "import sys; from bertworks.interop import pickle_machine as m; m.{lim
 
 
 @pytest.mark.parametrize(
-    ("limit", "answer"), [("_MEMORY_BYTES = 200 << 20", b"MemoryError"), ("_CPU_SECONDS = 1", b"")]
+    ("limit", "answer"), [("_MEMORY_BYTES = 100 << 20", b"MemoryError"), ("_CPU_SECONDS = 1", b"")]
 )
 def test_a_pickle_that_grows_meets_its_limit(tmp_path, limit, answer):
     """A byte that makes a list of 64: a file within all limits of size takes more memory, or time, than it gets."""

@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks import Tokenizer, UserError
 from bertworks.text.by_words import IdsByWords
@@ -170,7 +171,7 @@ def check_encoding(tokenizer, encoding, max_length):
     assert isinstance(tokenizer.decode(encoding.ids, keep_special=True), str)
 
 
-@settings(max_examples=2_000, deadline=None, derandomize=True)
+@settings(max_examples=examples(2_000), deadline=None, derandomize=True)
 @given(any_text, any_text, st.integers(3, 200))
 def test_no_text_and_no_pair_raises(uncased, keeping_all, encode_compiled, first, second, max_length):
     for tokenizer in (uncased, keeping_all):
@@ -189,14 +190,14 @@ def test_no_text_and_no_pair_raises_in_a_hundred_thousand(uncased, encode_compil
     assert encode_compiled(uncased, [first], [second])[0].ids == uncased.encode(first, second).ids
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(st.binary(max_size=80))
 def test_bytes_that_are_not_utf8_are_tokenized_however_they_were_decoded(uncased, data):
     for errors in ("surrogateescape", "replace", "ignore", "backslashreplace"):
         check_encoding(uncased, uncased.encode(data.decode("utf-8", errors)), 400)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(st.lists(st.integers(-3, 120_000), max_size=50))
 def test_ids_decode_or_are_refused(uncased, ids):
     if all(0 <= id < len(uncased) for id in ids):
@@ -263,7 +264,7 @@ def others(slow_pairs, word_list):
     return GptTokenizer(*slow_pairs), WordTokenizer(word_list)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=examples(500), deadline=None, derandomize=True)
 @given(any_text)
 def test_no_text_raises_as_other_tokens(others, text):
     for tokenizer in others:

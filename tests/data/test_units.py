@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.data import units
 from bertworks.data.units import cut_units
@@ -30,7 +31,7 @@ def cut_anywhere(text, places):
     return [text[start:end] for start, end in pairwise(edges)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(documents=DOCUMENTS, places=st.lists(st.integers(0, 10_000), max_size=30), drop=st.booleans())
 def test_cuts_do_not_depend_on_how_the_text_arrives(documents, places, drop):
     text = corpus_text(documents)
@@ -40,7 +41,7 @@ def test_cuts_do_not_depend_on_how_the_text_arrives(documents, places, drop):
     assert [unit.number for unit in whole] == list(range(len(whole)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(documents=DOCUMENTS)
 def test_nothing_is_lost_and_units_end_with_documents_unless_one_is_giant(documents):
     text = corpus_text(documents).encode()
@@ -57,7 +58,7 @@ def test_nothing_is_lost_and_units_end_with_documents_unless_one_is_giant(docume
     assert all("\n".join(lines).encode() in whole for lines in ordinary)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(documents=DOCUMENTS)
 def test_units_are_filled(documents):
     text = corpus_text(documents).encode()
@@ -104,7 +105,7 @@ def test_no_text_gives_no_units():
     assert list(cut_units(["", ""])) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(documents=DOCUMENTS, drop=st.booleans())
 def test_pieces_of_a_document_that_was_cut_go_on_from_the_first(documents, drop):
     expected, first_piece = [], None

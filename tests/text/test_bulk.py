@@ -16,6 +16,7 @@ import reference
 from fuzz_texts import texts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks import Tokenizer
 from bertworks.errors import UserError
@@ -45,7 +46,7 @@ def columns_of(encoding):
 # -- equality
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(batches, st.sampled_from(ALL_RULES))
 @example(["AΣ'", "'ΣA", "Σ\u0301", "\u0301", ""], (True, True, True))
 @example(["a\u302e\U00016ff0", "e" + "\u302e" * 300, "\U0001d15f\u034f\u302e\U00016ff0"], (True, True, True))
@@ -59,7 +60,7 @@ def test_both_ways_and_the_reference_agree(pieces, plain_tokenizers, bulk_tokeni
     assert plain_tokenizers[rules]._bulk is None
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4), st.integers(3, 40) | st.none())
 def test_both_ways_agree_on_pairs_and_truncation(plain_tokenizers, bulk_tokenizers, encode_compiled, both, max_length):
     firsts, seconds = zip(*both, strict=True)
@@ -110,7 +111,7 @@ def test_every_character_that_becomes_several_finds_room(pieces):
     assert bulk.tokenize([text]).rows[:, 0].tolist() == plain.encode(text).ids[1:-1]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     st.sets(st.text("ab한é", min_size=1, max_size=6), max_size=25),
     st.sets(st.text("ab한é", min_size=1, max_size=6), max_size=25),

@@ -20,6 +20,7 @@ import zstandard
 from corpus_lines import lines_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text import compressed, corpus, utf8
@@ -180,7 +181,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=TEXTS, block_bytes=st.integers(1, 9), limit=st.integers(2, 9), compression=st.sampled_from(["", ".gz"]))
 def test_lines_equal_the_slow_reference_wherever_blocks_and_cuts_fall(data, block_bytes, limit, compression):
     with (
@@ -196,7 +197,7 @@ def test_lines_equal_the_slow_reference_wherever_blocks_and_cuts_fall(data, bloc
     assert reader.num_documents == slow_lines(data, limit).count("")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(documents=st.lists(st.text(LETTERS, max_size=30), max_size=6), block=st.integers(1, 20), limit=st.integers(2, 9))
 def test_records_equal_the_slow_reference(documents, block, limit):
     expected = []

@@ -13,6 +13,7 @@ import tokenizers
 from fuzz_texts import texts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.errors import UserError
 from bertworks.text import by_words
@@ -118,7 +119,7 @@ def test_a_size_without_room_for_the_letters_is_a_user_error():
 # --- splitting -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(texts, st.sampled_from(ALL_RULES))
 @example("aaaaa banana" + "a" * 199 + " " + "b" * 200 + " " + "a" * 201, Rules())
 def test_tokens_are_those_of_the_slow_reference(by_rules, text, rules):
@@ -126,7 +127,7 @@ def test_tokens_are_those_of_the_slow_reference(by_rules, text, rules):
     assert tokenizer.tokenize(text) == tokenize_slowly(text, tokenizer)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.text("ab", max_size=40), st.lists(st.tuples(*[st.text("ab", min_size=1, max_size=3)] * 2), max_size=12))
 def test_any_merges_are_applied_best_first_and_leftmost_first(word, merges):
     merges = list(dict.fromkeys(merges))
@@ -140,7 +141,7 @@ def test_any_merges_are_applied_best_first_and_leftmost_first(word, merges):
         assert [list(pieces)[id] for id, _, _ in BytePairs(ids, merges).split(word)] == symbols
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=6), st.sampled_from(ALL_RULES))
 @example(["ΟΔΟΣ\x85Σ a\x0bb \x1c \u2028x", "", " "], Rules())
 def test_many_texts_at_once_give_the_ids_of_each(by_rules, batch, rules):
@@ -173,7 +174,7 @@ def test_special_pieces_written_in_a_text_are_text(uncased):
     assert not special & {*uncased.encode(typed).ids, *uncased.ids_of([typed])[0].tolist()}
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(texts, st.sampled_from(ALL_RULES))
 def test_offsets_never_run_backwards_and_show_what_a_token_came_from(by_rules, text, rules):
     encoding = by_rules[rules].encode(text)
@@ -234,7 +235,7 @@ def theirs(by_rules, tmp_path_factory):
     return found
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(ordinary_texts, st.sampled_from(ALL_RULES))
 @example(TEXT, Rules())
 def test_the_tokenizers_library_gives_the_same_ids_and_offsets_on_ordinary_text(by_rules, theirs, text, rules):

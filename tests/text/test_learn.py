@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.errors import ConfigError, UserError
 from bertworks.text import learn, word_counts
@@ -97,7 +98,7 @@ def test_the_most_used_pieces_are_kept_and_ties_go_by_the_alphabet() -> None:
     coverage=st.floats(0.01, 1.0),
     min_count=st.integers(1, 50),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_alphabet_is_the_fewest_letters_that_cover_the_share(
     counts: dict[str, int], coverage: float, min_count: int
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.text import merges
 from bertworks.text.merges import OUTSIDE, Words, learn_pieces
@@ -151,7 +152,7 @@ NUM_PIECES = st.integers(0, 40)
 @given(text=TEXTS, num_pieces=NUM_PIECES)
 @example(text={"aaaa": 3, "aaaaa": 2, "aaa": 1}, num_pieces=40)
 @example(text={"abab": 1, "ababab": 7, "ba": 2, "cabababab": 5}, num_pieces=40)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_merge_is_the_best_of_its_turn(
     text: dict[str, int], num_pieces: int, min_count: int, by_gain: bool
 ) -> None:

@@ -9,6 +9,7 @@ import reference
 from fuzz_texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks import Tokenizer
 from bertworks.text.normalize import ALONE, LETTERS, MARK, Alphabet, Rules, is_cjk, is_punctuation, split_words
@@ -96,20 +97,20 @@ def test_letters_of_one_character_are_as_the_single_pass_assumes(rules):
 # -- against the reference on whole texts
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None, derandomize=True)
 @given(texts, st.sampled_from(ALL_RULES))
 def test_words_are_those_of_the_reference(text, rules):
     assert words_of(text, rules) == reference_words(text, rules)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(texts)
 def test_words_of_joined_words_are_the_same_words(text):
     once = words_of(text)
     assert words_of(" ".join(once)) == once  # T6
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(texts, texts, st.sampled_from(ALL_RULES))
 def test_white_space_separates_texts_completely(first, second, rules):
     assert words_of(f"{first} {second}", rules) == words_of(first, rules) + words_of(second, rules)  # T6
@@ -237,7 +238,7 @@ def test_reordering_moves_letters_and_leaves_places():
     assert places_of("a\u302e\U00016ff0") == [("a\U00016ff0\u302e", [0, 1, 2], [1, 2, 3])]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(texts, st.sampled_from(ALL_RULES))
 def test_places_never_run_backwards_and_are_never_empty(text, rules):
     words = list(split_words(text, ALPHABETS[rules]))

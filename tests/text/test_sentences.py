@@ -8,6 +8,7 @@ import sentence_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_cases import Case, boundary_f1, parse_case
+from sweeps import examples
 
 from bertworks.text.sentences import sentence_spans, split_sentences
 
@@ -106,7 +107,7 @@ def test_any_kind_of_blank_between_sentences_will_do(name: str, blank: str) -> N
     assert boundary_f1(cases, sentence_spans) >= LEAST_F1
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 @given(
     st.one_of(TRICKY, st.text(max_size=60), st.text(st.characters(categories=["Cs", "Po", "Zs", "Lo"]), max_size=60))
 )

@@ -9,6 +9,7 @@ import pytest
 from fuzz_texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks import Tokenizer, UserError
 from bertworks.text.encoding import Encodings, ListColumns, kept_lengths
@@ -81,7 +82,7 @@ def test_every_piece_has_its_id_and_every_id_its_piece(full, pieces):
     assert len(full) == len(pieces)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(texts)
 def test_tokens_ids_and_places_fit_together(full, text):
     encoding = full.encode(text)
@@ -99,20 +100,20 @@ def test_tokens_ids_and_places_fit_together(full, text):
     )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.text("abcXYZ ,.!-_019漢字ßœ€\n\t", max_size=80))
 def test_places_cover_a_text_without_accents_and_controls(full, text):
     covered = "".join(text[start:end] for start, end in full.encode(text).offsets)
     assert covered == "".join(text.split())
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(texts, texts)
 def test_tokens_of_texts_with_a_space_between_are_the_tokens_of_both(full, first, second):
     assert full.tokenize(f"{first} {second}") == full.tokenize(first) + full.tokenize(second)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(texts)
 def test_what_stands_right_behind_a_piece_goes_on_with_its_word(full, pieces, text):
     letter = "\U00010428"  # of no other piece, so that a word that begins with it is split right behind it
@@ -138,7 +139,7 @@ def test_letters_that_no_piece_goes_on_with_begin_a_word(small, text, tokens):
     assert [SMALL[id] for id in small.ids_behind(text)] == tokens
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(texts, texts, st.integers(3, 30))
 def test_truncation_keeps_cls_and_sep_and_the_beginnings(full, first, second, max_length):
     single, pair = full.encode(first, max_length=max_length), full.encode(first, second, max_length)

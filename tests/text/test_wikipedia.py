@@ -12,6 +12,7 @@ import pytest
 from corpus_lines import lines_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.corpus import Corpus
@@ -122,7 +123,7 @@ def test_a_long_run_before_a_parenthesis_that_never_closes_takes_linear_time():
     assert time.process_time() - start < 3
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(st.lists(st.sampled_from(MARKS), max_size=60).map("".join))
 def test_any_mixture_of_marks_gives_passages(wikitext):
     for passage in plain_text(wikitext):
@@ -130,7 +131,7 @@ def test_any_mixture_of_marks_gives_passages(wikitext):
         assert not re.search(r"\{\{|''|<ref>|\n", passage)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.text("ab.,가 😀", max_size=30),
     st.text("ab.,가 😀", max_size=30),

@@ -16,6 +16,7 @@ import pytest
 from corpus_lines import lines_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks import processes
 from bertworks.errors import UserError
@@ -65,7 +66,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 @given(texts=st.lists(TEXTS, max_size=4), rules=RULES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_counts_of_texts_equal_those_of_the_tokenizers_words(texts: list[str], rules: Rules) -> None:
     assert count_texts(texts, Alphabet(rules)) == reference_counts("\n".join(texts), rules)
 

@@ -8,6 +8,7 @@ import reference
 from fuzz_texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from bertworks.errors import UserError
 from bertworks.text.learn import frequent_words
@@ -33,7 +34,7 @@ def characters_slowly(word):
 # --- characters ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.one_of(st.text(max_size=70), st.sampled_from(["<S>", "</S>", "<UNK>"])), max_size=8))
 def test_characters_are_bytes_between_marks(words):
     table = character_ids(words)
@@ -76,7 +77,7 @@ def test_a_list_without_its_special_words_is_a_user_error(missing):
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(texts)
 def test_tokens_are_the_words_of_berts_rules_where_they_are_in_the_list(tokenizer, text):
     words = reference.split_words(text, *CASED)
@@ -85,7 +86,7 @@ def test_tokens_are_the_words_of_berts_rules_where_they_are_in_the_list(tokenize
     assert tokenizer.tokenize(text) == expected
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(texts, max_size=6))
 def test_many_texts_at_once_give_the_ids_of_each(tokenizer, batch):
     ids, counts = tokenizer.ids_of(batch)
