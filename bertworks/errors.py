@@ -2,16 +2,50 @@
 
 A message says what was given, what is allowed and what to do about it, in one or two lines. The command line prints
 it without a traceback and exits with 2; a Python caller catches `UserError`.
+
+Messages repeat what files and arguments say: paths, column names, labels. So every message is made printable and is
+shortened, whoever prints it: a file name must not clear the screen, recolour it or write a line of its own.
 """
 
+import re
 from collections.abc import Sequence
 
 _MAX_PROBLEMS_SHOWN = 40
 _MAX_NAMES_SHOWN = 20
+_MAX_NAME = 60
+_MAX_MESSAGE = 1500  # characters; a path with a column and advice needs some hundreds
+_MAX_PROBLEM = 240  # where there are many of them
+# Control characters but for tab and line feed, what changes the direction or the line of text, and lone surrogates.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_BREAK = re.compile(r"\n(?!  )")  # the lines of a message after its first are indented
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would obey or cannot show, such as ESC, as \\u001b; the result also fits into JSON."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters, the middle of a longer one left out."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 3
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
+def shown(value: object, most: int = _MAX_NAME) -> str:
+    """Return a name, label or text out of a file as a message has it: in quotes, on one line, printable, not long."""
+    return printable(repr(shortened(str(value), most)))
 
 
 class UserError(Exception):
     """Something outside the program must change: an argument, a file, a setting."""
+
+    def __str__(self) -> str:
+        lines = _BREAK.sub(r"\\n", printable(super().__str__())).split("\n")
+        return _fitted(lines[: _MAX_PROBLEMS_SHOWN + 2])
 
 
 class CorruptFile(UserError):  # noqa: N818 -- it names the state of the file, as its callers read it
@@ -33,10 +67,15 @@ class ConfigError(UserError):
 
     def __str__(self) -> str:
         count = counted(len(self.problems), "problem")
-        shown = [f"  {problem}" for problem in self.problems[:_MAX_PROBLEMS_SHOWN]]
+        lines = [f"{self.where}: {count}", *(f"  {problem}" for problem in self.problems[:_MAX_PROBLEMS_SHOWN])]
         if len(self.problems) > _MAX_PROBLEMS_SHOWN:
-            shown.append(f"  ... and {len(self.problems) - _MAX_PROBLEMS_SHOWN:,} more")
-        return "\n".join([f"{self.where}: {count}", *shown])
+            lines.append(f"  ... and {len(self.problems) - _MAX_PROBLEMS_SHOWN:,} more")
+        return _fitted([printable(line).replace("\n", "\\n") for line in lines])
+
+
+def _fitted(lines: Sequence[str]) -> str:
+    most = max(_MAX_PROBLEM, _MAX_MESSAGE // len(lines))
+    return "\n".join(shortened(line, most) for line in lines)
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -49,7 +88,8 @@ def did_you_mean(given: str, known: Sequence[str]) -> str:
     if hint := nearest_name(given, known):
         return hint
     more = ", ..." if len(known) > _MAX_NAMES_SHOWN else ""
-    return f" (known: {', '.join(known[:_MAX_NAMES_SHOWN])}{more})" if known else ""
+    names = (printable(shortened(name, _MAX_NAME)) for name in known[:_MAX_NAMES_SHOWN])
+    return f" (known: {', '.join(names)}{more})" if known else ""
 
 
 def nearest_name(given: str, known: Sequence[str]) -> str:
@@ -58,4 +98,4 @@ def nearest_name(given: str, known: Sequence[str]) -> str:
 
     by_lower_case = {name.lower(): name for name in known}
     nearest = get_close_matches(given.lower(), by_lower_case, n=1, cutoff=0.6)
-    return f" (did you mean {by_lower_case[nearest[0]]!r}?)" if nearest else ""
+    return f" (did you mean {shown(by_lower_case[nearest[0]])}?)" if nearest else ""

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bertworks.errors import CannotGoOn, CorruptFile, UserError
+from bertworks.errors import CannotGoOn, CorruptFile, UserError, shown
 from bertworks.json_files import parse_json, read_object
 
 MANIFEST_NAME = "manifest.json"
@@ -33,6 +33,36 @@ _NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
 _TEMPORARY_NAME = re.compile(
     re.escape(TEMPORARY_PREFIX) + r".*-[0-9a-f]{32}", re.DOTALL
 )  # as _temporary_beside makes it
+
+
+def usable_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that a file may have; one with a NUL, too long, or going round in links is a UserError.
+
+    Wherever a path comes in, from a person, a recipe or a file, it comes in through here or is written to.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # whoever opens it knows what is missing
+    except (OSError, ValueError) as error:
+        raise UserError(f"{shown(path)} is not a usable path: {_why_not(error)}") from error
+    return Path(path)
+
+
+def make_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
+    """Make a folder, unless it is there."""
+    folder = usable_path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the {what} {folder}: {refusal_text(error, folder)}") from error
+    return folder
+
+
+def _why_not(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not Unicode text"
+    return error.strerror or str(error) if isinstance(error, OSError) else "it has a NUL character"
 
 
 @contextlib.contextmanager
@@ -116,8 +146,7 @@ def _resolve_target(path: str | os.PathLike[str]) -> Path:
         target = Path(os.path.realpath(path))
         target.exists()
     except (ValueError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot write {os.fspath(path)[:60]!r}: {reason}") from error
+        raise UserError(f"cannot write {shown(path)}: {_why_not(error)}") from error
     return target
 
 
@@ -142,14 +171,16 @@ def _refusals_named(path: str | os.PathLike[str], temporary: Path) -> Iterator[N
         about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else temporary
         if about != temporary and temporary not in about.parents and about not in temporary.parents:
             raise
-        raise UserError(f"cannot write {path}: {_reason(error, temporary.parent)}") from error
+        raise UserError(f"cannot write {path}: {refusal_text(error, temporary.parent)}") from error
 
 
-def _reason(error: OSError, folder: Path) -> str:
-    if error.errno == errno.ENOENT and not folder.is_dir():
+def refusal_text(error: OSError, folder: str | os.PathLike[str]) -> str:
+    """Say why the system refuses to write into a folder, of a full disk also what is free and what to do."""
+    if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"the folder {folder} does not exist"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{error.strerror} ({shutil.disk_usage(folder).free:,} bytes are free); free some or choose another disk"
+        there = next((one for one in (Path(folder), *Path(folder).parents) if one.is_dir()), ".")
+        return f"{error.strerror} ({shutil.disk_usage(there).free:,} bytes are free); free some or choose another disk"
     return error.strerror or str(error)
 
 

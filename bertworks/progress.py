@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from bertworks.errors import printable
+
 _BAR_WIDTH = 16
 
 
@@ -34,18 +36,20 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
     from rich.table import Column
 
     columns = (
-        TextColumn("{task.description}"),
+        # Without markup: a file of the name "[red]" is no colour, and one of the name "[/]" no mistake.
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=_BAR_WIDTH),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
         # On a narrow terminal the end of the counts goes, rather than the bar becoming two lines that flicker.
-        TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
 
         def show(stage: str, done: float, total: float | None, detail: str = "") -> None:
+            stage, detail = printable(stage), printable(detail)
             if stage not in [task.description for task in bars.tasks]:
                 for finished in bars.task_ids:
                     bars.remove_task(finished)

@@ -1,6 +1,8 @@
 """The command as a person or a script meets it: help, results, and one clear line for every mistake."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -273,4 +275,83 @@ def test_a_disk_error_is_a_line_too(bertworks, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("bertworks.text.learn.learn_vocabulary", fail)
     code, _, err = bertworks("vocab", corpus, "--out", tmp_path / "v.txt")
     assert code == 2
-    assert err == "error: somewhere: No space left on device\n"
+    assert err.startswith("error: somewhere: No space left on device (")
+    assert err.endswith(" bytes are free); free some or choose another disk\n")
+
+
+@pytest.mark.parametrize("command", [["tasks"], ["texts", "classify", "--train", "t.csv"]])
+def test_results_that_a_full_disk_refuses_are_an_error(tmp_path, command):
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"t{n},{n % 2}\n" for n in range(99)))
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "bertworks", *command], stdout=full, stderr=subprocess.PIPE, text=True,
+            cwd=tmp_path, timeout=120, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: cannot write standard output: No space left on device")
+
+
+def test_a_command_whose_output_nobody_reads_ends_at_once_and_quietly(tmp_path):
+    """It reads from a pipe that gives nothing, so no write tells it."""
+    (tmp_path / "v.txt").write_text("[UNK]\nlow\n")
+    command = [sys.executable, "-m", "bertworks", "tokenize", "--vocab", str(tmp_path / "v.txt"), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"low\n" * 10_000)
+        process.stdin.flush()
+        assert process.stdout.readline() == b"low\n"
+        process.stdout.close()
+        assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
+
+
+def test_a_command_ends_with_its_children_when_nobody_reads():
+    program = (
+        "import sys, time; from bertworks import cli, processes\n"
+        "def work(*_, **__):\n"
+        "    with processes.worker_pool(2) as pool:\n"
+        "        pool.submit(time.sleep, 600); print('begun', *pool._processes, flush=True)\n"
+        "        time.sleep(600)\n"
+        "import bertworks.demo.run as run; run.run_demo = work\n"
+        "sys.argv = ['bertworks', 'demo']; cli.main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        children = [int(number) for number in process.stdout.readline().split()[1:]]
+        process.stdout.close()
+        assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
+    assert children
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+def test_a_nul_among_the_arguments_is_refused(bertworks):
+    for command in cli.app.registered_commands:
+        code, _, err = bertworks(command.callback.__name__, "a\0b")
+        assert (code, err) == (2, "error: argument 1, 'a\\x00b', has a NUL character, which no name can have\n")
+
+
+def test_what_a_terminal_would_obey_is_escaped_wherever_it_comes_from(bertworks, tmp_path):
+    bad = "\x1b[31m\u202e"
+    (tmp_path / "t.csv").write_text(f"te{bad}xt,label\na,b\n", encoding="utf-8")
+    (tmp_path / "v.txt").write_text(f"[UNK]\n{bad}\n", encoding="utf-8")
+    for arguments in (
+        ["texts", "classify", "--train", tmp_path / "t.csv", "--column", f"{bad}=x"],
+        ["plan", f"tiny{bad}"],
+        ["plan", "base", f"{bad}=1"],
+        ["fill", bad, "a"],
+        ["vocab", f"--{bad}"],
+        ["vocab", tmp_path / bad, "--out", tmp_path / "x"],
+        [f"voc{bad}"],
+    ):
+        code, out, err = bertworks(*arguments)
+        assert code == 2
+        assert all(char.isprintable() or char == "\n" for char in out + err), ascii(err)
+        assert "[31m" in err
+        assert len(bertworks(*arguments[:-1], f"{arguments[-1]}{'x' * 9_999}")[2]) < 2_500
+
+
+def test_json_escapes_what_a_terminal_would_obey_and_says_the_same(bertworks, tmp_path):
+    rows = [{"text": f"{number} a\x9b31m\u202eb", "label": number % 2} for number in range(40)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, _ = bertworks("texts", "classify", "--train", tmp_path / "t.jsonl", "--json", "--quiet")
+    assert out.isascii()
+    assert json.loads(out.splitlines()[0])["text"].endswith(" a\x9b31m\u202eb")

@@ -1,10 +1,11 @@
+import json
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.errors import ConfigError, CorruptFile, UserError, did_you_mean
+from bertworks.errors import ConfigError, CorruptFile, UserError, did_you_mean, printable, shortened, shown
 
 
 def test_every_error_of_a_person_is_a_user_error():
@@ -67,3 +68,43 @@ def test_a_suggestion_is_always_a_known_name(given_name, known):
 
 def test_a_name_of_a_million_characters_costs_nothing():
     assert did_you_mean("x" * 1_000_000, ["base", "demo"]) == " (known: base, demo)"
+
+
+HOSTILE = "a\x1b[2J\r\x07\x9b31m\u202e\u2066\u2028\ud800\0\x7fz"
+
+
+def test_a_message_has_nothing_that_a_terminal_obeys():
+    for error in (UserError(f"no column {HOSTILE}"), CorruptFile(HOSTILE), ConfigError(HOSTILE, [HOSTILE, "b"])):
+        text = str(error)
+        assert all(char.isprintable() or char == "\n" for char in text), ascii(text)
+        assert "\\u001b[2J" in text
+        assert "\\ud800" in text
+
+
+def test_a_name_with_line_breaks_makes_no_line_of_its_own():
+    assert str(UserError("cannot read a\nerror: all is lost")) == "cannot read a\\nerror: all is lost"
+    assert str(ConfigError("a\nb", ["c\n  d"])) == "a\\nb: 1 problem\n  c\\n  d"
+    nested = UserError(f"model: {ConfigError('x', ['a: wrong', 'b: worse'])}")
+    assert str(nested) == "model: x: 2 problems\n  a: wrong\n  b: worse"
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end():
+    text = str(UserError(f"no column {'x' * 100_000}; choose another"))
+    assert len(text) == 1500
+    assert text.startswith("no column xxx")
+    assert text.endswith("xxx; choose another")
+    assert max(map(len, str(ConfigError("y" * 9999, ["x" * 9999] * 100)).splitlines())) == 240
+    assert len(did_you_mean("zzz", ["x" * 9999] * 40)) < 1300
+    assert len(did_you_mean("x" * 9998, ["x" * 9999])) < 100
+
+
+@given(st.text(st.characters()) | st.text("\x1b\x9b\u202e\ud800\n\ta'\\"))
+def test_what_is_printable_stays_and_what_is_shown_fits(text):
+    assert printable(printable(text)) == printable(text)
+    assert json.loads(printable(json.dumps(text, ensure_ascii=False))) == text
+    printable(text).encode()
+    assert len(shortened(text, 20)) <= 20
+    assert shown(text).isprintable()
+    if text.isprintable() and len(text) <= 60:
+        assert printable(text) == text
+        assert shown(text) == repr(text)

@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bertworks as bw
 from bertworks import files
+from bertworks.data.prepare import prepare
+from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_folder, atomic_write, safe_join, sync_folder, verify_manifest, write_manifest
+from bertworks.files import (
+    atomic_folder,
+    atomic_write,
+    check_can_write,
+    make_folder,
+    safe_join,
+    sync_folder,
+    usable_path,
+    verify_manifest,
+    write_manifest,
+)
+from bertworks.interop.convert import convert
+from bertworks.recipe import load_recipe
+from bertworks.text.corpus import Corpus
+from bertworks.text.kinds import open_tokenizer
+from bertworks.train.report import write_report
+from bertworks.train.run_folder import check_out
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -186,8 +206,8 @@ def test_a_folder_that_vanishes_under_the_block_is_a_user_error(tmp_path):
         ("folder", "not a regular file"),
         (".", "not a regular file"),
         ("x" * 300, "File name too long"),
-        ("a\0b", "null"),
-        ("a\ud800b", "surrogates not allowed"),
+        ("a\0b", "it has a NUL character"),
+        ("a\ud800b", "it is not Unicode text"),
     ],
 )
 def test_a_name_that_cannot_be_written_is_a_user_error(tmp_path, monkeypatch, name, reason):
@@ -516,3 +536,53 @@ def test_no_name_at_all_leaves_the_folder(tmp_path, name):
         return
     assert os.path.normpath(joined).startswith(f"{tmp_path.resolve()}/")
     joined.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a\0b", "it has a NUL character"),
+        ("\ud800", "it is not Unicode text"),
+        ("x" * 300, "File name too long"),
+        ("a/" * 3000 + "b", "File name too long"),
+        ("loop/x", "Too many levels of symbolic links"),
+    ],
+)  # fmt: skip
+def test_a_path_that_no_file_can_have_is_a_user_error_wherever_it_comes_in(tmp_path, monkeypatch, path, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "v.txt").write_text("[UNK]\na\n")
+    tokenizer, corpus = bw.Tokenizer.from_vocab("v.txt"), Corpus(["v.txt"])
+    table = {"model": "mini", "train": "t.csv"}
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    uses = [
+        lambda: usable_path(path),
+        lambda: make_folder(path),
+        lambda: check_can_write(path),
+        lambda: bw.load(path),
+        lambda: bw.Tokenizer.from_vocab(path),
+        lambda: bw.Tokenizer.from_folder(path),
+        lambda: tokenizer.save(path),
+        lambda: open_tokenizer(path, tokenizer.rules),
+        lambda: Corpus([path]).files,
+        lambda: prepare(corpus, tokenizer, path),
+        lambda: Dataset(path),
+        lambda: load_recipe(path, []),
+        lambda: bw.pretrain("tiny-cpu", data=path, out="o"),
+        lambda: check_out(Path(path), "recipe.toml", resume=False),
+        lambda: bw.finetune("classify", out=path, **table),
+        lambda: bw.finetune("classify", out="o", **table | {"model": path}),
+        lambda: bw.finetune("classify", out="o", **table | {"train": path}),
+        lambda: bw.finetune("classify", out="o", **table, dev=path),
+        lambda: bw.finetune("cola", model="mini", data=path, out="o"),
+        lambda: convert(path, "o"),
+        lambda: convert("mini", path),
+        lambda: write_report(path),
+    ]
+    for number, use in enumerate(uses):
+        with pytest.raises(UserError) as refused:
+            use()
+        assert len(str(refused.value)) <= 1500, number
+    with pytest.raises(UserError, match=re.escape(reason)):
+        usable_path(path)
+    assert usable_path("missing/too") == Path("missing/too")

@@ -89,3 +89,11 @@ def test_the_bar_is_erased_in_the_end(monkeypatch: pytest.MonkeyPatch, error: ty
         except RuntimeError:
             assert error
     assert written[0].endswith(ERASE_LINE)
+
+
+def test_a_stage_named_like_markup_or_a_control_sequence_is_drawn_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch, width=140) as written, progress_bar() as progress:
+        progress("reading [red]a[/] [/x]\x1b[31m", 1, 4, "in [bold]b.csv\x07")
+    drawn = last_drawn(written[0])
+    assert drawn.startswith("reading [red]a[/] [/x]\\u001b[31m")
+    assert drawn.endswith("in [bold]b.csv\\u0007")

@@ -4,7 +4,12 @@ Commands are added, and listed by `--help`, in the order of a model's life. A pe
 and exit code 2, an interruption in 130.
 """
 
+import os
+import select
+import signal
+import stat
 import sys
+import threading
 from collections import Counter
 from typing import Annotated, Any, NoReturn
 
@@ -16,11 +21,16 @@ from bertworks.cli.checkpoints import convert
 from bertworks.cli.data import inspect, prepare, texts
 from bertworks.cli.finetuning import finetune
 from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
+from bertworks.cli.options import say
 from bertworks.cli.shipped import demo, models, recipes, tasks
 from bertworks.cli.text import tokenize, vocab
 from bertworks.cli.training import plan, pretrain, report
 from bertworks.cli.tuned import choose, classify, evaluate, predict
-from bertworks.errors import UserError
+from bertworks.errors import UserError, printable, shortened, shown
+from bertworks.files import refusal_text
+
+_MAX_USAGE_LINE = 300
+_UsageError: Any = typer.BadParameter.__base__  # which typer does not name
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,23 +42,38 @@ app = typer.Typer(
 )
 
 
-class _OptionsOnce(TyperCommand):
+class _ReaderIsGone(Exception):  # noqa: N818 -- no error, but an end
+    """Nobody reads standard output any more."""
+
+
+class _Command(TyperCommand):
     """A command that refuses an option given twice, of which click would take the last without a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for number, argument in enumerate(args, 1):
+            if "\0" in argument:
+                raise UserError(f"argument {number}, {shown(argument)}, has a NUL character, which no name can have")
         for option, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
                 raise UserError(f"{option.opts[0]} is given {count} times; give it once")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if not _is_unread():
+                raise UserError(f"a process that was worked with has ended: {error.strerror}") from error
+            raise _ReaderIsGone from error  # as it is, click would end with 1
 
 
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, evaluate, predict, convert, fill, nsp,
     classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
-    app.command(cls=_OptionsOnce, no_args_is_help=True)(_command)
+    app.command(cls=_Command, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, demo):
-    app.command(cls=_OptionsOnce)(_needs_nothing)
+    app.command(cls=_Command)(_needs_nothing)
 
 
 def show_version(asked: bool) -> None:
@@ -69,12 +94,53 @@ def root(
 
 def main() -> NoReturn:
     """Run the command; a person's mistake ends in a line and exit code 2."""
+    reader_is_gone = _end_without_reader()
+    code = 2
     try:
-        app()
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()
     except UserError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
+    except _UsageError as error:
+        error.message = "\n".join(shortened(printable(line), _MAX_USAGE_LINE) for line in error.message.split("\n"))
+        error.show()
+    except typer.Abort:
+        code = 130
+    except _ReaderIsGone:
+        reader_is_gone.set()
     except OSError as error:
-        typer.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
-    else:
-        sys.exit(0)
-    sys.exit(2)
+        say(f"error: {error.filename or 'input or output'}: {refusal_text(error, '.')}", err=True)
+    if reader_is_gone.is_set():
+        # What is still to be flushed at the end goes nowhere, and not into a message about that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)
+
+
+def _is_unread(timeout_ms: int | None = 0) -> bool:
+    """Tell whether nobody reads standard output any more, after waiting for that if need be for ever."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # of the other end's closing poll tells in any case
+    return bool(poll.poll(timeout_ms))
+
+
+def _end_without_reader() -> threading.Event:
+    """End the command as Ctrl-C does when nobody reads its output any more, as after `| head -1`: training saves first.
+
+    The next write would fail, but in long work that may be minutes away.
+    """
+    is_gone = threading.Event()
+    try:
+        is_watched = sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # closed, or none of the system's
+        return is_gone
+
+    def watch() -> None:
+        _is_unread(None)
+        is_gone.set()
+        is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)  # as in a shell's background
+        os.kill(os.getpid(), signal.SIGTERM if is_ignored else signal.SIGINT)
+
+    if is_watched:
+        threading.Thread(target=watch, daemon=True).start()
+    return is_gone

@@ -8,6 +8,7 @@ from bertworks.cli.options import (
     JsonOption,
     QuietOption,
     print_json,
+    say,
     warn,
 )
 
@@ -56,5 +57,5 @@ def convert(
         print_json(converted._asdict())
     elif not quiet:
         for note in converted.notes:
-            typer.echo(f"note: {note}", err=True)
-        typer.echo(f"{converted.out}: {converted.parameters:,} parameters in {converted.tensors:,} tensors")
+            say(f"note: {note}", err=True)
+        say(f"{converted.out}: {converted.parameters:,} parameters in {converted.tensors:,} tensors")

@@ -29,6 +29,7 @@ from bertworks.cli.options import (
     open_words,
     print_json,
     rules,
+    say,
     warn,
     warn_of_replaced,
 )
@@ -87,7 +88,7 @@ def prepare(
     if as_json:
         print_json(result)
     elif not quiet:
-        typer.echo(
+        say(
             f"{out}: {counts['tokens']:,} tokens in {counts['sentences']:,} sentences of {counts['documents']:,} "
             f"documents, {manifest['holdout']['documents']:,} more kept aside, in {result['seconds']:.0f} s"
         )
@@ -115,12 +116,12 @@ def texts(
 
     def note(text: str) -> None:
         if not quiet:
-            typer.echo(text, err=True)
+            say(text, err=True)
 
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, named_columns(task, column or []))
     for lines in documents(examples_of(dataset, TRAIN, note)):
         text = "\n".join(lines)
-        print_json({"text": text}) if as_json else typer.echo(text + "\n")
+        print_json({"text": text}) if as_json else say(text + "\n", is_data=True)
 
 
 def inspect(
@@ -153,7 +154,7 @@ def _show_model(model: str, as_json: bool) -> None:
     from bertworks.inference.model_report import model_report, report_text
 
     report = model_report(model)
-    print_json(report) if as_json else typer.echo(report_text(report))
+    print_json(report) if as_json else say(report_text(report))
 
 
 def _show_data(
@@ -171,9 +172,9 @@ def _show_data(
     dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
     if not num_instances:
         found = inspect.summary(dataset)
-        print_json(found) if as_json else typer.echo(inspect.summary_text(found))
+        print_json(found) if as_json else say(inspect.summary_text(found))
     for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), num_instances):
-        print_json(instance) if as_json else typer.echo(inspect.instance_text(instance) + "\n")
+        print_json(instance) if as_json else say(inspect.instance_text(instance) + "\n")
 
 
 def _is_folder(path: str) -> bool:

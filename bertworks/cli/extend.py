@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from bertworks.cli.options import check_free_of_ids, check_rules, print_json, warn, warn_of_replaced
+from bertworks.cli.options import check_free_of_ids, check_rules, print_json, say, warn, warn_of_replaced
 from bertworks.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def extend_by_words(
     if as_json:
         print_json(result)
     elif not quiet:
-        typer.echo(
+        say(
             "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens a word "
             "instead of {tokens_a_word_before:.3f}".format(**result)
         )

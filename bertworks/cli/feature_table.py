@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from bertworks.cli.options import print_json
+from bertworks.cli.options import print_json, say
 from bertworks.errors import UserError
 
 TABLE7 = "table7"
@@ -25,11 +25,11 @@ def print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bo
     if as_json:
         print_json({"out": options["out"], "rows": [row.facts() for row in rows]})
     elif not quiet:
-        typer.echo(as_markdown(task, rows))
+        say(as_markdown(task, rows))
     signal = max(row.outcome.signal for row in rows)
     if signal:
-        typer.echo("stopped by a signal before all six rows; go on with --resume", err=True)
+        say("stopped by a signal before all six rows; go on with --resume", err=True)
     elif not quiet and not as_json:
-        typer.echo(f"written to {options['out']}/{TABLE_FILE}", err=True)
+        say(f"written to {options['out']}/{TABLE_FILE}", err=True)
     if signal == SIGINT:
         raise typer.Exit(130)

@@ -29,6 +29,7 @@ from bertworks.cli.options import (
     how_ended,
     or_null,
     print_json,
+    say,
 )
 from bertworks.errors import UserError
 
@@ -107,7 +108,7 @@ def _run_one(task: str, options: dict[str, Any], *, is_table: bool, quiet: bool,
     def note(text: str) -> None:
         notes.append(text)
         if not is_silent:
-            typer.echo(text, err=True)
+            say(text, err=True)
 
     with training_view(quiet=is_silent) as view:
         options |= {"view": view, "note": note}
@@ -132,7 +133,7 @@ def _tell(outcome: Any, out: str, seconds: float, notes: list[str], *, quiet: bo
         best = f"best {outcome.metric} on dev {outcome.score:.4f}"
         if math.isnan(outcome.score):
             best = f"{outcome.metric} on dev is not defined"
-        typer.echo(
+        say(
             f"{out}: {ended} after {outcome.place.step:,} steps{then}; {best}; its model is of step {outcome.step:,}; "
             f"{outcome.minutes:.1f} minutes on the device"
         )

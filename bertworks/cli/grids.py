@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from bertworks.cli.options import print_json
+from bertworks.cli.options import print_json, say
 from bertworks.errors import UserError
 
 GridOption = Annotated[
@@ -56,15 +56,15 @@ def run_many(asked: Asked, files: dict[str, Any], **options: Any) -> None:
         "out": asked.out,
         "plan": GridPlan(asked.grid, restarts, asked.restart_best, examples),
         "views": partial(training_view, quiet=is_silent),
-        "note": lambda text: None if is_silent else typer.echo(text, err=True),
+        "note": lambda text: None if is_silent else say(text, err=True),
     }
     outcome = _glue(asked, files, options) if asked.task == "glue" else _grid(asked, files, options)
     if asked.as_json:
         print_json({"out": asked.out, **outcome.results, "seconds": round(time.monotonic() - started, 2)})
     elif not asked.quiet:
-        typer.echo(str(outcome))
+        say(str(outcome))
     if outcome.signal:
-        typer.echo(f"stopped by a signal; go on with --resume --out {asked.out}", err=True)
+        say(f"stopped by a signal; go on with --resume --out {asked.out}", err=True)
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
     if outcome.is_failed:

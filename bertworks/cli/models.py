@@ -16,6 +16,7 @@ from bertworks.cli.options import (
     TextsArgument,
     TruncateOption,
     print_json,
+    say,
 )
 from bertworks.errors import UserError
 
@@ -42,9 +43,9 @@ def fill(
             print_json(masks)
             continue
         for number, guesses in enumerate(masks, 1):
-            typer.echo(text if len(masks) == 1 else f"{text}  (mask {number} of {len(masks)})")
+            say(text if len(masks) == 1 else f"{text}  (mask {number} of {len(masks)})")
             for guess in guesses:
-                typer.echo(f"  {guess['score']:6.1%}  {guess['token']}")
+                say(f"  {guess['score']:6.1%}  {guess['token']}")
 
 
 def nsp(
@@ -61,7 +62,7 @@ def nsp(
     if as_json:
         print_json({"is_next": follows, "is_random": 1 - follows})
     else:
-        typer.echo(f"{follows:6.1%}  B follows A\n{1 - follows:6.1%}  B is from elsewhere")
+        say(f"{follows:6.1%}  B follows A\n{1 - follows:6.1%}  B is from elsewhere")
 
 
 def tag(
@@ -81,10 +82,10 @@ def tag(
         if as_json:
             print_json(entities)
             continue
-        typer.echo(text)
+        say(text)
         for entity in entities:
             place = f"{entity['start']}-{entity['end']}"
-            typer.echo(f"  {entity['score']:6.1%}  {entity['type']}  {entity['text']}  ({place})")
+            say(f"  {entity['score']:6.1%}  {entity['type']}  {entity['text']}  ({place})")
 
 
 def answer(
@@ -111,9 +112,9 @@ def answer(
         print_json(found)
         return
     for one in found:
-        typer.echo(f"{one['score']:6.1%}  {one['text'] or '(no answer)'}")
+        say(f"{one['score']:6.1%}  {one['text'] or '(no answer)'}")
     if not found:
-        typer.echo("there is no text to answer with", err=True)
+        say("there is no text to answer with", err=True)
 
 
 def embed(
@@ -156,10 +157,10 @@ def embed(
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)
-        typer.echo(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers", err=True)
+        say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers", err=True)
         return
     for vector in vectors.tolist():
-        print_json(vector) if as_json else typer.echo(" ".join(f"{number:.6f}" for number in vector))
+        print_json(vector) if as_json else say(" ".join(f"{number:.6f}" for number in vector))
 
 
 def features(
@@ -180,7 +181,7 @@ def features(
     net = _load(model, device, dtype, "features")
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
-    typer.echo(f"{out}: features of {len(lines):,} texts", err=True)
+    say(f"{out}: features of {len(lines):,} texts", err=True)
 
 
 def attend(
@@ -202,7 +203,7 @@ def attend(
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, title))
     num_layers, num_heads, num_tokens, _ = weights.shape
-    typer.echo(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
+    say(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
 
 
 def _load(model: str, device: str, dtype: str, method: str = "") -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ def how_ended(reason: str) -> tuple[str, str]:
 
 def say_next(*command: str, why: str = "") -> None:
     """Say, as the last line of a long command, which command comes next; what must be filled in is in capitals."""
-    typer.echo(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
+    say(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
 
 
 def check_free_of_ids(out: str) -> None:
@@ -163,10 +163,25 @@ def check_free_of_ids(out: str) -> None:
         raise UserError(f"{out} holds data or a model made with its own vocabulary; choose a new folder for --out")
 
 
+def say(text: str, *, err: bool = False, nl: bool = True, is_data: bool = False) -> None:
+    """Print a line, or lines, in which file contents and arguments cannot command the terminal.
+
+    Data for another command is printed to the last character.
+    """
+    try:
+        typer.echo(text if is_data else printable(text), err=err, nl=nl)
+    except BrokenPipeError:
+        if not err:  # results that nobody reads are the end of a command, remarks are not
+            raise
+    except OSError as error:
+        if not err:
+            raise UserError(f"cannot write standard output: {error.strerror}") from error
+
+
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     try:
-        typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        say(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except ValueError:
         raise UserError(
             "what was computed is not finite, which JSON cannot hold; the model's weights may be damaged"
@@ -175,7 +190,7 @@ def print_json(value: Any) -> None:
 
 def warn(message: str) -> None:
     """Tell something that is not an error."""
-    typer.echo(f"warning: {message}", err=True)
+    say(f"warning: {message}", err=True)
 
 
 def warn_of_replaced(num_lines: int) -> None:

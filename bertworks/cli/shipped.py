@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertworks.cli.options import JsonOption, OverridesArgument, print_json
+from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
 
 # Where recipes are from, in the order in which they are listed.
 ORIGINS = (
@@ -34,10 +34,10 @@ def recipes(as_json: JsonOption = False) -> None:
         print_json(summaries)
         return
     for origin in ORIGINS:
-        typer.echo(origin)
+        say(origin)
         for name in sorted(summaries, key=_by_numbers):
             if recipe_origin(name) == origin:
-                typer.echo(f"  {name:<15} {summaries[name]}")
+                say(f"  {name:<15} {summaries[name]}")
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
@@ -58,11 +58,11 @@ def tasks(
         print_json(described if name is None else described[chosen[0].name])
     elif name is None:
         for task in chosen:
-            typer.echo(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
+            say(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
     else:
         for key, value in _described(chosen[0]).items():
             if value:
-                typer.echo(f"{key:<12} {_shown(value)}")
+                say(f"{key:<12} {_shown(value)}")
 
 
 def _described(task: "Task") -> dict[str, Any]:
@@ -96,15 +96,15 @@ def models(
 
     if name is not None:
         card = read_card(name)
-        print_json({**describe_shipped(name)._asdict(), "card": card}) if as_json else typer.echo(card.rstrip())
+        print_json({**describe_shipped(name)._asdict(), "card": card}) if as_json else say(card.rstrip())
         return
     described = [describe_shipped(one) for one in shipped_names()]
     if as_json:
         print_json({model.name: model._asdict() for model in described})
     elif not described:
-        typer.echo("No model comes with this version; `bertworks recipes` lists what can be trained.")
+        say("No model comes with this version; `bertworks recipes` lists what can be trained.")
     for model in [] if as_json else described:
-        typer.echo(_model_line(model))
+        say(_model_line(model))
 
 
 def _model_line(model: "ShippedModel") -> str:

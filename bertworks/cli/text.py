@@ -24,6 +24,7 @@ from bertworks.cli.options import (
     open_words,
     print_json,
     rules,
+    say,
     warn,
     warn_of_replaced,
 )
@@ -100,7 +101,7 @@ def vocab(
     if as_json:
         print_json(result)
     elif not quiet:
-        typer.echo(
+        say(
             "{out}: {pieces:,} pieces from {words:,} words ({distinct_words:,} distinct, {alphabet:,} characters) "
             "of {documents:,} documents in {seconds:.0f} s".format(**result)
         )
@@ -147,4 +148,4 @@ def tokenize(
             encoding = tokenizer.encode(text)
             print_json({"ids": encoding.ids, "tokens": encoding.tokens, "offsets": encoding.offsets})
         else:
-            typer.echo(" ".join(tokenizer.tokenize(text)))
+            say(" ".join(tokenizer.tokenize(text)))

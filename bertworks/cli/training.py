@@ -14,6 +14,7 @@ from bertworks.cli.options import (
     SkipBadShardsOption,
     how_ended,
     print_json,
+    say,
 )
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
@@ -39,7 +40,7 @@ def plan(
     if as_json:
         print_json({"recipe": recipe, **planned})
     else:
-        typer.echo(plan_text(recipe, planned))
+        say(plan_text(recipe, planned))
 
 
 def pretrain(
@@ -79,7 +80,7 @@ def pretrain(
         "start_from": start_from,
         "skip_bad_shards": skip_bad_shards,
         "device": device,
-        "note": lambda text: None if quiet or as_json else typer.echo(text, err=True),
+        "note": lambda text: None if quiet or as_json else say(text, err=True),
     }
     with training_view(quiet=quiet or as_json) as view:
         if dry_run or out is None:
@@ -100,7 +101,7 @@ def pretrain(
     if as_json and is_first_rank():
         print_json(result)
     elif not quiet and is_first_rank():
-        typer.echo(_sentence(result))
+        say(_sentence(result))
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
@@ -131,4 +132,4 @@ def report(
     if out is not None:
         check_can_write(out, *(path for path in Path(run).rglob("*") if path.is_file() and path.name != REPORT_FILE))
     write = write_finetune_report if is_finetuned(run) else write_report
-    typer.echo(f"{write(run, out)}: open it in a browser", err=True)
+    say(f"{write(run, out)}: open it in a browser", err=True)

@@ -17,6 +17,7 @@ from bertworks.cli.options import (
     QuietOption,
     TextsArgument,
     print_json,
+    say,
     say_next,
 )
 from bertworks.errors import counted
@@ -78,10 +79,10 @@ def evaluate(
     from bertworks.inference.score_tables import breakdown_text, metrics_text
 
     for note in (*measured.notes, *written, _said_cost(len(measured.examples), cost)):
-        typer.echo(note, err=True)
-    typer.echo(metrics_text(measured.metrics), nl=False)
+        say(note, err=True)
+    say(metrics_text(measured.metrics), nl=False)
     if measured.breakdown:
-        typer.echo("\n" + breakdown_text(measured.breakdown), nl=False)
+        say("\n" + breakdown_text(measured.breakdown), nl=False)
     if wrong is None and measured.metrics:
         columns_given = [word for one in column or [] for word in ("--column", one)]
         which = [] if split == "dev" else ["--split", split]
@@ -121,8 +122,8 @@ def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> N
         print_json(metrics | counts | {"max_length": max_length, "seconds": round(seconds, 2)})
         return
     sizes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    typer.echo(f"{sizes}; sequences of up to {max_length}; {seconds:.1f} s", err=True)
-    typer.echo(metrics_text(metrics), nl=False)
+    say(f"{sizes}; sequences of up to {max_length}; {seconds:.1f} s", err=True)
+    say(metrics_text(metrics), nl=False)
 
 
 def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:
@@ -169,9 +170,9 @@ def predict(
     if as_json:
         print_json(found if out is None else {"out": out, "predictions": count, "notes": notes})
     for note in [] if as_json and out else notes:
-        typer.echo(note, err=True)
+        say(note, err=True)
     if not quiet and not as_json:
-        typer.echo(f"{out}: {counted(count, 'prediction')}", err=True)
+        say(f"{out}: {counted(count, 'prediction')}", err=True)
         columns_given = [word for one in column or [] for word in ("--column", one)]
         say_next("evaluate", *models, "--data", source, *columns_given, why="if it has labels")
 
@@ -195,7 +196,7 @@ def classify(
         print_json(results)
         return
     for text, result in zip(lines, results, strict=True):
-        typer.echo(f"{_said(result)}  {text}")
+        say(f"{_said(result)}  {text}")
 
 
 def _said(result: dict[str, Any]) -> str:
@@ -218,7 +219,7 @@ def choose(
         print_json(result)
         return
     for ending, score in sorted(zip(endings, result["scores"], strict=True), key=lambda pair: -pair[1]):
-        typer.echo(f"{score:6.1%}  {ending}")
+        say(f"{score:6.1%}  {ending}")
 
 
 def _load(model: str, device: str, dtype: str) -> Any:

@@ -31,7 +31,15 @@ from bertworks.data.shards import (
 )
 from bertworks.data.units import Unit, cut_units
 from bertworks.errors import UserError
-from bertworks.files import LOCK_NAME, MAX_MANIFEST_BYTES, TEMPORARY_PREFIX, atomic_write, exclusive
+from bertworks.files import (
+    LOCK_NAME,
+    MAX_MANIFEST_BYTES,
+    TEMPORARY_PREFIX,
+    atomic_write,
+    exclusive,
+    make_folder,
+    usable_path,
+)
 from bertworks.json_files import read_object
 from bertworks.progress import Progress, silent
 from bertworks.text.corpus import Corpus
@@ -115,7 +123,8 @@ def prepare(
     options = options or Options()
     folder = Path(out)
     settings = _settings(corpus, tokenizer, options)
-    is_new = _make_folder(folder)
+    is_new = not usable_path(folder).exists()
+    make_folder(folder)
     try:
         with exclusive(folder):
             if _is_finished(folder, settings):
@@ -160,16 +169,6 @@ def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict
             {"name": path.name, "bytes": path.stat().st_size if path.exists() else None} for path in corpus.files
         ],
     }
-
-
-def _make_folder(folder: Path) -> bool:
-    """Make the folder if it is not there, and tell if it is new."""
-    try:
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
-    return is_new
 
 
 def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:

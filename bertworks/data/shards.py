@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of
+from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.json_files import read_object
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.kinds import CLASSES, AnyTokenizer
@@ -104,7 +104,7 @@ class Dataset:
     """
 
     def __init__(self, folder: str | Path, *, skip_bad_shards: bool = False) -> None:
-        self.folder = Path(folder)
+        self.folder = usable_path(folder)
         self.skipped: list[str] = []
         self._skips = skip_bad_shards
         self._good: dict[str, list[str]] = {}  # the names of a split's shards, without the bad ones

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.files import LOCK_NAME, exclusive, remove_leftovers
+from bertworks.files import LOCK_NAME, atomic_write, exclusive, make_folder, remove_leftovers, usable_path
 
 OWNER_FILE = ".bertworks-demo"
 TOPICS, VOCABULARY, DATA, RUN = "topics.txt", "vocab.txt", "data", "run"
@@ -25,28 +25,26 @@ def demo_folder(out: str | Path) -> Iterator[Path]:
     """Give the demo's folder, with nothing of an earlier demo in it, held for this process alone."""
     folder = Path(out)
     _refuse_what_is_not_ours(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     with exclusive(folder):
-        (folder / OWNER_FILE).write_text(_SAID, encoding="utf-8")
+        with atomic_write(folder / OWNER_FILE) as stream:
+            stream.write(_SAID)
         remove_leftovers(folder)
         for name in _OWN:
             _remove(folder / name)
         for name in (TRAIN, DEV):
-            (folder / name).write_bytes(resources.files("bertworks").joinpath("demo_data", name).read_bytes())
+            with atomic_write(folder / name, "wb") as stream:
+                stream.write(resources.files("bertworks").joinpath("demo_data", name).read_bytes())
         yield folder
 
 
 def _refuse_what_is_not_ours(folder: Path) -> None:
     try:
-        names = {path.name for path in folder.iterdir()} - {LOCK_NAME}
+        names = {path.name for path in usable_path(folder).iterdir()} - {LOCK_NAME}
     except FileNotFoundError:
         return
-    except (OSError, ValueError) as error:  # the latter for a path with a NUL
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot write the demo into {str(folder)[:80]!r}: {reason}; choose another --out") from error
+    except OSError as error:
+        raise UserError(f"cannot write the demo into {folder}: {error.strerror}; choose another --out") from error
     if names and OWNER_FILE not in names:
         raise UserError(f"{folder} holds files that are not the demo's; choose another --out")
 

@@ -7,6 +7,8 @@ import textwrap
 
 import typer
 
+from bertworks.errors import printable
+
 _WIDTH = 100  # columns that a line takes at most
 _INDENT = "   "
 _BAR_WIDTH = 12
@@ -18,7 +20,7 @@ _BLOCKS, _MARKS = " ░▒▓█", " .:*#"  # by how much they cover; the latter
 def say(text: str = "", **style: bool) -> None:
     """Write a text, as standard output can have it: with colours if it is a terminal, in its encoding."""
     encoding = sys.stdout.encoding or "utf-8"
-    text = text.encode(encoding, "replace").decode(encoding)
+    text = printable(text).encode(encoding, "replace").decode(encoding)
     typer.echo(typer.style(text, **style) if style and _is_styled() else text)
 
 

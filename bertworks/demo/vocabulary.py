@@ -12,6 +12,7 @@ from bertworks.demo.folder import TOPICS, VOCABULARY
 from bertworks.demo.page_parts import paragraph, pieces, text
 from bertworks.demo.show import Show
 from bertworks.demo.telling import tell
+from bertworks.files import atomic_write
 from bertworks.progress import progress_bar
 from bertworks.recipe import Recipe
 from bertworks.show.report_parts import tile
@@ -80,7 +81,8 @@ def write_topics(path: Path) -> None:
     documents = (
         "\n".join(line for line in topics.topics[name].splitlines() if line.strip()) for name in sorted(topics.topics)
     )
-    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    with atomic_write(path) as stream:
+        stream.write("\n\n".join(documents) + "\n")
 
 
 def _learn(show: Show) -> tuple[Tokenizer, int]:

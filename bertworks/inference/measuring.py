@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
+from bertworks.files import make_folder
 from bertworks.inference.ensemble import AnyTaskModel, Ensemble, open_models
 from bertworks.inference.held_out import HELD_OUT, measure_text
 from bertworks.inference.model import Model
@@ -222,10 +223,7 @@ def check_outputs(task: str, data: str, split: str, wrong: str | None, predictio
                 "only benchmarks have a form of their own for predictions; `bertworks predict` writes yours"
             )
         check_submission(find_task(task), split)
-        try:
-            Path(predictions).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder {predictions}: {error.strerror}") from error
+        make_folder(predictions)
 
 
 def write_outputs(measured: Measured, wrong: str | None, predictions: str | None) -> list[str]:

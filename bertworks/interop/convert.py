@@ -16,7 +16,7 @@ import numpy as np
 
 from bertworks import __version__
 from bertworks.errors import UserError
-from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of
+from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.interop.folder import (
     CONFIG_FILE,
     ELMO_TYPE,
@@ -86,7 +86,7 @@ def convert(
         from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
         dtype: float32, bfloat16 or float16: make of a model or run folder one with weights of this type.
     """
-    source, destination = Path(source), Path(destination)
+    source, destination = usable_path(source), usable_path(destination)
     to = to or ("google" if destination.suffix == ".ckpt" else "folder")
     if to not in FORMS:
         raise UserError(f"--to {to!r:.60} is not possible; choose {' or '.join(FORMS)}")

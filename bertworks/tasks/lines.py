@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.text.compressed import open_packed
 from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
 from bertworks.text.utf8 import advice_on, checked_text, line_blocks
@@ -33,7 +34,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def checked_file(path: Path) -> Path:
     """Return a path that is a readable file of a form that is read, or raise UserError."""
-    if path == STANDARD_INPUT or path.is_dir():
+    if path == STANDARD_INPUT or usable_path(path).is_dir():
         raise UserError(f"{path} is not a file; name one, for it is read more than once")
     found = find_files([path])[0]
     if found.suffix.lower() in _OTHER_ENDINGS:

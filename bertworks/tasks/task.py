@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.tasks.examples import Example, Skipped, why_untrainable
 from bertworks.tasks.own_columns import Columns
 
@@ -144,7 +145,7 @@ class Dataset:
 
 def open_dataset(task: Task, folder: str | Path) -> Dataset:
     """Find a task's files below a folder, or raise UserError with the names that were looked for."""
-    root = Path(folder)
+    root = usable_path(folder)
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder; name the one that holds {task.title}'s files")
     found = {split: files for split in task.splits if (files := _find(task, split, root))}

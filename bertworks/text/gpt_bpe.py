@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.text.by_words import IdsByWords, check_text, columns_by_words
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import Encoding
@@ -115,7 +116,7 @@ class GptTokenizer:
         """Open what `save` wrote, or the tokenizer files of any `openai-gpt` folder in Hugging Face's form."""
         from bertworks.text.gpt_files import read_gpt_files
 
-        return cls(*read_gpt_files(Path(folder)))
+        return cls(*read_gpt_files(usable_path(folder)))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, which transformers opens."""

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from bertworks.errors import UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, make_folder
 from bertworks.text.gpt_bpe import END_OF_WORD, FINE_TUNING_TOKENS, UNK, Merges
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
-    make_folder,
     normalizer,
     pieces_by_id,
     read_object,

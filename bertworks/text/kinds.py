@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.gpt_files import MERGES_FILE, PIECES_FILE
 from bertworks.text.normalize import Rules
@@ -41,7 +42,7 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
     """Open a vocabulary file with the rules given, or a folder with its own; of another kind than asked: UserError."""
     if kind is not None and kind not in CLASSES:
         raise UserError(f"no tokens of kind {kind!r}; choose {', '.join(CLASSES)}")
-    _check_there(Path(vocab))
+    _check_there(usable_path(vocab))
     found = kind_of(vocab)
     if found != (kind or found):
         raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; say --tokens {found}, or give another one")

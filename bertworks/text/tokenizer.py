@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.text.by_words import check_text, columns_by_words, pair_columns
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import Encoding, Encodings, ListColumns, Truncation, check_truncation
@@ -81,7 +82,7 @@ class Tokenizer:
         from bertworks.text.foreign_files import with_added
         from bertworks.text.tokenizer_files import read_pieces, read_settings
 
-        pieces, unlike = with_added(read_pieces(Path(folder)), Path(folder))
+        pieces, unlike = with_added(read_pieces(usable_path(folder)), Path(folder))
         for line in unlike:
             _log.warning("%s", line)
         return cls(pieces, **read_settings(Path(folder)))

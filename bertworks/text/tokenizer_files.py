@@ -13,7 +13,7 @@ from typing import Any
 
 from bertworks import json_files
 from bertworks.errors import UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, make_folder
 from bertworks.text.normalize import Rules
 from bertworks.text.vocabulary import (
     CLS,
@@ -56,14 +56,6 @@ def write_word_files(folder: Path, words: Sequence[str], rules: Rules) -> None:
     write_vocabulary(folder / VOCABULARY_FILE, words)
     with atomic_write(folder / CONFIG_FILE) as stream:
         json.dump(rules_config(rules), stream, indent=1)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for tokenizer files, unless it is there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def read_pieces(folder: Path) -> list[str]:

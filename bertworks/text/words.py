@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.text.by_words import IdsByWords, check_text, columns_by_words
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import NO_WORD, Encoding
@@ -71,7 +72,7 @@ class WordTokenizer:
         """Open what `save` wrote."""
         from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_settings
 
-        settings = read_settings(Path(folder), lowercase=False)
+        settings = read_settings(usable_path(folder), lowercase=False)
         if settings["strip_accents"] is None:
             settings["strip_accents"] = settings["lowercase"]
         return cls.from_vocab(Path(folder) / VOCABULARY_FILE, Rules(**settings))

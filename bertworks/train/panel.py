@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from bertworks.errors import printable
 from bertworks.show.braille import braille_curve
 from bertworks.train.run_facts import IN_PERCENT, KINDS
 from bertworks.train.status import Status
@@ -85,7 +86,8 @@ def panel_of(status: Status, columns: int) -> Text:
 
 def _head(status: Status, width: int) -> Text:
     elapsed = clock(status.elapsed_s)
-    title = set_cell_size(status.about.title, min(cell_len(status.about.title), width - len(elapsed) - 2))
+    title = printable(status.about.title).replace("\n", " ")
+    title = set_cell_size(title, min(cell_len(title), width - len(elapsed) - 2))
     gap = " " * (width - cell_len(title) - len(elapsed))
     return Text.assemble((title, "bold"), gap, (elapsed, "dim"))
 

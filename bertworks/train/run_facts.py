@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.errors import UserError
+from bertworks.files import usable_path
 from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.safetensors_format import read_header
 from bertworks.recipe import Recipe, load_recipe
@@ -48,7 +49,7 @@ class Run(NamedTuple):
 
 def read_run(folder: Path) -> Run:
     """Read what the report of a run folder needs."""
-    if not (folder / RECIPE_FILE).is_file():
+    if not (usable_path(folder) / RECIPE_FILE).is_file():
         raise UserError(
             f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain` or "
             "`finetune`, of a grid that of one of its runs: OUT/POINT/seed-N"

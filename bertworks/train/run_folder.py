@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertworks.errors import CannotGoOn, UserError
-from bertworks.files import atomic_folder, exclusive, remove_leftovers, set_aside, sync_folder
+from bertworks.files import atomic_folder, exclusive, make_folder, remove_leftovers, set_aside, sync_folder, usable_path
 
 CHECKPOINTS, MODEL = "checkpoints", "model"
 _NEXT_MODEL = ".next-model"
@@ -37,7 +37,7 @@ _OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there 
 
 def check_out(folder: Path, telling: str, *, resume: bool) -> None:
     """Refuse a folder that is not empty, or, where one is gone on with, one that holds another kind of work."""
-    if not folder.exists():
+    if not usable_path(folder).exists():
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")
@@ -59,10 +59,7 @@ def _strangers(folder: Path) -> list[str]:
 @contextlib.contextmanager
 def hold_run(run: Path) -> Iterator[None]:
     """Make a run folder if need be, hold it for this process alone and finish what a killed run had begun."""
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the run folder {run}: {error.strerror}") from error
+    make_folder(run, "run folder")
     with exclusive(run):
         _recover(run)
         yield

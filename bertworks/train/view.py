@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol, TextIO
 
 from bertworks.train.status import Status
@@ -73,7 +73,8 @@ class Lines:
         is_due = news == "train" and now - self._last >= max(_LONGEST_S, _LATER * (now - self._started))
         if news == "evaluate" or is_due or (news == "save" and is_not_evaluated):
             self._last = now
-            print(line_of(status), file=sys.stderr, flush=True)
+            with suppress(BrokenPipeError):  # that nobody reads it is no reason to lose the step
+                print(line_of(status), file=sys.stderr, flush=True)
 
 
 class Panel:

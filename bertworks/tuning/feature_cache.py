@@ -24,12 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile
 from bertworks.files import (
     MANIFEST_NAME,
     atomic_folder,
     discard_folder,
     exclusive,
+    make_folder,
     read_manifest,
     remove_leftovers,
     verify_manifest,
@@ -80,10 +81,7 @@ class FeatureCache:
         """Return the rows of the words that windows label, in parts mapped from files."""
         parts = list(_parts(encoded.windows))
         folder = self._folder / self._name(encoded.windows)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make {folder} for features: {error.strerror}") from error
+        make_folder(folder, "folder for features")
         about = f"features of {_num_words(parts):,} words, {len(self._kept)} layers"
         self._ranks.be_patient()
         # Only who computes holds the folder: runs that find all they want may share it at the same time.

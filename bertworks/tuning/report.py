@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertworks.config import read_recipe
 from bertworks.errors import UserError
-from bertworks.files import atomic_write
+from bertworks.files import atomic_write, usable_path
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.show.chart import Curve, chart
 from bertworks.show.curves import value_label
@@ -75,7 +75,7 @@ def write_finetune_report(run: str | Path, out: str | Path | None = None) -> Pat
 
 def read_finetune_run(folder: Path) -> FinetuneRun:
     """Read what the report of a run folder needs."""
-    if not (folder / RECIPE_FILE).is_file():
+    if not (usable_path(folder) / RECIPE_FILE).is_file():
         raise UserError(f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks finetune`")
     metrics = read_log(folder / METRICS_FILE)
     config, num_parameters = newest_model(folder)

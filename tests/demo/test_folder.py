@@ -1,5 +1,7 @@
 """The demo's folder: made, used again, and never anybody else's."""
 
+import errno
+import os
 import re
 
 import pytest
@@ -45,7 +47,7 @@ def test_a_folder_of_somebody_else_is_refused_and_not_touched(bertworks, tmp_pat
 def test_a_file_and_a_name_that_no_folder_can_have_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file/inside", f"{tmp_path}/a\0b"):
-        with pytest.raises(UserError, match=r"^cannot (write the demo into|make the folder) "), demo_folder(out):
+        with pytest.raises(UserError, match=r"(cannot make the folder|cannot write the demo into|is not a usable path)"), demo_folder(out):
             pass
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -95,3 +97,14 @@ def test_a_second_demo_in_the_same_folder_comes_to_the_same(demo):
 def test_no_checkpoints_of_the_larger_model_stay(demo):
     assert not (demo.folder / "tuned/checkpoints").exists()
     assert (demo.folder / "tuned/model/model.safetensors").is_file()
+
+
+def test_a_disk_that_fills_up_is_named_with_what_to_do(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bertworks.files.os.fsync", full)
+    with pytest.raises(UserError) as refused, demo_folder(tmp_path / "demo"):
+        pass
+    assert str(refused.value).startswith(f"cannot write {tmp_path / 'demo' / OWNER_FILE}: No space left on device (")
+    assert str(refused.value).endswith(" bytes are free); free some or choose another disk")

@@ -229,7 +229,7 @@ def test_a_failure_leaves_nothing_behind(google, tmp_path):
         (("mini", "out"), "mini is a model folder already; give --to google"),
         (("folder/config.json", "out"), "no checkpoint"),
         (("folder", "out/a%2fb.ckpt"), "not a usable name"),
-        (("google", "a\0b"), "null"),
+        (("google", "a\0b"), "NUL"),
     ],
 )
 def test_a_mistake_is_one_line(bertworks, google, folder, tmp_path, monkeypatch, arguments, words):

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweeps import examples
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, printable
 from bertworks.text import compressed, corpus, utf8
 from bertworks.text.corpus import Corpus
 from bertworks.text.sources import find_files
@@ -406,10 +406,10 @@ def test_no_sources_is_an_error():
     assert "no corpus was given" in error_of()
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "a\0b", "x" * 5000, "missing/*.txt", "a**.txt", "sub/*"])
+@pytest.mark.parametrize("name", ["missing.txt", "a\0b", "x" * 500, "missing/*.txt", "a**.txt", "sub/*"])
 def test_a_name_that_leads_to_nothing_is_an_error_with_the_name(tmp_path, name):
     (tmp_path / "sub" / "folder.txt").mkdir(parents=True)
-    assert str(tmp_path / name) in error_of(str(tmp_path / name))
+    assert printable(str(tmp_path / name)) in error_of(str(tmp_path / name))
 
 
 def test_a_vocabulary_in_a_corpus_folder_is_no_text(tmp_path):
