@@ -226,6 +226,8 @@ class Session:
         provenance = {"objective": self.recipe.data.objective, "steps": place.step, "tokens": place.tokens}
         start = {"start": self.start.about} if self.start else {}
         about = {"provenance": provenance | start, "metrics": self.engine.metrics}
+        if self.start and self.start.rates:
+            about["finetune"] = self.start.rates
 
         def write(folder: Path) -> None:
             self.subject.write(folder, about)

@@ -24,6 +24,7 @@ from bertworks.files import sha256_of
 from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.huggingface import read_config, read_folder
 from bertworks.interop.locate import find_model
+from bertworks.interop.model_folder import read_about, read_rates
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.widening import can_widen, widened, wider
@@ -45,11 +46,13 @@ class Start(NamedTuple):
         config: the network's, with room for the data's vocabulary.
         about: what the run's models say of it: the model's name, its files' checksums, what is new.
         weights: by our names; none where a checkpoint has them.
+        rates: at which the model is best fine-tuned, for those made of it; not for one that is made wider.
     """
 
     config: BertConfig
     about: dict[str, Any]
     weights: dict[str, Tensor]
+    rates: Mapping[str, Any] = {}
 
     @torch.no_grad()
     def fill(self, net: nn.Module) -> "Start":
@@ -58,7 +61,7 @@ class Start(NamedTuple):
         for name in own.keys() & self.weights.keys():
             own[name].copy_(self.weights[name])
         drawn, left_out = (_parts(own.keys() - self.weights.keys()), _parts(self.weights.keys() - own.keys()))
-        return Start(self.config, self.about | {"drawn": drawn, "left_out": left_out}, {})
+        return self._replace(about=self.about | {"drawn": drawn, "left_out": left_out}, weights={})
 
     def sentence(self) -> str:
         """Say in a line what a run starts from."""
@@ -94,7 +97,8 @@ def _begun(folders: Sequence[Path]) -> Start | None:
             start = provenance.get("start") if isinstance(provenance, dict) else None
             if not isinstance(start, dict):
                 return None
-            return Start(read_config(read_json(folder / CONFIG_FILE), about, folder / CONFIG_FILE), start, {})
+            config = read_config(read_json(folder / CONFIG_FILE), about, folder / CONFIG_FILE)
+            return Start(config, start, {}, read_rates(about))
         except UserError:
             continue
     return None
@@ -121,7 +125,7 @@ def open_start(source: str | os.PathLike[str], dataset: Dataset) -> Start:
         weights[name] = _with_means(weights[name], len(tokenizer), split)
     about = {"model": os.fspath(source), "weights": checksums(folder), "new_words": len(words)}
     config = net.config.model_copy(update={"vocab_size": max(net.config.vocab_size, dataset.vocab_size)})
-    return Start(config, about, weights)
+    return Start(config, about, weights, read_rates(read_about(folder)))
 
 
 def checksums(folder: Path) -> dict[str, str]:

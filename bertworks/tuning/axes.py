@@ -1,8 +1,8 @@
 """The points of a grid: every combination of the values that settings are given.
 
 With a grid, `optim.lr=3e-4,1e-4` is an axis. Batch size, learning rate and epochs have the paper's ranges (A.3, and for
-the rate those of its GLUE runs) where nothing is said of them; whatever is said of one, a list or a single value, takes
-the place of its range. A point is named by its values as the settings read them, so 0.00003 and 3e-5 are one.
+the rate those of its GLUE runs, or what a model recommends) where nothing is said of them; whatever is said of one, a
+list or a single value, takes the place of its range. A point is named by its values as the settings read them, so 0.00003 and 3e-5 are one.
 """
 
 import itertools
@@ -71,7 +71,7 @@ def _axes(overrides: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[st
 
 
 def _point(settings: FinetuneSettings, keys: Sequence[str]) -> Point:
-    values = {key.rpartition(".")[2]: _written(_value(settings, key)) for key in keys}
+    values = {key.rpartition(".")[2]: written(_value(settings, key)) for key in keys}
     return Point("-".join(f"{name}{value}" for name, value in values.items()), values, settings)
 
 
@@ -80,7 +80,7 @@ def _value(settings: FinetuneSettings, key: str) -> Any:
     return getattr(getattr(settings, section), name)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """Write a value as people do: 3e-5, not 3e-05 or 0.00003."""
     if isinstance(value, bool) or not isinstance(value, float):
         return str(value).lower() if isinstance(value, bool) else str(value)

@@ -25,7 +25,7 @@ from bertworks.tuning.settings import FinetuneSettings
 from bertworks.tuning.task_start import TaskStart, Wanted, check_sizes, refuse_lm_weight, take_over
 
 _DROPOUT = 0.2
-_USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_DROPOUT}")
+USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_DROPOUT}")
 # In each direction, by head: GLUE's baselines have 1,500, ELMo's own tagger 200.
 _CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
 
@@ -35,11 +35,6 @@ def starts_with_elmo(source: str | os.PathLike[str], run: Path) -> bool:
     begun = checkpoint_folders(run)
     folder = begun[0] if begun else find_model(source)
     return (folder / CONFIG_FILE).exists() and kind_of_model(folder).startswith("elmo")
-
-
-def usual_for(source: str | os.PathLike[str], run: Path) -> tuple[str, ...]:
-    """Return what settings are usual where the model is an ELMo; nothing else where it is not."""
-    return _USUAL if starts_with_elmo(source, run) else ()
 
 
 def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:

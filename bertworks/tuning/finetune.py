@@ -23,11 +23,11 @@ from bertworks.train.distributed import joined_ranks, local_device
 from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import check_out, hold_run
 from bertworks.train.view import View, unseen
-from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo, usual_for
+from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.session import Finetuned, Session
 from bertworks.tuning.settings import FinetuneSettings, settings_for, without_effect
-from bertworks.tuning.start import find_data, open_task_start
+from bertworks.tuning.start import find_data, open_task_start, usual_for
 from bertworks.tuning.task_start import AnyPath
 
 Init = Literal["model", "random"]
@@ -64,7 +64,7 @@ def finetune(
         dev: your own file to measure on; without it a tenth of the train file is split off.
         columns: of your own files; those that are not named are guessed.
         settings: all of them; without them they are the paper's.
-        overrides: `section.key=value` over the paper's settings.
+        overrides: `section.key=value` over the paper's settings and the learning rate that the model recommends.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
         resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
@@ -83,7 +83,9 @@ def finetune(
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     for line in without_effect(dataset.task, overrides):
         note(line)
-    settings = settings or settings_for(dataset.task, [*usual_for(model, run), *overrides])
+    if settings is None:
+        usual = usual_for(model, run, dataset.task, overrides, note)
+        settings = settings_for(dataset.task, [*usual, *overrides])
     if cache is not None and not settings.task.features:
         raise UserError("--cache keeps the features of frozen layers; it goes with --features LAYERS")
     return tune(

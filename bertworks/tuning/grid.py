@@ -30,7 +30,6 @@ from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.run_folder import check_out, hold_run
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.axes import points_of
-from bertworks.tuning.elmo_start import usual_for
 from bertworks.tuning.encoded_once import encoded_once
 from bertworks.tuning.finetune import Init, tune
 from bertworks.tuning.frozen import FEATURES
@@ -38,7 +37,7 @@ from bertworks.tuning.grid_record import GRID_FILE, Record
 from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
 from bertworks.tuning.grid_table import grid_text
 from bertworks.tuning.settings import without_effect
-from bertworks.tuning.start import check_settings, examples_of, find_data
+from bertworks.tuning.start import check_settings, examples_of, find_data, usual_for
 from bertworks.tuning.task_start import AnyPath
 
 _MOST_RESTARTS = 1_000
@@ -147,7 +146,8 @@ def finetune_grid(
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     for line in without_effect(dataset.task, overrides):
         note(line)
-    points = points_of(dataset.task, [*usual_for(model, folder), *overrides], is_grid=plan.grid)
+    usual = usual_for(model, folder, dataset.task, overrides, note, is_grid=plan.grid)
+    points = points_of(dataset.task, [*usual, *overrides], is_grid=plan.grid)
     check_settings(folders, [point.settings for point in points], is_random=init == "random")
     dataset, examples = _read(dataset, note)
     about = _about(dataset, examples, {"model": digest_of(weights), "init": init})

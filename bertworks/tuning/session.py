@@ -298,6 +298,7 @@ class Session:
                 **self.settings.task.cut()._asdict(),
             },
             "metrics": dict(metrics),
+            **({"finetune": self.start.rates} if self.start.rates else {}),
             **self._chosen(),
             "provenance": {
                 "start": self.start.about,

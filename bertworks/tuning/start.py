@@ -13,6 +13,7 @@ from typing import Any
 from bertworks.errors import UserError
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.interop.locate import find_model
+from bertworks.interop.model_folder import read_about, read_rates
 from bertworks.interop.models import kind_of_model, read_model
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.tasks.examples import Example, Skipped
@@ -23,10 +24,11 @@ from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.splits import split_off_dev
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
-from bertworks.train.checkpoint import latest_checkpoint
+from bertworks.train.checkpoint import checkpoint_folders, latest_checkpoint
 from bertworks.train.warm_start import checksums
+from bertworks.tuning.axes import written
 from bertworks.tuning.bert_start import open_bert, open_compound
-from bertworks.tuning.elmo_start import check_elmo_settings, open_elmo
+from bertworks.tuning.elmo_start import USUAL, check_elmo_settings, open_elmo, starts_with_elmo
 from bertworks.tuning.frozen import open_frozen
 from bertworks.tuning.gpt_start import open_gpt
 from bertworks.tuning.settings import FinetuneSettings, TaskSettings
@@ -93,6 +95,31 @@ def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings]
             check_length(one.task.max_length, net.config.max_position_embeddings, folder)
 
 
+def usual_for(
+    source: AnyPath,
+    run: Path,
+    task: Task,
+    overrides: Sequence[str],
+    note: Callable[[str], None],
+    *,
+    is_grid: bool = False,
+) -> tuple[str, ...]:
+    """Return settings that go before a person's own: an ELMo's, or the learning rates that a model names; says those.
+
+    A run that goes on may have lost the model it came from, but its checkpoint says the same.
+    """
+    if starts_with_elmo(source, run):
+        return USUAL
+    given = {override.partition("=")[0].strip() for override in overrides}
+    begun = checkpoint_folders(run)
+    rates = read_rates(read_about(begun[0] if begun else find_encoder(find_model(source))))
+    if not rates or given & {"optim.lr", "task.features"}:
+        return ()
+    values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
+    note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {written(task.defaults.learning_rate)}")
+    return (f"optim.lr={values}",)
+
+
 # To each kind of model what makes a network with a task's head of it.
 _OPENERS: dict[str, Callable[[Wanted], TaskStart]] = {
     "bert": open_bert,
@@ -142,7 +169,7 @@ def open_task_start(
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}
         about |= start.about | ({} if beside is None else {"with": os.fspath(beside)})
-    return start._replace(about=about)
+    return start._replace(about=about, rates=read_rates(read_about(folders[0])))
 
 
 def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:

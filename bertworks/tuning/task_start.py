@@ -67,6 +67,7 @@ class TaskStart(NamedTuple):
         is_plain: whether it is computed in float32 as it is written, see `Subject`.
         reader: what alone is trained, where the rest is frozen.
         features: what it reads.
+        rates: at which the model is best fine-tuned, as its folder says; what is written says it, too.
         is_frozen: tells which tensors of a folder never learn, so that checkpoints have them once; `write` then takes
             what puts weights into a folder, see `divided_weights.py`.
     """
@@ -82,6 +83,7 @@ class TaskStart(NamedTuple):
     reader: FeatureReader | None = None
     features: FrozenFeatures | None = None
     is_frozen: Callable[[str], bool] | None = None
+    rates: Mapping[str, Any] = {}
 
 
 @torch.no_grad()

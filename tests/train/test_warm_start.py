@@ -95,6 +95,20 @@ def test_the_model_says_what_it_started_from(model, data, tmp_path):
     assert (start["new_words"], start["drawn"], start["left_out"]) == (0, [], [])
 
 
+def test_the_rates_to_fine_tune_at_stay_unless_the_model_is_made_wider(model, data, tmp_path):
+    rated, rates = shutil.copytree(model / "model", tmp_path / "rated"), {"lr": 2e-4, "lr_grid": [2e-4, 1e-4]}
+    about = json.loads((rated / "bertworks.json").read_text())
+    (rated / "bertworks.json").write_text(json.dumps(about | {"finetune": rates}))
+    few = recipe(train__max_steps=2)
+    pretrain(few, data=data, out=tmp_path / "run", start_from=rated, device="cpu")
+    assert bw.load(tmp_path / "run").about["finetune"] == rates
+    pretrain(recipe(train__max_steps=3), data=data, out=tmp_path / "more", start_from=tmp_path / "run", device="cpu")
+    assert bw.load(tmp_path / "more").about["finetune"] == rates
+    wider = recipe(train__max_steps=2, model__preset="1x64x4")
+    pretrain(wider, data=data, out=tmp_path / "wider", start_from=rated, device="cpu")
+    assert "finetune" not in bw.load(tmp_path / "wider").about
+
+
 def as_half(model, folder, dtype):
     folder = shutil.copytree(model / "model", folder)
     tensors = read_weights(folder / "model.safetensors")

@@ -2,6 +2,10 @@
 
 import json
 import random
+import re
+import statistics
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +14,8 @@ from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
+from bertworks.interop.convert import convert
+from bertworks.interop.model_folder import read_rates
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.tasks.cut import Cut
@@ -186,3 +192,75 @@ def test_what_is_not_said_of_windows_is_what_a_model_takes_without_settings():
 def test_overrides_that_are_one_text_are_refused(task, tmp_path, start):
     with pytest.raises(UserError, match=r"overrides are a list, not one text; write overrides=\['train.epochs=1'\]"):
         start("classify", out=tmp_path / "run", overrides="train.epochs=1", **task)
+
+
+RATES = {"lr": 2e-4, "lr_grid": [1e-3, 2e-4]}
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory):
+    """A model whose folder says at which rates it is best fine-tuned."""
+    folder = tmp_path_factory.mktemp("rated")
+    train, dev = write_task(folder, "classify", num_train=16, num_dev=8)
+    about = {"finetune": RATES}
+    model = write_small_model(folder / "model", **(SIZES | {"num_hidden_layers": 1}), about=about)
+    return {"model": model, "train": train, "dev": dev, "device": "cpu"}
+
+
+QUICKEST = ("task.max_length=16", "train.epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ((), 2e-4),
+        (("optim.lr=5e-5",), 5e-5),
+        (("optim.lr = 5e-5", "optim.warmup=0"), 5e-5),
+        (("optim.warmup=0",), 2e-4),
+    ],
+)
+def test_a_model_is_fine_tuned_at_the_rate_that_its_folder_says(rated, tmp_path, changes, rate):
+    """Said where it is taken; a run, and what is made of it, says the same rates."""
+    notes, overrides = [], [*QUICKEST, *changes]
+    finetune("classify", **rated, out=tmp_path / "run", overrides=overrides, note=notes.append)
+    assert tomllib.loads((tmp_path / "run/recipe.toml").read_text())["optim"]["lr"] == rate
+    said = f"optim.lr=2e-4, as {rated['model']} recommends; for BERT base it would be 3e-5"
+    assert (said in notes) == (rate == 2e-4)
+    bw.load(tmp_path / "run", device="cpu").save(tmp_path / "saved")
+    convert(tmp_path / "run", tmp_path / "half", dtype="bfloat16")
+    for made in ("saved", "half"):
+        assert bw.load(tmp_path / made, device="cpu").about["finetune"] == RATES
+    if not changes:  # resumed without the model, and a model of a run as the model of another
+        again = rated | {"model": tmp_path / "gone", "overrides": overrides, "resume": True}
+        finetune("classify", **again, out=tmp_path / "run")
+        finetune("classify", **(rated | {"model": tmp_path / "run"}), out=tmp_path / "more", overrides=QUICKEST)
+        assert tomllib.loads((tmp_path / "more/recipe.toml").read_text())["optim"]["lr"] == 2e-4
+
+
+def test_a_grid_tries_the_rates_that_the_model_names(rated, tmp_path):
+    few = (*QUICKEST, "train.batch_size=16")
+    outcome = finetune_grid("classify", **rated, out=tmp_path / "grid", overrides=few)
+    assert [point["values"]["lr"] for point in outcome.results["points"]] == ["0.001", "2e-4"]
+    outcome = finetune_grid("classify", **rated, out=tmp_path / "own", overrides=[*few, "optim.lr=3e-5"])
+    assert [point["values"]["lr"] for point in outcome.results["points"]] == ["3e-5"]
+
+
+@pytest.mark.parametrize("said", [5, [], {}, {"lr": "x"}, {"lr": float("inf")}, {"lr": True}, {"lr": -1},
+                                  {"lr": 1e-4, "lr_grid": 5}, {"lr": 1e-4, "lr_grid": [None]}])  # fmt: skip
+def test_rates_that_are_none_are_an_error(rated, tmp_path, said):
+    model = write_small_model(tmp_path / "model", **SIZES, about={"finetune": said})
+    with pytest.raises(UserError, match=r"bertworks\.json: finetune: "):
+        finetune("classify", **(rated | {"model": model}), out=tmp_path / "run", overrides=QUICKEST)
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-ko", "small"])
+def test_the_shipped_models_name_the_rates_that_were_measured(name):
+    """Those of the search in docs/results; the first one is the median of the rates that were best."""
+    root = Path(bw.__file__).parents[1]
+    folder = root / "weights/small" if name == "small" else root / "bertworks/shipped" / name
+    rates = read_rates(json.loads((folder / "bertworks.json").read_text()))
+    assert rates == {"lr": 1e-4, "lr_grid": [3e-4, 1e-4, 5e-5, 3e-5]}
+    section = (root / "docs/results/compact.md").read_text().partition(f"### {name} (")[2].partition("\n### ")[0]
+    best = [float(rate) for rate in re.findall(r"\| batch_size \d+, lr (\S+), epochs 4", section)]
+    assert statistics.median(best) == rates["lr"]
+    assert "`finetune` takes 1e-4" in (folder / "CARD.md").read_text()
