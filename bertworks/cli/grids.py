@@ -14,8 +14,8 @@ GridOption = Annotated[
     bool,
     typer.Option(
         "--grid",
-        help="Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of values given: "
-        "optim.lr=3e-4,1e-4.",
+        help="Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of "
+        "values given: optim.lr=3e-4,1e-4.",
     ),
 ]
 RestartsOption = Annotated[int | None, typer.Option(help="Run with so many seeds, from train.seed on.")]
