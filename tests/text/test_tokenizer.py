@@ -113,14 +113,21 @@ def test_tokens_of_texts_with_a_space_between_are_the_tokens_of_both(full, first
     assert full.tokenize(f"{first} {second}") == full.tokenize(first) + full.tokenize(second)
 
 
+LETTER = "\U00010428"  # of no other piece, so that a word that begins with it is split right behind it
+
+
+@pytest.fixture(scope="module")
+def with_letter(pieces):
+    assert not any(LETTER in piece for piece in pieces)
+    return Tokenizer([*pieces, LETTER])
+
+
 @settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(texts)
-def test_what_stands_right_behind_a_piece_goes_on_with_its_word(full, pieces, text):
-    letter = "\U00010428"  # of no other piece, so that a word that begins with it is split right behind it
-    assert not any(letter in piece for piece in pieces)
-    first, *rest = Tokenizer([*pieces, letter]).tokenize(letter + text)
+def test_what_stands_right_behind_a_piece_goes_on_with_its_word(full, with_letter, pieces, text):
+    first, *rest = with_letter.tokenize(LETTER + text)
     behind = [pieces[id] for id in full.ids_behind(text)]
-    assert behind == (rest if first == letter else full.tokenize(text))
+    assert behind == (rest if first == LETTER else full.tokenize(text))
 
 
 @pytest.mark.parametrize(
