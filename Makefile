@@ -16,7 +16,7 @@ test: .venv/installed
 
 # All tests of the reliability plan's faults, in full: some minutes. Writes the table.
 test-faults: .venv/installed
-	$(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table=docs/results/faults.md
+	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table=docs/results/faults.md
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed
@@ -24,7 +24,7 @@ test-ray: .venv-ray/installed
 
 # The long sweeps, and the property tests with three times the examples of `make test`.
 nightly: .venv/installed
-	NIGHTLY=1 $(BIN)/python -m pytest -m "nightly or (hypothesis and not ray and not faults)"
+	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "nightly or (hypothesis and not ray and not faults)"
 
 check: .venv/installed
 	$(BIN)/ruff check

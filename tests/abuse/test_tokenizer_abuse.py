@@ -16,7 +16,7 @@ from bertworks.text.gpt_bpe import GptTokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.words import WordTokenizer
 
-NUM_BYTES = 200_000
+NUM_BYTES = 100_000
 LEAST_BYTES_PER_S = 500_000
 MOST_GROWTH = 2.3  # of the time, when the text grows to twice its length
 SLACK_S = 0.01  # the first touch of fresh memory; what grows with the square of these texts takes seconds
