@@ -127,11 +127,8 @@ def test_any_tokens_join_and_nothing_but_spaces_is_added(tokens):
 )
 def test_joining_takes_linear_time(alone_in_memory, tokens):
     def cpu_time(count):
-        best = 1.0
-        for _ in range(5):
-            began = time.process_time()
-            join_tokens(tokens * count)
-            best = min(best, time.process_time() - began)
-        return best
+        began = time.process_time()
+        join_tokens(tokens * count)
+        return time.process_time() - began
 
-    assert cpu_time(40_000) < 8 * cpu_time(10_000) + 0.1
+    assert any(cpu_time(40_000) < 8 * cpu_time(10_000) + 0.02 for _ in range(5))

@@ -162,7 +162,7 @@ def seconds_to_split(text: str) -> float:
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE.keys())
 def test_time_grows_with_length_only(unit: str) -> None:
     """T4, for sentences: twice the text takes at most 2.3 times as long, at 0.5 MB/s or more."""
-    whole = unit * (1_000_000 // len(unit))
+    whole = unit * (250_000 // len(unit))
     # Some take a millisecond, which caches and neighbours can double; a quadratic way would take minutes.
     noise_s = 0.02
     # Both halves, so that the two times that are compared are as long and as likely to be disturbed.
