@@ -24,6 +24,7 @@ from bertworks.interop.folder import (
     OPTIMIZER_FILE,
     OWN_FILE,
     WEIGHTS_FILE,
+    check_files,
     has_safetensors,
     is_pickle,
     no_weights,
@@ -87,6 +88,8 @@ def convert(
         dtype: float32, bfloat16 or float16: make of a model or run folder one with weights of this type.
     """
     source, destination = usable_path(source), usable_path(destination)
+    if source.is_dir():
+        find_model(source) if is_model(source) else check_files(source)
     to = to or ("google" if destination.suffix == ".ckpt" else "folder")
     if to not in FORMS:
         raise UserError(f"--to {to!r:.60} is not possible; choose {' or '.join(FORMS)}")

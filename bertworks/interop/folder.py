@@ -3,7 +3,9 @@
 Nothing here needs torch. Weights lie in one file, or in several that an index names; pickles are refused.
 """
 
+import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,10 @@ _SMALL_FILES = (
     _TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )  # fmt: skip
+_READ = {
+    *_SMALL_FILES, INDEX_FILE, "bert_config.json", "added_tokens.json", "state.json", "manifest.json",
+}  # fmt: skip
+_MAX_COPIED_BYTES = 1_000_000_000
 _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
 AnyTensor = TypeVar("AnyTensor")
 
@@ -54,6 +60,43 @@ def _what_it_is(folder: Path) -> str:
     if find_shipped(str(folder)):
         return f"not a model folder, and it hides the shipped model {folder}; rename it, or start in another folder"
     return "not a model folder"
+
+
+def check_files(folder: Path) -> Path:
+    """Return a model folder, unless a file in it that is read is a link that leaves it, or no file: a UserError.
+
+    A folder of somebody else's is saved and converted with what is in it, and a link could take any file of this
+    machine along. A snapshot in Hugging Face's cache consists of links, to the blobs beside it.
+    """
+    root = Path(os.path.realpath(folder))
+    snapshot = next((one for one in (root, *root.parents) if one.parent.name == "snapshots"), None)
+    homes = [root, *([snapshot.parents[1] / "blobs"] if snapshot else [])]
+    for name in sorted(_files_read(folder)):
+        path, real = folder / name, Path(os.path.realpath(folder / name))
+        if not any(real.is_relative_to(home) for home in homes):
+            raise UserError(f"{path} is a link to {real}, outside of the folder; put a copy of the file in its place")
+        if not real.exists():
+            raise UserError(f"{path} is a link that leads to no file; put the file in its place")
+        if not real.is_file():
+            raise UserError(f"cannot read {path}: it is not a regular file")
+    return folder
+
+
+def _files_read(folder: Path) -> list[str]:
+    """Return the files of a folder, and of those in it, that are read when a model is opened or converted."""
+    found = []
+    for name in os.listdir(folder):
+        inside: list[str] = []
+        if not name.startswith("."):
+            with contextlib.suppress(OSError):  # not a folder
+                inside = os.listdir(folder / name)
+        found += [one for one in (name, *(f"{name}/{one}" for one in inside)) if _is_read(one)]
+    return found
+
+
+def _is_read(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name in _READ or name.endswith(".safetensors") or name.startswith("pytorch_model") or ".ckpt" in name
 
 
 def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
@@ -95,6 +138,8 @@ def copy_small_files(source: Path, folder: Path) -> None:
     modules = [name for name in modules if name.endswith(("/config.json", f"/{WEIGHTS_FILE}"))]
     for name in (*_SMALL_FILES, *modules):
         if (source / name).is_file():
+            if (source / name).stat().st_size > _MAX_COPIED_BYTES:
+                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; take it out of there")
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bertworks.errors import UserError, nearest_name
 from bertworks.files import safe_join
-from bertworks.interop.shipped_models import find_shipped, shipped_names
+from bertworks.interop.folder import check_files
+from bertworks.interop.shipped_models import SHIPPED_FOLDER, find_shipped, shipped_names
 
 _CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _MAX_REVISION_BYTES = 64
@@ -18,6 +19,12 @@ _BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 def find_model(source: str | os.PathLike[str]) -> Path:
     """Return the model folder that is meant, or say where it was looked for."""
+    folder = _located(source)
+    # An installer may have made the package out of links.
+    return folder if folder.parent == SHIPPED_FOLDER else check_files(folder)
+
+
+def _located(source: str | os.PathLike[str]) -> Path:
     if not isinstance(source, str | os.PathLike):
         raise UserError(f"a model is named by a text or a path, not by {source!r:.40}")
     if not os.fspath(source):
@@ -48,7 +55,7 @@ def _not_found(name: str) -> str:
 def is_model(source: str | os.PathLike[str]) -> bool:
     """Tell whether a name leads to a model folder, by the files that only such a folder has."""
     try:
-        folder = find_model(source)
+        folder = _located(source)
     except UserError:
         return False
     return any((folder / name).exists() for name in ("config.json", "modules.json"))

@@ -189,7 +189,7 @@ class GridRuns:
 
 def _copier(model: Path) -> ModelWriter:
     def write(folder: Path) -> None:
-        shutil.copytree(model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
 
     return ModelWriter(write, sum(path.stat().st_size for path in model.rglob("*") if path.is_file()))
 

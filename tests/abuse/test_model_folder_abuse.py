@@ -2,17 +2,22 @@
 
 import contextlib
 import json
+import os
+import shutil
 import time
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import bertworks
+import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
+from bertworks.inference.model_report import model_report
+from bertworks.interop.convert import convert
 from bertworks.interop.huggingface import read_folder, write_folder
 from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder, read_pooling
+from bertworks.interop.shipped_models import SHIPPED_FOLDER
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
@@ -158,7 +163,7 @@ def test_every_problem_of_a_config_is_told_and_nothing_is_allocated(folder, grow
     change_config(folder, **changes)
     started = time.process_time()
     with pytest.raises(ConfigError) as caught:
-        bertworks.load(folder)
+        bw.load(folder)
     assert all(word in str(caught.value) for word in words)
     assert len(caught.value.problems) >= len(words)
     assert time.process_time() - started < 2
@@ -199,7 +204,7 @@ def test_a_vocabulary_larger_than_the_models_is_refused(folder):
     with open(folder / "vocab.txt", "a") as stream:
         stream.writelines(f"word{n}\n" for n in range(9))
     with pytest.raises(UserError, match=r"its vocabulary has 22 pieces and its model 20"):
-        bertworks.load(folder)
+        bw.load(folder)
 
 
 NAMES = [
@@ -316,25 +321,25 @@ def test_a_reference_in_the_cache_cannot_lead_out_of_it(tmp_path, monkeypatch, r
 
 def test_a_file_and_an_empty_folder_are_no_models(tmp_path, folder):
     with pytest.raises(UserError, match="is a file; give the folder"):
-        bertworks.load(folder / "config.json")
+        bw.load(folder / "config.json")
     with pytest.raises(UserError, match=r"has no config\.json: not a model folder"):
-        bertworks.load(tmp_path)
+        bw.load(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"has no model\.safetensors"):
-        bertworks.load(folder)
+        bw.load(folder)
 
 
 def test_a_folder_of_the_original_bert_is_told_the_way(tmp_path):
     (tmp_path / "bert_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"bertworks convert .* NEW"):
-        bertworks.load(tmp_path)
+        bw.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "checkpoints"])
 def test_a_run_that_was_killed_before_its_first_model_is_told_to_go_on(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=r"has no config\.json: a run that has no model yet; go on .* --resume"):
-        bertworks.load(tmp_path)
+        bw.load(tmp_path)
 
 
 def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
@@ -358,4 +363,84 @@ def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
 )
 def test_a_device_or_type_that_is_not_there_is_refused(folder, options, words):
     with pytest.raises(UserError, match=words):
-        bertworks.load(folder, **options)
+        bw.load(folder, **options)
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("root:x:0:0\n")
+    return path
+
+
+def uses_of(folder, tmp_path):
+    """Every way in which a folder is opened or copied."""
+    yield lambda: bw.load(folder).save(tmp_path / "saved")
+    yield lambda: convert(folder, tmp_path / "half", dtype="bfloat16")
+    yield lambda: convert(folder, tmp_path / "google.d/bert_model.ckpt")
+    yield lambda: convert(folder, tmp_path / "safe", from_pickle=True)
+    yield lambda: bw.finetune("classify", model=folder, train=tmp_path / "t.csv", out=tmp_path / "run")
+    yield lambda: model_report(folder)
+    yield lambda: find_model(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CARD.md", "vocab.txt", "config.json", "bertworks.json", "tokenizer.json", "tokenizer_config.json",
+     "model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin", "bert_config.json",
+     "bert_model.ckpt.index", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
+     "2_Dense/model.safetensors", "1_Pooling"],
+)  # fmt: skip
+def test_a_link_out_of_a_model_folder_is_refused_by_whatever_opens_it(tmp_path, secret, name):
+    shutil.copytree(SHIPPED_FOLDER / "mini", tmp_path / "mini")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/config.json").write_text("{}")
+    path = tmp_path / "mini" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to("../outside" if name == "1_Pooling" else os.path.relpath(secret, path.parent))
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"t{n},{n % 2}\n" for n in range(40)))
+    before = set(tmp_path.iterdir())
+    for use in uses_of(tmp_path / "mini", tmp_path):
+        with pytest.raises(UserError, match=rf"mini/{name}.* is a link to .*, outside of the folder; put a copy"):
+            use()
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["CARD.md", "vocab.txt", "config.json", "model.safetensors", "1_Pooling/config.json"])
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "loop", "folder"])
+def test_what_is_no_file_in_a_model_folder_is_refused_and_not_waited_for(tmp_path, name, kind):
+    shutil.copytree(SHIPPED_FOLDER / "mini", tmp_path / "mini")
+    path = tmp_path / "mini" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("pipe" if kind == "link to a pipe" else path.name)
+        os.mkfifo(path.parent / "pipe")
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"t{n},{n % 2}\n" for n in range(40)))
+    for use in uses_of(tmp_path / "mini", tmp_path):
+        with pytest.raises(UserError, match=r"is not a regular file|a link that leads to no file"):
+            use()
+
+
+def test_links_inside_a_folder_to_a_folder_and_into_the_caches_blobs_are_followed(tmp_path, secret):
+    home = tmp_path / "models--someone--mini"
+    snapshot = home / "snapshots/0123"
+    snapshot.mkdir(parents=True)
+    shutil.copytree(SHIPPED_FOLDER / "mini", home / "blobs")
+    for path in (home / "blobs").iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    (tmp_path / "linked").symlink_to(snapshot)
+    (snapshot / "notes.txt").symlink_to(secret)  # which nobody reads
+    for folder in (snapshot, tmp_path / "linked"):
+        assert find_model(folder) == folder
+        assert convert(folder, tmp_path / f"{folder.name}-half", dtype="bfloat16").tensors
+    (home / "blobs/CARD.md").unlink(missing_ok=True)
+    (snapshot / "CARD.md").unlink(missing_ok=True)
+    (snapshot / "CARD.md").symlink_to("../../blobs/../../secret")
+    with pytest.raises(UserError, match="outside of the folder"):
+        find_model(snapshot)
