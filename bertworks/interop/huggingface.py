@@ -35,7 +35,29 @@ from bertworks.nn.heads import OutputHead
 
 RIGHT_TO_LEFT_TYPE = "bertworks-right-to-left"
 _OWN = {"positions": "learned", "summary": "first"}  # settings that their form has no place for, and what it means
-_ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # same functions
+_ACTIVATIONS = {"gelu_python": "gelu"} | dict.fromkeys(  # other names of the same functions
+    ("gelu_accurate", "gelu_fast", "gelu_python_tanh", "gelu_pytorch_tanh"), "gelu_new"
+)
+# Settings of other networks that some call BERT, and the values with which they are BERT's.
+_FOREIGN: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute",),
+    "add_cross_attention": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({},),
+    "quantization_config": (),
+    "compression_config": (),
+    "rope_scaling": (),
+    "rope_theta": (),
+    "rope_parameters": (),
+    "rotary_emb_fraction": (0, 0.0),
+    "feed_forward_type": ("original",),
+    "mlp_fc1_bias": (True,),
+    "mlp_fc2_bias": (True,),
+    "qkv_proj_bias": (True,),
+    "prenorm": (False,),
+    "use_rms_norm": (False,),
+    "attn_norm_layer_type": ("layer_norm",),
+}
 _CLASSIFIERS = {
     "BertForSequenceClassification": "classify",
     "BertForTokenClassification": "tag",
@@ -87,14 +109,25 @@ def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -
 
 
 def _not_bert(raw: Mapping[str, Any]) -> list[str]:
-    """Name what no size could make right: another kind of model, or of positions."""
+    """Name what no size could make right: another kind of model, or settings that change what is computed."""
     problems = []
     if raw.get("model_type", "bert") not in ("bert", RIGHT_TO_LEFT_TYPE):
         problems.append(f"model_type: {str(raw['model_type'])[:40]!r} is not a BERT")
-    if (kind := raw.get("position_embedding_type") or "absolute") != "absolute":
-        problems.append(f"position_embedding_type: {str(kind)[:40]!r} is not in BERT; only absolute is read")
+    for name, known in _FOREIGN.items():
+        if (value := raw.get(name)) is not None and value not in known:
+            only = f"; only {str(known[0]).lower()} is read" if known and known[0] != {} else "; it is not read here"
+            problems.append(f"{name}: {str(value)[:40]!r} is not in BERT{only}")
+    width = raw.get("hidden_size", BertConfig.model_fields["hidden_size"].default)
+    if raw.get("embedding_size", width) not in (None, width):
+        problems.append(
+            f"embedding_size: {str(raw['embedding_size'])[:40]!r} differs from hidden_size {str(width)[:40]}; in BERT "
+            "they are one"
+        )
     if not isinstance(raw.get("is_decoder", False), bool):
         problems.append(f"is_decoder: {str(raw['is_decoder'])[:40]!r} is neither true nor false")
+    dropout = raw.get("classifier_dropout")
+    if dropout is not None and (type(dropout) not in (int, float) or not 0 <= dropout < 1):
+        problems.append(f"classifier_dropout: {str(dropout)[:40]!r} is not a number from 0 to below 1")
     return problems
 
 

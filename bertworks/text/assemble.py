@@ -29,10 +29,15 @@ class AssembledColumns:
         self._parts = parts
         self._kept = np.stack([part.counts for part in parts])
         if max_length is not None:
-            seconds = parts[1].counts.tolist() if len(parts) == 2 else [None] * self._kept.shape[1]
+            seconds = parts[1].counts.tolist() if len(parts) == 2 else [0] * self._kept.shape[1]
             lengths = zip(parts[0].counts.tolist(), seconds, strict=True)
-            self._kept = np.array([kept_lengths(*both, max_length, truncation)[: len(parts)] for both in lengths]).T
-        ends = np.cumsum(self._kept.sum(axis=0) + len(parts) + 1)
+            kept = [kept_lengths(first, second or None, max_length, truncation) for first, second in lengths]
+            self._kept = (
+                np.array([(first, second or 0)[: len(parts)] for first, second in kept]).reshape(-1, len(parts)).T
+            )
+        self._with_signs = self._kept + 1  # a [SEP] after each, but not after a second text without tokens
+        self._with_signs[1:] -= self._kept[1:] == 0
+        ends = np.cumsum(self._with_signs.sum(axis=0) + 1)
         self._starts = np.concatenate([[0], ends[:-1]])
         self.bounds: list[int] = [0, *ends.tolist()]
         self.ids = shared_ints[self._lay_out(ID, *special_ids)]
@@ -40,7 +45,7 @@ class AssembledColumns:
     @cached_property
     def segment_ids(self) -> NDArray[np.int64]:
         """0 for the first text, 1 for the second."""
-        lengths = self._kept + 1
+        lengths = self._with_signs.copy()
         lengths[0] += 1  # [CLS]
         return np.repeat(np.tile(np.arange(len(lengths)), lengths.shape[1]), lengths.T.ravel())
 
@@ -63,18 +68,21 @@ class AssembledColumns:
         laid_out = np.empty(self.bounds[-1], np.int32)
         laid_out[self._starts] = of_cls
         places = self._starts + 1
-        for part, kept in zip(self._parts, self._kept, strict=True):
-            _copy_column(part.rows, column, part.counts, kept, places, of_sep, laid_out)
-            places = places + kept + 1
+        for part, kept, lengths in zip(self._parts, self._kept, self._with_signs, strict=True):
+            _copy_column(part.rows, column, part.counts, kept, lengths, places, of_sep, laid_out)
+            places = places + lengths
         return laid_out
 
 
 @compiled
-def _copy_column(rows: Any, column: int, counts: Any, kept: Any, places: Any, of_sep: int, laid_out: Any) -> None:
-    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] behind them."""
+def _copy_column(
+    rows: Any, column: int, counts: Any, kept: Any, lengths: Any, places: Any, of_sep: int, laid_out: Any
+) -> None:
+    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] after them if it has one."""
     first = 0
     for text in range(len(counts)):
         for row in range(kept[text]):
             laid_out[places[text] + row] = rows[first + row, column]
-        laid_out[places[text] + kept[text]] = of_sep
+        if lengths[text] > kept[text]:
+            laid_out[places[text] + kept[text]] = of_sep
         first += counts[text]

@@ -49,6 +49,8 @@ def pair_columns(
 ) -> tuple[ListColumns, list[int]]:
     """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
 
+    A second text of which no token is left gets no sign either, as in the original's run_classifier.py.
+
     Args:
         texts: the first text of each pair.
         pairs: the second ones.
@@ -62,10 +64,10 @@ def pair_columns(
     for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
         first = columns_of(text, 0)
         second = None if pair is None else columns_of(pair, 1)
-        kept = kept_lengths(len(first.ids), second and len(second.ids), max_length, truncation)
+        kept = kept_lengths(len(first.ids), (second and len(second.ids)) or None, max_length, truncation)
         _add_sign(columns, begin, 0)
         for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
-            if part is not None:
+            if part is not None and (length or not segment_id):
                 for column, added in zip(columns, part, strict=True):
                     column.extend(added[:length])
                 _add_sign(columns, end, segment_id)

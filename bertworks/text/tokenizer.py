@@ -122,7 +122,8 @@ class Tokenizer:
 
         Args:
             text: the first text.
-            pair: the second text, whose tokens have segment id 1.
+            pair: the second text, whose tokens have segment id 1; one without tokens is no second text, as in the
+                original's run_classifier.py.
             max_length: the most tokens to give, [CLS] and [SEP] included.
             truncation: what to shorten: the longer text, only the second, or (None) nothing: too long is an error.
         """

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertworks.errors import UserError
 from bertworks.interop.compound_folder import read_compound, write_compound
+from bertworks.interop.folder import CONFIG_FILE, read_json
 from bertworks.interop.huggingface import read_folder, to_ours, write_folder
 from bertworks.interop.model_folder import ModelFolder
 from bertworks.interop.models import kind_of_model
@@ -18,6 +19,7 @@ from bertworks.nn.baseline_config import CompoundConfig
 from bertworks.nn.bert import Bert
 from bertworks.nn.compound import Compound, initialise_compound
 from bertworks.nn.config import BertConfig
+from bertworks.nn.heads import OutputHead
 from bertworks.nn.layers import initialise
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.tuning.settings import TaskSettings
@@ -62,6 +64,13 @@ def _single(wanted: Wanted, opened: ModelFolder[Bert], tokenizer: Tokenizer) -> 
     config = _config(opened.net.config, wanted.settings)
     _check(wanted, config, tokenizer)
     net = Bert(config, wanted.heads, pooler=False)
+    own_dropout = read_json(wanted.folder / CONFIG_FILE).get(
+        "classifier_dropout"
+    )  # of the head, as transformers has it
+    if own_dropout is not None and wanted.settings.dropout is None:
+        for head in net.all_heads():
+            if isinstance(head, OutputHead) and head.dropout:
+                head.dropout = float(own_dropout)
     initialise(net, config.initializer_range, wanted.seed)
     about = take_over(net, dict(opened.net.named_parameters()), wanted, opened.labels)
     return TaskStart(

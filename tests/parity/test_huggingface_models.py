@@ -146,10 +146,58 @@ def test_their_folder_gives_their_numbers_here(tmp_path, config, head):
     assert_same_outputs(folder.net, model)
 
 
-@pytest.mark.parametrize("name", ["gelu_python", "gelu_pytorch_tanh", "gelu_fast", "gelu_new"])
+@pytest.mark.parametrize(
+    "name",
+    ["gelu", "gelu_python", "gelu_new", "gelu_accurate", "gelu_fast", "gelu_python_tanh", "gelu_pytorch_tanh", "relu"],
+)
 def test_other_names_of_the_same_activation(tmp_path, name):
     model = their_model("BertForMaskedLM", hidden_act=name)
     assert_same_outputs(read_folder(save_theirs(model, tmp_path)).net, model)
+
+
+SAME = [
+    {"layer_norm_eps": 1e-2}, {"is_decoder": True, "use_cache": False}, {"pad_token_id": 7}, {"classifier_dropout": 0.3},
+    {"chunk_size_feed_forward": 2}, {"attention_probs_dropout_prob": 0}, {"position_embedding_type": "absolute"},
+    {"embedding_size": 32}, {"type_vocab_size": 3}, {"initializer_range": 0.5}, {"torchscript": True},
+]  # fmt: skip
+REFUSED = [
+    {"position_embedding_type": "relative_key"}, {"position_embedding_type": "relative_key_query"},
+    {"position_embedding_type": "rope"}, {"position_embedding_type": "alibi"}, {"add_cross_attention": True},
+    {"embedding_size": 16}, {"quantization_config": {"quant_method": "bitsandbytes"}}, {"pruned_heads": {"0": [1]}},
+    {"rope_theta": 10_000.0}, {"feed_forward_type": "geglu"}, {"hidden_act": "silu"}, {"hidden_act": "gelu_10"},
+    {"hidden_act": "quick_gelu"}, {"is_decoder": "yes"}, {"layer_norm_eps": "small"}, {"model_type": "roberta"},
+    {"classifier_dropout": "much"}, {"is_encoder_decoder": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", SAME, ids=str)
+def test_a_setting_gives_the_numbers_that_it_gives_there(tmp_path, changes):
+    """Written into config.json by hand, as in a folder that comes from anywhere."""
+    folder = save_theirs(their_model("BertForPreTraining"), tmp_path)
+    raw = json.loads((folder / "config.json").read_text())
+    if changes.get("type_vocab_size"):  # which needs other tensors
+        save_theirs(their_model("BertForPreTraining", **changes), tmp_path)
+    else:
+        (folder / "config.json").write_text(json.dumps(raw | changes))
+    theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    assert_same_outputs(read_folder(folder).net, theirs)
+
+
+@pytest.mark.parametrize("changes", REFUSED, ids=str)
+def test_a_setting_that_is_not_computed_is_refused_by_name(tmp_path, changes):
+    folder = save_theirs(their_model("BertForPreTraining"), tmp_path)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | changes))
+    with pytest.raises(UserError, match=next(iter(changes))):
+        read_folder(folder)
+
+
+def test_an_output_matrix_of_its_own_is_refused_by_name(tmp_path):
+    model = their_model("BertForMaskedLM", tie_word_embeddings=False)
+    folder = save_theirs(model, tmp_path)
+    assert not json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight differs .* to which it is tied in BERT"):
+        read_folder(folder)
 
 
 def our_net(heads=None, *, pooler=True, seed=0, **changes):

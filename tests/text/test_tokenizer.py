@@ -49,10 +49,32 @@ def test_a_pair_gets_a_second_segment_with_places_and_words_of_its_own(small):
     assert encoding.word_ids == [None, 0, 0, None, 0, 1, 1, None]
 
 
-def test_an_empty_second_text_is_not_no_second_text(small):
-    assert small.encode("a", "").tokens == ["[CLS]", "a", "[SEP]", "[SEP]"]
-    assert small.encode("a", "").segment_ids == [0, 0, 0, 1]
-    assert small.encode("", "").tokens == ["[CLS]", "[SEP]", "[SEP]"]
+def run_classifier(tokenizer, first, second, max_length):
+    """The original's convert_single_example and _truncate_seq_pair, in short."""
+    tokens_a, tokens_b = tokenizer.tokenize(first), tokenizer.tokenize(second) if second else None
+    if tokens_b:
+        while len(tokens_a) + len(tokens_b) > max_length - 3:
+            (tokens_a if len(tokens_a) > len(tokens_b) else tokens_b).pop()
+    else:
+        tokens_a = tokens_a[: max_length - 2]
+    tokens, segment_ids = ["[CLS]", *tokens_a, "[SEP]"], [0] * (len(tokens_a) + 2)
+    if tokens_b:
+        tokens, segment_ids = [*tokens, *tokens_b, "[SEP]"], segment_ids + [1] * (len(tokens_b) + 1)
+    return tokens, segment_ids
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 5, 64])
+def test_a_second_text_without_tokens_is_none_as_in_run_classifier(small, encode_compiled, max_length):
+    assert small.encode("a", "").tokens == ["[CLS]", "a", "[SEP]"]
+    firsts, seconds = ["a", "", "ab c ab c", "a", "ab c"], ["", " ", "\x00", "c", "ab c"]
+    expected = [run_classifier(small, *both, max_length) for both in zip(firsts, seconds, strict=True)]
+    for encodings in (
+        small.encode_batch(firsts, seconds, max_length),
+        encode_compiled(small, firsts, seconds, max_length=max_length),
+        [small.encode(*both, max_length) for both in zip(firsts, seconds, strict=True)],
+    ):
+        assert [(encoding.tokens, encoding.segment_ids) for encoding in encodings] == expected
+        assert [len(encoding.offsets) for encoding in encodings] == [len(tokens) for tokens, _ in expected]
 
 
 def test_special_tokens_in_a_text_are_plain_text(full):
@@ -151,7 +173,9 @@ def test_letters_that_no_piece_goes_on_with_begin_a_word(small, text, tokens):
 def test_truncation_keeps_cls_and_sep_and_the_beginnings(full, first, second, max_length):
     single, pair = full.encode(first, max_length=max_length), full.encode(first, second, max_length)
     assert len(single) == min(max_length, len(full.encode(first)))
-    assert len(pair) == min(max_length, len(full.encode(first, second)))
+    whole = full.encode(first, second)
+    lost = 1 in whole.segment_ids and 1 not in pair.segment_ids  # all of the second text, and so its [SEP]
+    assert len(pair) == min(max_length, len(whole)) - lost
     assert single.tokens[0] == pair.tokens[0] == "[CLS]"
     assert single.tokens[-1] == pair.tokens[-1] == "[SEP]"
     kept = [pair.ids[1:-1][row] for row in range(len(pair) - 2) if pair.segment_ids[row + 1] == 0][:-1]
@@ -174,7 +198,7 @@ def test_longest_first_equals_popping_one_token_at_a_time():
 def test_only_second_leaves_the_first_text_whole(small):
     encoding = small.encode("a b", "c c c c", max_length=6, truncation="only_second")
     assert encoding.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert small.encode("a b", "c c", max_length=5, truncation="only_second").tokens[-2:] == ["[SEP]", "[SEP]"]
+    assert small.encode("a b", "c c", max_length=5, truncation="only_second").tokens[-2:] == ["b", "[SEP]"]
 
 
 def test_what_fits_needs_no_truncation(small):

@@ -18,6 +18,7 @@ from bertworks.interop.convert import convert
 from bertworks.interop.model_folder import read_rates
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.nn.heads import OutputHead
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.registry import find_task
 from bertworks.tuning import finetune as module
@@ -61,6 +62,19 @@ def test_dropout_is_the_models_own_unless_said_otherwise(tmp_path, overrides, dr
     finetune("classify", model=model, train=train, dev=dev, out=tmp_path / "run", overrides=settings, device="cpu")
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (dropout, dropout)
+
+
+@pytest.mark.parametrize(("overrides", "dropout"), [((), 0.375), (("task.dropout=0.125",), 0.125)])
+def test_the_heads_dropout_is_classifier_dropout_where_config_json_says_so(tmp_path, monkeypatch, overrides, dropout):
+    model = write_small_model(tmp_path / "model", **SIZES)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"classifier_dropout": 0.375}))
+    train, dev = write_task(tmp_path, "classify")
+    seen, forward = set(), OutputHead.forward
+    monkeypatch.setattr(OutputHead, "forward", lambda head, rows: (seen.add(head.dropout), forward(head, rows))[1])
+    settings = ("task.max_length=16", "train.epochs=1", *overrides)
+    finetune("classify", model=model, train=train, dev=dev, out=tmp_path / "run", overrides=settings, device="cpu")
+    assert seen == {dropout}
 
 
 def test_a_rate_that_goes_by_the_clock_is_for_pretraining():
