@@ -78,7 +78,7 @@ class AssembledColumns:
 def _copy_column(
     rows: Any, column: int, counts: Any, kept: Any, lengths: Any, places: Any, of_sep: int, laid_out: Any
 ) -> None:
-    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] after them if it has one."""
+    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] if one follows."""
     first = 0
     for text in range(len(counts)):
         for row in range(kept[text]):
