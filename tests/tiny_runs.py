@@ -6,6 +6,8 @@ import random
 import signal
 import time
 
+from sweeps import IS_FULL
+
 from bertworks.config import validate
 from bertworks.data.prepare import Options, prepare
 from bertworks.recipe import Recipe
@@ -95,7 +97,7 @@ def lines_of(run, name="metrics.jsonl"):
 
 def kill_until_through(work, seed):
     """Start work in children, each killed at a random instant, ever later, until one gets through."""
-    rng = random.Random(seed)
+    rng, growth = random.Random(seed), 1.2 if IS_FULL else 1.4
     for num_killed in range(50):
         child = os.fork()
         if not child:
@@ -103,7 +105,7 @@ def kill_until_through(work, seed):
                 work()
             finally:
                 os._exit(0)
-        deadline = time.monotonic() + rng.uniform(0.02, 0.1 * 1.2**num_killed)
+        deadline = time.monotonic() + rng.uniform(0.02, 0.1 * growth**num_killed)
         while time.monotonic() < deadline and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
         try:

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import tiny_runs
 import torch
+from sweeps import IS_FULL
 from tiny_runs import files_of, lines_of
 
 import bertworks as bw
@@ -71,7 +72,7 @@ def test_a_run_in_two_parts_equals_a_run_in_one(finished, data, tmp_path):
     assert [line for line in lines_of(parts) if line["step"] != 17] == lines_of(whole)
 
 
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", range(3 if IS_FULL else 1))
 def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
     """F1: killed at random instants until it is through, some of them inside a save."""
     run, options = tmp_path / "run", {"data": data, "device": "cpu", "resume": True}

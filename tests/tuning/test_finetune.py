@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from small_models import write_small_model
+from sweeps import IS_FULL
 from tiny_runs import files_of, kill_until_through, lines_of
 from toy_tasks import QUICK, SIZES, write_rows, write_task
 
@@ -124,7 +125,7 @@ def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path)
     assert files_of(tmp_path / "run") == files_of(finished[0])
 
 
-@pytest.mark.parametrize("trial", range(2))
+@pytest.mark.parametrize("trial", range(2 if IS_FULL else 1))
 def test_resume_is_bit_exact_after_sigkill(finished, model, files, tmp_path, trial):
     """F1: killed at random instants until it is through; the best model survives too."""
     run = tmp_path / "run"
