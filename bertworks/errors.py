@@ -8,7 +8,7 @@ shortened, whoever prints it: a file name must not clear the screen, recolour it
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _MAX_PROBLEMS_SHOWN = 40
 _MAX_NAMES_SHOWN = 20
@@ -90,6 +90,13 @@ def did_you_mean(given: str, known: Sequence[str]) -> str:
     more = ", ..." if len(known) > _MAX_NAMES_SHOWN else ""
     names = (printable(shortened(name, _MAX_NAME)) for name in known[:_MAX_NAMES_SHOWN])
     return f" (known: {', '.join(names)}{more})" if known else ""
+
+
+def shown_names(names: Iterable[object]) -> str:
+    """List names for a message, none of them long."""
+    listed = list(names)
+    shown = [repr(str(name)[:40]) for name in listed[:_MAX_NAMES_SHOWN]]
+    return ", ".join(shown + ["..."] * (len(listed) > _MAX_NAMES_SHOWN)) or "none"
 
 
 def nearest_name(given: str, known: Sequence[str]) -> str:

@@ -25,8 +25,8 @@ CorpusArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS...",
-        help="Files, folders, patterns or - for standard input: .txt (a blank line between documents), .jsonl, "
-        ".parquet, Wikipedia dumps (.xml.bz2); packed with .gz, .bz2, .xz or .zst.",
+        help="Files, folders, patterns or - for standard input: .txt (a blank line between documents), JSON "
+        "lines, a JSON list, .csv, .tsv, .parquet, Wikipedia dumps (.xml.bz2); packed with .gz, .bz2, .xz or .zst.",
     ),
 ]
 CasedOption = Annotated[bool, typer.Option("--cased", help="Keep upper case, and accents with it.")]
@@ -34,7 +34,7 @@ KeepAccentsOption = Annotated[
     bool, typer.Option("--keep-accents", help="Lower-case, but keep accents and whole Hangul syllables.")
 ]
 JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
-TextFieldOption = Annotated[str, typer.Option(help="The field of .jsonl and .parquet that holds the text.")]
+TextFieldOption = Annotated[str, typer.Option(help="The field or column with the text: JSON, .csv, .tsv, .parquet.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; default: one a core.")]
 VocabOption = Annotated[

@@ -23,9 +23,10 @@ from bertworks.inference.row_files import check_row_file, write_rows
 from bertworks.json_files import without_surrogates
 from bertworks.progress import Progress, silent
 from bertworks.tasks.examples import Skipped
+from bertworks.tasks.lines import file_kind
 from bertworks.tasks.own import open_own
 from bertworks.tasks.own_columns import Columns
-from bertworks.tasks.tables import JSON_ENDINGS, ending, rows, word_of
+from bertworks.tasks.tables import JSON_KINDS, rows, word_of
 from bertworks.tasks.task import TEST
 from bertworks.text.unknown import UnknownCount
 
@@ -153,7 +154,7 @@ def _with_inputs(
     results: Iterator[Result], path: Path, taken: Columns, notes: list[str], *, is_table: bool
 ) -> Iterator[Result]:
     """Put the columns of its row, which is read once more, before each result."""
-    first = rows(path) if ending(path) in JSON_ENDINGS else islice(rows(path), 1)  # whose records may differ
+    first = rows(path) if file_kind(path) in JSON_KINDS else islice(rows(path), 1)  # whose records may differ
     own = dict.fromkeys(name for row in first for name in row.own_names)
     echoed = {role for role in ("id", "words") if getattr(taken, role) == role}  # which predictions repeat
     names: dict[str, str] = {}

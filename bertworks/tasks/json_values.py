@@ -1,17 +1,15 @@
 """JSON of datasets, taken apart with a place in every message: `train.json: data[3].paragraphs[0].context`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, shown_names
 from bertworks.json_files import KIND_NAMES, name_kind, parse_json
 from bertworks.tasks.lines import checked_file, decoded
 from bertworks.text.compressed import open_packed
-from bertworks.text.sources import form_of
+from bertworks.text.sources import kind_of
 
 _MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
-_MAX_NAMES_SHOWN = 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _Value = TypeVar("_Value")
 
@@ -19,7 +17,8 @@ _Value = TypeVar("_Value")
 def read_json(path: Path) -> Any:
     """Return what a whole JSON file holds."""
     pieces, size = [], 0
-    with open_packed(checked_file(path), form_of(path).compression) as file:
+    with open_packed(checked_file(path)) as file:
+        kind_of(file)
         for piece in file.pieces():
             pieces.append(piece)
             size += len(piece)
@@ -31,8 +30,8 @@ def read_json(path: Path) -> Any:
 
 def is_json_object(path: Path) -> bool:
     """Tell from a JSON file's first bytes whether it holds an object, and not a list."""
-    with open_packed(checked_file(path), form_of(path).compression) as file:
-        return next(file.pieces(), b"").removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"{")
+    with open_packed(checked_file(path)) as file:
+        return file.head().removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"{")
 
 
 def member(record: Any, name: str, kind: type[_Value], where: str) -> _Value:
@@ -49,9 +48,3 @@ def of_kind(value: Any, kind: type[_Value], where: str) -> _Value:
     if type(value) is not kind:
         raise UserError(f"{where}: {name_kind(value)} where {KIND_NAMES[kind]} is expected")
     return value
-
-
-def shown_names(names: Mapping[str, Any]) -> str:
-    """List names for a message, none of them long."""
-    shown = [repr(str(name)[:40]) for name in list(names)[:_MAX_NAMES_SHOWN]]
-    return ", ".join(shown + ["..."] * (len(names) > _MAX_NAMES_SHOWN)) or "none"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bertworks.errors import UserError
 from bertworks.files import usable_path
-from bertworks.text.compressed import open_packed
-from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
+from bertworks.text.compressed import STANDARD_INPUT, open_packed
+from bertworks.text.sources import find_files, kind_of
 from bertworks.text.utf8 import advice_on, checked_text, line_blocks
 
 MAX_LINE_BYTES = 64 << 20
@@ -22,7 +22,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of a file, which may be packed with .gz, .bz2, .xz or .zst."""
     number = 1
-    with open_packed(checked_file(path), form_of(path).compression) as file:
+    with open_packed(checked_file(path)) as file:
+        kind_of(file)  # which refuses what is plainly not text
         for block in line_blocks(checked_text(file.pieces(), path), MAX_LINE_BYTES):
             if not block.endswith(b"\n"):
                 raise UserError(f"{path}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; split it")
@@ -30,6 +31,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             for line in text[:-1].split("\n"):
                 yield number, line.removesuffix("\r")
                 number += 1
+
+
+def file_kind(path: Path) -> str:
+    """Return what a file holds, see `kind_of`."""
+    with open_packed(checked_file(path)) as file:
+        return kind_of(file)
 
 
 def checked_file(path: Path) -> Path:

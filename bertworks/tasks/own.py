@@ -17,6 +17,7 @@ from bertworks.errors import UserError, did_you_mean
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
 from bertworks.tasks.examples import Example, Skipped, SpanExample, TagExample
 from bertworks.tasks.json_values import is_json_object
+from bertworks.tasks.lines import file_kind
 from bertworks.tasks.own_columns import (
     Columns,
     answer_columns,
@@ -35,9 +36,10 @@ from bertworks.tasks.own_readers import (
     read_tagged_records,
 )
 from bertworks.tasks.squad import read_squad
-from bertworks.tasks.tables import RECORD_ENDINGS, column_names, ending, label_word, rows
+from bertworks.tasks.tables import RECORD_KINDS, column_names, label_word, rows
 from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Reader, Task
 from bertworks.tasks.texts import TextColumns, read_texts
+from bertworks.text.sources import NAMES_OF_KINDS, form_of_name
 
 KINDS: tuple[str, ...] = get_args(Kind)
 _METRICS: dict[str, tuple[str, ...]] = {
@@ -117,8 +119,14 @@ def _columns(
     kind: str, path: Path, given: Columns, remembered: Columns, split: str, *, to_predict: bool
 ) -> tuple[Columns, str]:
     """Return the columns of a file, and say them; none where its form is fixed."""
-    is_squad = kind == "answer" and ending(path) == ".json" and is_json_object(path)
-    if is_squad or (kind == "tag" and ending(path) not in RECORD_ENDINGS):
+    holds, named = file_kind(path), form_of_name(path).kind
+    if kind == "tag" and holds == ".csv":
+        raise UserError(
+            f"{path}: CSV is not read for tagging; give lines of a word and its tag (.txt, .tsv, .conll), or lists of "
+            "both in .jsonl, .json or .parquet"
+        )
+    is_squad = kind == "answer" and holds == ".json" and is_json_object(path)
+    if is_squad or (kind == "tag" and holds not in RECORD_KINDS):
         if given != Columns():
             raise UserError(f"{path} has a form of its own, without names of columns; leave out --column")
         return Columns(), ""
@@ -144,7 +152,8 @@ def _columns(
             f"{path}: which column is the {role}? Name it with --column {role}=NAME{more}, in Python with columns; "
             f"there are: {', '.join(map(repr, there))}"
         )
-    return chosen, said(given, remembered, chosen, there, path.name)
+    read_as = "" if holds in (named, ".txt") else f" ({NAMES_OF_KINDS[holds]}, by its content)"
+    return chosen, said(given, remembered, chosen, there, path.name + read_as)
 
 
 def _check_pairs(paths: Mapping[str, Path], chosen: Mapping[str, Columns]) -> None:

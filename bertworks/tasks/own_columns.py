@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bertworks.errors import UserError
-from bertworks.tasks.json_values import shown_names
-from bertworks.tasks.tables import RECORD_ENDINGS, ending
+from bertworks.errors import UserError, shown_names
+from bertworks.tasks.lines import file_kind
+from bertworks.tasks.tables import RECORD_KINDS
 
 _USUAL = {
     "text": ("text", "sentence", "sentence1", "sentence_a", "text1", "text_a", "first", "premise", "question1",
@@ -210,7 +210,7 @@ def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, l
 def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
     usual = ", ".join(_USUAL[role][:6])
     # Of the first line of a file that has only texts nobody can tell whether it is one of them.
-    is_table = ending(Path(where)) not in RECORD_ENDINGS
+    is_table = file_kind(Path(where)) not in RECORD_KINDS
     alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
     raise UserError(
         f"{where}: which column is the {role}? None is called as usual ({usual}, ...); name it with --column "

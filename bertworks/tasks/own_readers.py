@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.conll import tag_problem, to_iob2
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
-from bertworks.tasks.json_values import of_kind, shown_names
+from bertworks.tasks.json_values import of_kind
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.squad import located_answer, unique
 from bertworks.tasks.swag import choice_of

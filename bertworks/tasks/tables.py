@@ -6,27 +6,25 @@ there, and what JSON and Parquet say elsewhere. A JSON object inside a record is
 Every row knows its place.
 """
 
-import csv
 import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.json_values import of_kind, read_json, shown_names
-from bertworks.tasks.lines import MAX_LINE_BYTES, checked_file, numbered_lines
+from bertworks.tasks.json_values import of_kind, read_json
+from bertworks.tasks.lines import checked_file, file_kind, numbered_lines
 from bertworks.text.compressed import check_growth
-from bertworks.text.sources import COMPRESSIONS
+from bertworks.text.records import check_names, csv_records, fitted, header_of, tab_records
 
-JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-RECORD_ENDINGS = (*JSON_ENDINGS, ".parquet")  # whose rows are records, not lines below a header
+JSON_KINDS = (".jsonl", ".json")
+RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
 _ROWS_AT_ONCE = 1024
-_DELIMITERS = (",", ";", "\t")
 
 
 class Row(NamedTuple):
@@ -74,7 +72,7 @@ def label_word(word: str) -> str:
 
 def column_names(path: Path) -> tuple[list[str], set[str]]:
     """Return all names of a file's columns, and those that are in every row; JSON's records may differ in them."""
-    if ending(path) not in JSON_ENDINGS:
+    if file_kind(path) not in JSON_KINDS:
         names = [name for row in islice(rows(path), 1) for name in row.values]
         return names, set(names)
     counts, num_rows = Counter[str](), 0
@@ -96,49 +94,15 @@ def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | 
     """Yield the rows of a file.
 
     Args:
-        path: the file; its ending says what it is, and an unknown one means tab-separated.
+        path: the file; text of which neither the content nor the ending says what it is, is tab-separated.
         header: the columns of a text file that does not name them in its first line; a row may have more than these.
         short_rows: where rows with a wrong number of columns are counted; they are an error without it.
     """
-    read = _READERS.get(ending(path))
-    return read(path) if read else _table(path, _tab_records(path), header, short_rows)
-
-
-def ending(path: Path) -> str:
-    """Return a file's ending without its packing: ".tsv" of "train.tsv.gz"."""
-    name = path.name.lower()
-    packing = next((packing for packing in COMPRESSIONS if name.endswith(packing)), "")
-    return Path(name.removesuffix(packing)).suffix
-
-
-def _tab_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in _table_lines(path) if line)
-
-
-def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a text file; a carriage return ends them too where the first has one inside."""
-    ends_alone = False
-    for number, line in numbered_lines(path):
-        ends_alone = "\r" in line if number == 1 else ends_alone
-        yield from enumerate(line.split("\r"), number) if ends_alone else [(number, line)]
-
-
-def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
-    lines = (f"{line}\n" for _, line in _table_lines(path))
-    first = next(lines, "")
-    delimiter = max(_DELIMITERS, key=first.count)
-    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            record = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{path}:{number}: not CSV: {error}; inside quotes a quote is written twice") from error
-        if record is None:
-            return
-        if record:
-            yield number, record
+    kind = file_kind(path)
+    if kind == ".xml":
+        raise UserError(f"{path} is a Wikipedia dump, where rows with columns are expected")
+    read = _READERS.get(kind)
+    yield from read(path) if read else _table(path, tab_records(numbered_lines(path), path), header, short_rows)
 
 
 def _table(
@@ -146,32 +110,19 @@ def _table(
 ) -> Iterator[Row]:
     is_named = header is None
     if header is None:
-        header = _checked_header(path, next(records, (1, []))[1])
+        header = header_of(records, path)
     for number, cells in records:
+        place = f"{path}:{number}"
         if len(cells) == len(header) or (not is_named and len(cells) > len(header)):
-            yield Row(dict(zip(header, cells, strict=False)), f"{path}:{number}")
+            yield Row(dict(zip(header, cells, strict=False)), place)
         elif short_rows is not None:
-            short_rows.add("rows with a wrong number of columns", f"{path}:{number}")
+            short_rows.add("rows with a wrong number of columns", place)
         else:
-            columns = shown_names(dict.fromkeys(header))
-            raise UserError(f"{path}:{number}: {len(cells)} columns where {len(header)} are expected: {columns}")
-
-
-def _checked_header(path: Path, header: list[str]) -> list[str]:
-    if not any(header):
-        raise UserError(f"{path} has no first line that names its columns")
-    _check_names(header, f"{path}:1")
-    return header
-
-
-def _check_names(names: Sequence[str], where: str) -> None:
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise UserError(f"{where}: {count} columns are named {name[:40]!r}; give each a name of its own")
+            yield Row(dict(zip(header, fitted(cells, header, place), strict=True)), place)
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    return _table(path, _csv_records(path), None, None)
+    return _table(path, csv_records(numbered_lines(path), path), None, None)
 
 
 def _json_line_rows(path: Path) -> Iterator[Row]:
@@ -208,7 +159,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         table = pq.ParquetFile(path)
         sizes = [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
         check_growth(path, size, sum(sizes))
-        _check_names(table.schema_arrow.names, str(path))
+        check_names(table.schema_arrow.names, str(path))
         for batch in table.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             bytes_out += batch.nbytes
             check_growth(path, size, bytes_out)
@@ -223,7 +174,6 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _csv_rows,
     ".jsonl": _json_line_rows,
-    ".ndjson": _json_line_rows,
     ".json": _json_rows,
     ".parquet": _parquet_rows,
 }

@@ -8,6 +8,7 @@ more than 256 MiB of working memory is refused, and so is a file that grows more
 
 import bz2
 import contextlib
+import importlib.util
 import lzma
 import sys
 import zlib
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.text.sources import STANDARD_INPUT
 
+STANDARD_INPUT = Path("-")
 PIECE_BYTES = 1 << 20
 MAX_GROWTH = 100
 GROWTH_FREE_BYTES = 64 << 20
@@ -26,6 +27,18 @@ _PACKED_READ_BYTES = 1 << 16
 # Four bytes of zstandard can say 128 KiB, and its decoder takes no output limit: 256 bytes bound a step at 8 MiB. Plain
 # text unpacks at 580 MB/s in such steps, and at 870 in steps of 4 KiB.
 _ZSTD_STEP_BYTES = 1 << 8
+
+
+# How packed data begins, and the ending that says the same. Text begins with none of these.
+_SIGNATURES = (
+    (b"\x1f\x8b\x08", ".gz"),
+    (b"BZh", ".bz2"),
+    (b"\xfd7zXZ\0", ".xz"),
+    (b"\x28\xb5\x2f\xfd", ".zst"),
+)
+COMPRESSIONS = tuple(ending for _, ending in _SIGNATURES)
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of data, or the end of an empty stream
+_SIGNATURE_BYTES = 10
 
 
 class _Decoder(Protocol):
@@ -107,28 +120,49 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
 
 
 class PackedFile:
-    """An open file whose unpacked bytes come in pieces; `bytes_read` counts what was taken from the disk."""
+    """An open file whose unpacked bytes come in pieces; `bytes_read` counts what was taken from the disk.
 
-    def __init__(self, path: Path, stream: IO[bytes], compression: str = "") -> None:
+    How it is packed is what its first bytes say; where they say nothing, what its name says.
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
         self.bytes_read = 0
         self._bytes_out = 0
         self._stream = stream
-        self._compression = compression
+        self._start = self._read(_SIGNATURE_BYTES)
+        self.compression = _compression_of(self._start) or ending_of_packing(path.name)
+        if self.compression == ".zst":
+            check_installed(path, "zstandard")
+        self._head: list[bytes] = []
+        self._rest = self._unpacked() if self.compression else self._plain()
+
+    def head(self) -> bytes:
+        """Return about the first mebibyte of the unpacked bytes, or all of them; `pieces` yields them again."""
+        while sum(map(len, self._head)) < PIECE_BYTES and (piece := next(self._rest, b"")):
+            self._head.append(piece)
+        return b"".join(self._head)
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the unpacked bytes to the end of the file."""
-        if self._compression:
-            yield from self._unpacked()
-        else:
-            while piece := self._read(PIECE_BYTES):
-                yield piece
+        while self._head:
+            yield self._head.pop(0)
+        yield from self._rest
+
+    def _plain(self) -> Iterator[bytes]:
+        while piece := self._next_bytes(PIECE_BYTES):
+            yield piece
+
+    def _next_bytes(self, num_bytes: int) -> bytes:
+        """Read from the disk, beginning with the bytes that the constructor has read."""
+        start, self._start = self._start[:num_bytes], self._start[num_bytes:]
+        return start + self._read(num_bytes - len(start)) if len(start) < num_bytes else start
 
     def _unpacked(self) -> Iterator[bytes]:
-        new_decoder = _DECODERS[self._compression]
-        decoder, waiting = new_decoder(), self._read(_PACKED_READ_BYTES)
+        new_decoder = _DECODERS[self.compression]
+        decoder, waiting = new_decoder(), self._next_bytes(_PACKED_READ_BYTES)
         if not waiting:
-            raise CorruptFile(f"{self.path} is empty; a {self._compression} file never is")
+            raise CorruptFile(f"{self.path} is empty; a {self.compression} file never is")
         while waiting or not decoder.needs_input:
             piece = self._step(decoder, waiting)
             yield from (piece[start : start + PIECE_BYTES] for start in range(0, len(piece), PIECE_BYTES))
@@ -136,8 +170,8 @@ class PackedFile:
             if decoder.eof:
                 waiting = self._next_stream(decoder.unused_data)
                 decoder = new_decoder()
-            elif decoder.needs_input and not (waiting := self._read(_PACKED_READ_BYTES)):
-                raise CorruptFile(f"{self.path} ends before its last {self._compression} stream does: it is cut off")
+            elif decoder.needs_input and not (waiting := self._next_bytes(_PACKED_READ_BYTES)):
+                raise CorruptFile(f"{self.path} ends before its last {self.compression} stream does: it is cut off")
 
     def _step(self, decoder: _Decoder, data: bytes) -> bytes:
         try:
@@ -146,14 +180,14 @@ class PackedFile:
             if "memory" in str(error).lower():
                 limit = f"{MAX_MEMORY_BYTES >> 20} MiB"
                 raise UserError(f"{self.path} asks for more than {limit} of memory; unpack it first") from error
-            raise CorruptFile(f"{self.path} is not an intact {self._compression} file: {error}") from error
+            raise CorruptFile(f"{self.path} is not an intact {self.compression} file: {error}") from error
         self._bytes_out += len(piece)
         check_growth(self.path, self.bytes_read, self._bytes_out)
         return piece
 
     def _next_stream(self, rest: bytes) -> bytes:
         """Skip the zero bytes that packers pad streams with; b"" at the end of the file."""
-        while not (rest := rest.lstrip(b"\0")) and (more := self._read(_PACKED_READ_BYTES)):
+        while not (rest := rest.lstrip(b"\0")) and (more := self._next_bytes(_PACKED_READ_BYTES)):
             rest = more
         return rest
 
@@ -166,8 +200,25 @@ class PackedFile:
         return data
 
 
+def _compression_of(start: bytes) -> str:
+    """Return the ending for packed data that begins so, or ""."""
+    found = next((ending for signature, ending in _SIGNATURES if start.startswith(signature)), "")
+    return "" if found == ".bz2" and not start[4:].startswith(_BZIP2_BLOCKS) else found
+
+
+def ending_of_packing(name: str) -> str:
+    """Return the ending of a file's name that says how it is packed, or ""."""
+    return next((ending for ending in COMPRESSIONS if name.lower().endswith(ending)), "")
+
+
+def check_installed(path: Path, module: str) -> None:
+    """Raise UserError where a package is missing that reads a file."""
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"reading {path} needs {module}: pip install 'bertworks[data]'")
+
+
 @contextlib.contextmanager
-def open_packed(path: Path, compression: str) -> Iterator[PackedFile]:
+def open_packed(path: Path) -> Iterator[PackedFile]:
     """Open a file, or standard input for `-`, to be read in unpacked pieces."""
     if path == STANDARD_INPUT:
         yield PackedFile(path, sys.stdin.buffer)
@@ -177,7 +228,7 @@ def open_packed(path: Path, compression: str) -> Iterator[PackedFile]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     with file:
-        yield PackedFile(path, file, compression)
+        yield PackedFile(path, file)
 
 
 def check_growth(path: Path, bytes_in: int, bytes_out: int) -> None:

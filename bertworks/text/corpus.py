@@ -1,21 +1,24 @@
 """Every corpus in one form: a paragraph per line, and an empty line after each document.
 
-`Corpus` reads plain text, JSON lines, Parquet and Wikipedia dumps, packed or not, from files, folders, patterns or
+`Corpus` reads plain text, JSON, CSV, Parquet and Wikipedia dumps, packed or not, from files, folders, patterns or
 standard input, and turns them into the form in which BERT's scripts took their text. It streams: memory does not grow
 with the corpus. Plain text is handled a megabyte at a time and costs Python nothing per line but the line itself.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.text.compressed import PackedFile, open_packed
-from bertworks.text.records import json_documents, parquet_documents
-from bertworks.text.sources import STANDARD_INPUT, find_files, form_of
+from bertworks.text.compressed import STANDARD_INPUT, PackedFile, open_packed
+from bertworks.text.records import json_documents, json_value_documents, parquet_documents, table_documents
+from bertworks.text.sources import NAMES_OF_KINDS, TABLES, find_files, form_of_name, kind_of
 from bertworks.text.utf8 import Utf8Decoder, text_lines
 from bertworks.text.wikipedia import articles
 
+_log = logging.getLogger(__name__)
 _BLOCK_CHARACTERS = 1 << 20
 _LEADING_BLANK_LINES = re.compile(r"\s*\n")
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -28,7 +31,7 @@ class Corpus:
         sources: files, folders, patterns, or `-` for standard input.
         without: files that are no text of it, such as the vocabulary, where they lie in one of its folders.
         strict: stop at bytes that are not UTF-8 instead of replacing them.
-        text_field: the field of JSON lines and the column of Parquet files that holds the text.
+        text_field: the field of JSON records, or the column of CSV, TSV and Parquet files, that holds the text.
 
     Attributes:
         files: what is read, in this order; every path is absolute and there once.
@@ -52,6 +55,7 @@ class Corpus:
         self._decoder = Utf8Decoder(strict=strict)
         self._file: PackedFile | None = None
         self._finished_bytes = 0
+        self._said: set[str] = set()
         self._stdin_was_read = False
 
     @property
@@ -71,9 +75,10 @@ class Corpus:
         """
         self._start_pass()
         for path in self.files:
-            kind, compression = form_of(path)
-            with open_packed(path, compression) as file:
+            with open_packed(path) as file:
                 self._finished_bytes, self._file = self.bytes_read, file
+                kind = kind_of(file)
+                self._say(kind, path)
                 yield from self._blocks_of(file, kind)
 
     def _start_pass(self) -> None:
@@ -84,11 +89,24 @@ class Corpus:
         self._finished_bytes, self._file = 0, None
         self.num_documents = 0
 
+    def _say(self, kind: str, path: Path) -> None:
+        """Say once for each kind of file what its content is, where its name says otherwise."""
+        named = form_of_name(path).kind
+        if kind not in (named, ".txt", *self._said):
+            self._said.add(kind)
+            text = f"its text is the field {self._text_field!r}" if kind != ".xml" else "its text passages are the text"
+            _log.warning("%s is read as %s, for that is what it holds; %s", path, NAMES_OF_KINDS[kind], text)
+
     def _blocks_of(self, file: PackedFile, kind: str) -> Iterator[str]:
         if kind == ".txt":
             return self._tidied(text_lines(file.pieces(), file.path, self._decoder))
         if kind == ".jsonl":
             return self._written(json_documents(file, self._text_field, self._decoder))
+        if kind == ".json":
+            return self._written(json_value_documents(file, self._text_field, self._decoder))
+        if kind in TABLES:
+            table = table_documents(file, self._text_field, self._decoder, is_quoted=kind == ".csv")
+            return self._written(table)
         if kind == ".parquet":
             return self._written(parquet_documents(file, self._text_field, self._decoder))
         return self._written(articles(file.pieces(), file.path))

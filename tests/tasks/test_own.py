@@ -373,7 +373,9 @@ def test_tags_come_from_columns_or_from_records(write, refusal):
     dataset = open_own("tag", {"train": lines, "dev": dev})
     assert "b.conll:1: 'B-GPE' has a type that is not known here; allowed: LOC, PER" in refusal(dataset.examples("dev"))
     assert "every tag is O" in refusal(lambda: open_own("tag", {"train": write("c.txt", "a O\n")}))
-    assert "words without tags" in refusal(lambda: open_own("tag", {"train": write("d.csv", "a,O\n")}))
+    assert "words without tags" in refusal(lambda: open_own("tag", {"train": write("d.txt", "a,O\n")}))
+    message = refusal(lambda: open_own("tag", {"train": write("d.csv", "a,O\n")}))
+    assert "CSV is not read for tagging; give lines of a word and its tag (.txt, .tsv, .conll), or lists" in message
 
 
 def test_records_without_words_are_counted_and_the_others_keep_their_numbers(write):

@@ -1,12 +1,14 @@
 """Every form of corpus gives the same lines, the lines are those of a slow reference, and mistakes are named."""
 
 import bz2
+import csv
 import gzip
 import importlib.util
 import io
 import json
 import lzma
 import os
+import pickle
 import sys
 import tempfile
 import tracemalloc
@@ -23,7 +25,7 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks.errors import CorruptFile, UserError, printable
-from bertworks.text import compressed, corpus, utf8
+from bertworks.text import compressed, corpus, records, utf8
 from bertworks.text.corpus import Corpus
 from bertworks.text.sources import find_files
 
@@ -133,9 +135,9 @@ def test_records_with_no_text_leave_no_document(tmp_path):
 
 
 def test_the_text_field_can_be_named(tmp_path):
-    records = write(tmp_path / "c.jsonl", '\ufeff{"body": "a", "text": "b"}')
+    lines = write(tmp_path / "c.jsonl", '\ufeff{"body": "a", "text": "b"}')
     table = write_parquet(tmp_path / "c.parquet", ["a"], name="body")
-    assert lines_of(records, table, text_field="body") == ["a", "", "a", ""]
+    assert lines_of(lines, table, text_field="body") == ["a", "", "a", ""]
 
 
 # --- lines ---------------------------------------------------------------------------------------------------------
@@ -308,7 +310,7 @@ def test_lone_surrogates_in_json_are_replaced_and_pairs_are_kept(tmp_path):
 
 
 def test_binary_files_are_refused(tmp_path):
-    assert "NUL" in error_of(write(tmp_path / "a.txt", b"\x7fELF\0\0\0"))
+    assert "NUL" in error_of(write(tmp_path / "a.txt", b"\x7fELP\0\0\0"))
     assert "UTF-16" in error_of(write(tmp_path / "b.txt", "text".encode("utf-16")))
     assert "not UTF-8 text" in error_of(write(tmp_path / "c.txt", "한국어 문장이다. ".encode("euc-kr") * 50))
     assert "NUL" in error_of(write(tmp_path / "d.jsonl", b"{}\0"))
@@ -399,6 +401,199 @@ def test_standard_input_is_not_read_twice(monkeypatch):
         list(lines_in(reader))
 
 
+# --- what a file holds, whatever its name ---------------------------------------------------------------------------
+
+
+def as_json_list(documents=DOCUMENTS, **options):
+    return json.dumps([{"id": 1, "text": "\n".join(document)} for document in documents], **options).encode()
+
+
+def as_pretty_records(documents=DOCUMENTS):
+    return b"\n".join(json.dumps({"text": "\n".join(document)}, indent=2).encode() for document in documents)
+
+
+def as_csv(documents=DOCUMENTS):
+    cells = [["id", "text"]] + [["1", "\n".join(document)] for document in documents]
+    csv.writer(stream := io.StringIO(), lineterminator="\r\n").writerows(cells)
+    return stream.getvalue().encode()
+
+
+CONTENTS = {
+    "JSON lines": as_json_lines,
+    "JSON lines with a mark": lambda: b"\xef\xbb\xbf" + as_json_lines(),
+    "a JSON list": as_json_list,
+    "a JSON list with a mark": lambda: b"\xef\xbb\xbf" + as_json_list(),
+    "a JSON list in Unicode": lambda: as_json_list(ensure_ascii=False),
+    "an indented JSON list": lambda: as_json_list(indent=4),
+    "a list of strings": lambda: json.dumps(["\n".join(document) for document in DOCUMENTS]).encode(),
+    "indented records": as_pretty_records,
+}
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+@pytest.mark.parametrize("name", ["c.ndjson", "c.json", "c.jsonl", "c.csv", "c.txt", "c.data", "c", "-"])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_json_is_read_as_such_under_any_name(tmp_path, monkeypatch, content, name, compression):
+    data = PACKERS[compression](CONTENTS[content]())
+    if name == "-":
+        standard_input(monkeypatch, data)
+        assert lines_of("-") == LINES
+    else:
+        assert lines_of(write(tmp_path / f"{name}{compression}", data)) == LINES
+        # The packing is told by the content, too.
+        assert lines_of(write(tmp_path / name, data)) == LINES
+
+
+def test_what_a_file_is_read_as_is_said_once_where_its_name_says_otherwise(tmp_path, caplog):
+    for name in ("a.jsonl", "b.ndjson", "c.json", "d.json"):
+        write(tmp_path / name, as_json_lines())
+    assert lines_of(tmp_path / "a.jsonl", tmp_path / "b.ndjson") == LINES * 2
+    assert not caplog.messages
+    write(tmp_path / "e.txt", as_json_lines())
+    write(tmp_path / "f.log", as_json_lines())
+    assert lines_of(tmp_path / "e.txt", tmp_path / "f.log", text_field="text") == LINES * 2
+    assert caplog.messages == [
+        f"{tmp_path / 'e.txt'} is read as JSON lines, for that is what it holds; its text is the field 'text'"
+    ]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".json", ".csv", ""])
+def test_parquet_and_dumps_are_read_under_any_name(tmp_path, ending):
+    path = write_parquet(tmp_path / f"p{ending}", ["\n".join(document) for document in DOCUMENTS])
+    assert lines_of(path) == LINES
+    dump = write(tmp_path / f"dump{ending}", bz2.compress(as_wikipedia_dump([["eins", "zwei"]])))
+    assert lines_of(dump) == ["eins", "zwei", ""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1} is how JSON looks.\nProse goes on.',
+        '{"a": 1}\nProse that goes on\nand on\nand on.',
+        "{curly} words\nand more",
+        "[Music]\n[Applause]",
+        '["What?" she said.]\nmore',
+        "[1] a note",
+        "text,label\nnot a table, for its name says text",
+        "<b>bold</b> words",
+        "BZh is no archive",
+        "PAR for the course",
+    ],
+)
+def test_prose_that_looks_a_little_like_something_else_is_text(tmp_path, text):
+    assert lines_of(write(tmp_path / "c.txt", text)) == [*text.split("\n"), ""]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"%PDF-1.7 text", "a PDF"),
+        (b"PK\x03\x04 text", "a zip archive"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office or HWP document"),
+        (b"{\\rtf1 text}", "an RTF document"),
+        (b"SQLite format 3\0", "an SQLite database"),
+        (b"\x93NUMPY\x01", "a NumPy array"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (pickle.dumps(["text"]), "a Python pickle"),
+        (b"\x89PNG\r\n", "a picture"),
+        (b"a.txt".ljust(257, b"\0") + b"ustar\x0000", "a tar archive"),
+        (b"\n<!DOCTYPE HTML>\n<p>text", "an HTML page; take its text out"),
+        (b"\xef\xbb\xbf<html lang='ko'>", "an HTML page"),
+        (b'<?xml version="1.0"?><TEI>text</TEI>', "XML, but not a Wikipedia dump"),
+        (b'<doc id="12" url="" title="A">\ntext\n</doc>', "WikiExtractor's text with tags; run it with --json"),
+    ],
+)
+@pytest.mark.parametrize("name", ["c.txt", "c.jsonl", "c.csv", "c", "c.txt.gz", "-"])
+def test_what_is_plainly_not_text_is_refused_by_name(tmp_path, monkeypatch, data, what, name):
+    standard_input(monkeypatch, data)
+    path = name if name == "-" else write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+    assert f"{path} is {what}" in error_of(path)
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+def test_the_text_column_of_csv_and_tsv_is_the_text(tmp_path, compression):
+    pack = PACKERS[compression]
+    assert lines_of(write(tmp_path / f"c.csv{compression}", pack(as_csv()))) == LINES
+    table = write(tmp_path / f"c.tsv{compression}", pack('text\tn\r\n한 "글"\t1\r\n\tx\n'.encode()))
+    assert lines_of(table) == ['한 "글"', ""]
+    semicolons = write(tmp_path / f"d.csv{compression}", pack(b"\xef\xbb\xbfsep=;\r\nn;text;\r\n1;a, b;\r\n2;c;;\r\n"))
+    assert lines_of(semicolons) == ["a, b", "", "c", ""]
+
+
+def test_a_table_without_the_text_column_says_how_to_name_it(tmp_path):
+    path = write(tmp_path / "c.csv", "review,stars\nfine,3\n")
+    assert error_of(path) == (
+        f"{path}: no field 'text' to take the text from; there are: 'review', 'stars'; name it with --text-field"
+    )
+    assert lines_of(path, text_field="review") == ["fine", ""]
+    path = write(tmp_path / "d.csv", "text,stars\nfine,3\na,b,c\n")
+    assert f"{path}:3: 3 columns where 2 are expected" in error_of(path)
+
+
+def test_a_folder_gives_json_records_and_says_what_it_leaves_out(tmp_path, caplog):
+    write(tmp_path / "c4-train.00000-of-01024.json.gz", gzip.compress(as_json_lines()))
+    write(tmp_path / "list.json", as_json_list())
+    write(tmp_path / "a.ndjson", as_json_lines())
+    write(tmp_path / "dataset_info.json", json.dumps({"features": {}}, indent=2))
+    write(tmp_path / "state.json", json.dumps({"step": 1}))
+    write(tmp_path / "labels.csv", "text\n1\n")
+    write(tmp_path / "model" / "tokenizer_config.json", "[]")
+    write(tmp_path / "model" / "tokenizer.json", "[]")
+    assert names(tmp_path) == ["a.ndjson", "c4-train.00000-of-01024.json.gz", "list.json"]
+    assert caplog.messages == [f"{tmp_path}: not read: 2 .json, 1 .csv; name them, or a pattern, if they are text"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ('[{"text": "a"},\n {"text": "b"}', "ends before its JSON list does"),
+        ('[{"text": "a"}\n {"text": "b"}]', ":2: not JSON: '{' where ',' or ']' is expected"),
+        ('[{"text": "a"}]\n\n[{"text": "b"}]', ":3: not JSON: '[' after the end"),
+        ('[{"text": "a"}, {"text": "b]', ":1: not JSON: Invalid control character"),
+        ('[{"text": "a"},\n{"body": "b"}]', ":2: no field 'text' to take the text from; there are: 'body'"),
+        ('{\n"text": "a",\n"data": [}\n', "not JSON"),
+        ('{"version": "1.1", "data": [\n{"paragraphs": []}\n]}', "no field 'text'"),
+        ("[" * 100_000, "not JSON"),
+        ("text", "not JSON"),
+    ],
+)
+def test_json_that_is_not_whole_is_an_error_with_its_line(tmp_path, data, reason):
+    path = write(tmp_path / "c.json", data)
+    message = error_of(path)
+    assert message.startswith(str(path))
+    assert reason in message
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    documents=st.lists(st.text(LETTERS, max_size=30), max_size=6),
+    block=st.integers(1, 20),
+    indent=st.sampled_from([None, 1]),
+)
+def test_a_json_list_equals_json_lines_wherever_its_blocks_are_cut(documents, block, indent):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(compressed, "PIECE_BYTES", block),
+        mock.patch.object(records, "PIECE_BYTES", block),
+    ):
+        values = [{"text": text} for text in documents]
+        lines = write(Path(folder, "c.jsonl"), "\n".join(map(json.dumps, values)))
+        whole = write(Path(folder, "c.json"), json.dumps(values, indent=indent, ensure_ascii=False))
+        assert lines_of(whole) == lines_of(lines)
+
+
+def test_a_json_list_is_read_within_bounded_memory(tmp_path):
+    path = write(tmp_path / "c.json", json.dumps([{"text": "a line of text\n" * 1000}] * 3000))
+    tracemalloc.start()
+    try:
+        num_lines = sum(1 for _ in lines_in(Corpus([path])))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert num_lines == 3_003_000
+    assert peak < 24 << 20, "the file has 48 MB and one line"
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -427,7 +622,7 @@ def test_a_vocabulary_in_a_corpus_folder_is_no_text(tmp_path):
 
 def test_a_folder_without_corpus_files_is_an_error(tmp_path):
     write(tmp_path / "notes.md", "x")
-    assert f"{tmp_path} holds no corpus files (.txt, .jsonl, .parquet, .xml" in error_of(tmp_path)
+    assert f"{tmp_path} holds no corpus files (.txt, .jsonl, .json, .parquet, .xml" in error_of(tmp_path)
 
 
 def test_something_that_is_not_a_regular_file_is_an_error(tmp_path):
@@ -471,7 +666,7 @@ def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatc
         ('["text"]', "a JSON list where a record"),
         ('{"body": "a", "id\\ud800": 1}', "no field 'text' to take the text from; there are: 'body', 'id�'"),
         ("{}", "there are: none"),
-        (json.dumps({f"k{i}": i for i in range(99)}), "'k11', ..."),
+        (json.dumps({f"k{i}": i for i in range(99)}), "'k19', ..."),
         ('{"text": null}', "field 'text' is a NoneType, not a string"),
         ('{"text": ["a"]}', "field 'text' is a list, not a string"),
     ],
