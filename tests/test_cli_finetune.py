@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import shutil
+import signal
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference import predictions
+from bertworks.train.record import Record
 from bertworks.tuning.finetune import finetune
 
 KINDS = ("classify", "regress", "multilabel", "choose")
@@ -51,6 +55,52 @@ def test_a_run_is_made_refused_resumed_and_measured(bertworks, model, tmp_path):
     measured = json.loads(out)
     assert measured["accuracy"] == result["accuracy"]
     assert measured["loss"] == pytest.approx(result["loss"], rel=1e-4)
+
+
+def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_on(
+    bertworks, model, tmp_path, monkeypatch
+):
+    train, _ = write_task(tmp_path / "files", "classify")
+    rows = [json.loads(line) for line in train.read_text().splitlines()]
+    named = write_rows(tmp_path / "files/named.jsonl", [{"a": one["text"], "b": one["label"]} for one in rows])
+    columns = ("--column", "text=a", "--column", "label=b")
+    monkeypatch.chdir(tmp_path / "files")
+    settings = (*QUICK, "train.log_every=1", "train.max_steps=14", "train.save_every=2", "--device", "cpu")
+    command = ("finetune", "classify", "--model", model, "--train", named.name, *columns, *settings)
+    assert bertworks(*command, "--out", tmp_path / "whole", "-q")[0] == 0
+    told = Record.train
+
+    def interrupted(self, place, values):
+        told(self, place, values)
+        if place.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patches:
+        patches.setattr(Record, "train", interrupted)
+        code, out, err = bertworks(*command, "--out", run)
+    assert (code, out.count("\n")) == (130, 1)
+    assert "after 3 steps; not measured yet, so there is no model; saved: checkpoints/step-00000003" in out
+    assert (run / "checkpoints/step-00000003").is_dir()
+    assert err.splitlines()[-1] == f"next: bertworks finetune --resume --out {run}"
+    monkeypatch.chdir(tmp_path)
+    code, out, err = bertworks("finetune", "--resume", "--out", run)
+    assert (code, "going on from step 3" in err) == (0, True), err
+    assert err.splitlines()[-1] == f"next: bertworks classify {run} 'A text.'"
+    assert files_of(run) == files_of(tmp_path / "whole")
+    shutil.rmtree(run / "checkpoints")  # no checkpoint yet: it starts
+    bw.finetune(out=run, resume=True, quiet=True)
+    assert files_of(run) == files_of(tmp_path / "whole")
+    code, out, _ = bertworks("finetune", "--resume", "--out", run, "train.max_steps=16")
+    assert (code, "after 16 steps" in out) == (0, True)
+    named.rename(tmp_path / "moved.jsonl")
+    code, _, err = bertworks("finetune", "--resume", "--out", run)
+    assert (code, err.count("\n"), f"{named}, which is not there any more" in err) == (2, 1, True)
+    code, _, err = bertworks("finetune", "--resume", "--out", run, "--train", tmp_path / "moved.jsonl")
+    assert (code, "is finished already" in err) == (0, True)
+    (run / "inputs.json").unlink()
+    code, _, err = bertworks("finetune", "--resume", "--out", run)
+    assert (code, err.count("\n"), "give TASK, --model MODEL" in err) == (2, 1, True)
 
 
 def test_a_benchmark_is_learnt_from_its_own_files(bertworks, model, tmp_path):

@@ -68,6 +68,20 @@ def test_one_is_the_exit_code_only_if_all_runs_fail(bertworks, task, tmp_path, m
         refused.discard(1e-3)
 
 
+def test_the_folder_of_a_grid_is_enough_to_go_on(bertworks, task, tmp_path):
+    out = tmp_path / "grid"
+    bertworks(*task, "--out", out, "--grid", "--restarts", 2, *QUICK, "-q")
+    whole = json.loads((out / "grid.json").read_text())
+    record = whole | {"runs": {whole["model_of"]: whole["runs"][whole["model_of"]]}}
+    (out / "grid.json").write_text(json.dumps(record))
+    code, said, err = bertworks("finetune", "--resume", "--out", out, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(said)
+    assert {name: run["score"] for name, run in found["runs"].items()} == {
+        name: run["score"] for name, run in whole["runs"].items()
+    }
+
+
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(task, tmp_path, bertworks):
     settings = [*QUICK[:3], "train.epochs=3000"]
     command = [*task, "--out", tmp_path / "grid", "--grid", *settings]
@@ -84,7 +98,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(task, tmp_path, bertworks):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with --resume --out {tmp_path / 'grid'}" in err
+    assert err.endswith(f"next: bertworks finetune --resume --out {tmp_path / 'grid'}\n")
     assert json.loads((tmp_path / "grid/grid.json").read_text())["runs"] == {}
     shorter = (*command[:-1], "train.epochs=1")
     code, said, _ = bertworks(*shorter, "--resume", "--json")

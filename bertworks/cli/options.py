@@ -147,7 +147,7 @@ def how_ended(reason: str) -> tuple[str, str]:
     """Return how a run has ended, and what is to be done about it."""
     if reason == "early":
         return "ended early", ", as no score was better"
-    return ("stopped by a signal", "; go on with --resume") if reason == "signal" else ("finished", "")
+    return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
 
 
 def say_next(*command: str, why: str = "") -> None:

@@ -15,6 +15,7 @@ from bertworks.cli.options import (
     how_ended,
     print_json,
     say,
+    say_next,
 )
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
@@ -44,8 +45,10 @@ def plan(
 
 
 def pretrain(
-    recipe: RecipeArgument,
-    data: Annotated[str, typer.Option(help="A folder that `bertworks prepare` made.")],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path; not with --resume.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A folder that `bertworks prepare` made.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write.")] = None,
     overrides: OverridesArgument = None,
     start_from: Annotated[
@@ -53,7 +56,10 @@ def pretrain(
         typer.Option("--from", metavar="MODEL", help="Train a model further: its folder, a run folder, or its name."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the newest checkpoint; --out RUN is enough, what is given else is as before."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Walk the whole way, a step of each length, and keep nothing.")
@@ -68,28 +74,31 @@ def pretrain(
     from bertworks.recipe import check_has_model, load_recipe
     from bertworks.train.distributed import is_first_rank
     from bertworks.train.pretrain import pretrain, pretrain_dry
-    from bertworks.train.view import training_view
 
     if out is None and not dry_run:
         raise UserError("say where the run folder shall be: --out RUN")
     if dry_run and resume:
         raise UserError("--dry-run begins anew and keeps nothing; leave out --resume")
+    if resume and recipe is not None and "=" in recipe:  # there is no recipe: it is the first of the settings
+        overrides, recipe = [recipe, *(overrides or [])], None
+    if not resume and (recipe is None or data is None):
+        needed = "a recipe, see `bertworks recipes`" if recipe is None else "prepared data: --data DATA"
+        raise UserError(f"give {needed}; or --resume --out RUN to go on with a run")
     started = time.monotonic()
     options: dict[str, Any] = {
         "data": data,
         "start_from": start_from,
         "skip_bad_shards": skip_bad_shards,
         "device": device,
-        "note": lambda text: None if quiet or as_json else say(text, err=True),
+        "quiet": quiet or as_json,
     }
-    with training_view(quiet=quiet or as_json) as view:
-        if dry_run or out is None:
-            settings = load_recipe(recipe, overrides or [])
-            if start_from is None:
-                check_has_model(recipe)
-            outcome = pretrain_dry(settings, overrides=overrides or [], **options)
-        else:
-            outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, view=view, **options)
+    if dry_run or out is None:
+        settings = load_recipe(str(recipe), overrides or [])
+        if start_from is None:
+            check_has_model(str(recipe))
+        outcome = pretrain_dry(settings, overrides=overrides or [], **options)
+    else:
+        outcome = pretrain(recipe, overrides=overrides or [], out=out, resume=resume, **options)
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,
@@ -102,6 +111,13 @@ def pretrain(
         print_json(result)
     elif not quiet and is_first_rank():
         say(_sentence(result))
+        if out is None or dry_run:
+            say_next("pretrain", str(recipe), "--data", str(data), "--out", "RUN", *(overrides or []))
+        elif outcome.signal:
+            say_next("pretrain", "--resume", "--out", out)
+        else:
+            say_next("finetune", "classify", "--model", out, "--train", "TRAIN.csv", "--out", "TUNED",
+                     why=f"how it went: {out}/report.html")  # fmt: skip
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 

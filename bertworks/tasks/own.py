@@ -109,6 +109,16 @@ def open_own(
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))
 
 
+def recorded_columns(task: str, given: Columns | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the columns that a person has named as JSON, which `as_columns` takes again; a benchmark has none."""
+    named = as_columns(given, task)._asdict() if task in KINDS else {}
+    return {
+        role: list(column) if isinstance(column, tuple) else column
+        for role, column in named.items()
+        if column not in (None, ())
+    }
+
+
 def _to_remember(given: Columns, chosen: Columns) -> Columns:
     """Return the first file's columns, with the "" of what is said not to be there, so that it is not guessed later."""
     absent: dict[str, Any] = {role: name for role, name in given._asdict().items() if name == ""}

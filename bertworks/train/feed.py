@@ -133,11 +133,14 @@ class Feed:
     def _part(self, packed: Packed, step: int, number: int, length: int) -> Part:
         """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
         batch: Any = to_device(packed, self.device, length, flash=self.flash)
+        seed = dropout_seed(self.recipe.train.seed, step, number)
         if self.seeded:
-            seed = moved(dropout_seed(self.recipe.train.seed, step, number), self.device)
-            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=seed))
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
         counts = [_count(kind, packed) for kind in self.kinds]
-        return Part(batch, counts, int(packed.cumulative_lengths[len(packed.next_labels)]))
+        num_tokens = int(packed.cumulative_lengths[len(packed.next_labels)])
+        # A single slice is never shared: there the generator's own state goes on, as in runs of earlier versions.
+        is_drawn = self.seeded or self.recipe.train.slices == 1
+        return Part(batch, counts, num_tokens, None if is_drawn else int(seed))
 
 
 def _count(kind: str, packed: Packed) -> float:

@@ -49,7 +49,7 @@ class Part(NamedTuple):
     batch: Any
     counts: list[float]  # of each kind of prediction
     num_tokens: int
-    seed: int | None = None  # of a GPU's generator, where dropout draws from it
+    seed: int | None = None  # of the device's generator, where dropout draws from it, whichever rank computes the part
 
 
 class Job(NamedTuple):
@@ -148,7 +148,9 @@ def accumulate(
         if number == len(parts):
             before_last()
         if part.seed is not None:
-            torch.cuda.manual_seed(part.seed)
+            torch.default_generator.manual_seed(part.seed)
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.manual_seed(part.seed)
         of_part = compute(part.batch, on_device)
         sums = of_part if sums is None else sums + of_part
     assert sums is not None, "a batch has at least one part"

@@ -25,6 +25,7 @@ from bertworks.nn.devices import find_device
 from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.train.asking import take_samples
+from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.digest import digest_of
 from bertworks.train.distributed import Ranks, is_first_rank, joined_ranks, local_device
 from bertworks.train.feed import Feed
@@ -33,28 +34,38 @@ from bertworks.train.remarks import early_end, remarks
 from bertworks.train.report import write_report
 from bertworks.train.run import Duties, Engine, Outcome
 from bertworks.train.run_facts import RECIPE_FILE
-from bertworks.train.run_folder import ModelWriter, check_out, hold_run
+from bertworks.train.run_folder import (
+    Inputs,
+    ModelWriter,
+    check_out,
+    check_still_there,
+    given_as,
+    hold_run,
+    read_inputs,
+    refuse_missing,
+)
 from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.subject import subject_of
-from bertworks.train.view import View, unseen
+from bertworks.train.view import View, print_note, training_view, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
 _log = logging.getLogger(__name__)
 
 
 def pretrain(
-    recipe: Recipe | str | os.PathLike[str],
+    recipe: Recipe | str | os.PathLike[str] | None = None,
     *,
-    data: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     start_from: str | os.PathLike[str] | None = None,
     resume: bool = False,
     skip_bad_shards: bool = False,
     device: str = "auto",
-    view: View = unseen,
-    note: Callable[[str], None] = _log.info,
+    quiet: bool = False,
+    view: View | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Pre-train a model on prepared data into a run folder.
 
@@ -64,21 +75,46 @@ def pretrain(
         out: the run folder; new or empty unless `resume`.
         overrides: `section.key=value` over a recipe that is given by its name or path.
         start_from: a model folder, a run folder or a name in the local cache, to train further.
-        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished. What is
+            not given then is as it was: a run folder says its recipe and its inputs.
         skip_bad_shards: leave out shards that are corrupt or missing, with a warning each.
         device: where to train.
-        view: shows a person how it goes.
-        note: is told what a person wants to know at the start.
+        quiet: show nothing; else how it goes is shown on the error stream.
+        view: shows a person how it goes, instead.
+        note: is told what a person wants to know at the start, instead.
     """
-    settings = as_recipe(recipe, overrides)
-    dataset, run = Dataset(Path(data), skip_bad_shards=skip_bad_shards), Path(out)
+    run, note = Path(out), note or (_log.info if quiet else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
+    inputs = read_inputs(run, "pretrain") if resume else None
+    if inputs:
+        if data is None:
+            check_still_there(run, data=inputs.data)
+            data = inputs.data
+        if start_from is None and not checkpoint_folders(run):  # a checkpoint has all that came of it
+            start_from = inputs.model
+        skip_bad_shards, device = (
+            skip_bad_shards or inputs.skip_bad_shards,
+            inputs.device if device == "auto" else device,
+        )
+    if recipe is None and resume and (run / RECIPE_FILE).is_file():
+        recipe = run / RECIPE_FILE
+    if recipe is None or data is None:
+        refuse_missing(run, ["RECIPE"] * (recipe is None) + ["--data DATA"] * (data is None))
+    settings = as_recipe(recipe, overrides)
+    dataset = Dataset(Path(data), skip_bad_shards=skip_bad_shards)
+    inputs = Inputs(
+        command="pretrain", data=given_as(data), model=given_as(start_from) or (inputs.model if inputs else None),
+        skip_bad_shards=skip_bad_shards, device=device,
+    )  # fmt: skip
     place, start = local_device(find_device(device)), find_start(start_from, run, dataset)
     if start:
         settings, start = settled(settings, start)
     else:
         check_has_model(recipe)
-    with joined_ranks(place, settings.train.rank_timeout) as ranks:
+    with (
+        joined_ranks(place, settings.train.rank_timeout) as ranks,
+        training_view(view, quiet=quiet or not ranks.is_first) as view,
+    ):
         session = Session(settings, dataset, run, place, view, ranks, start)
         tell = note if ranks.is_first else _log.debug
         if session.start and start and start.weights:
@@ -87,7 +123,7 @@ def pretrain(
             tell(line)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
-            outcome = session.run(note)
+            outcome = session.run(note, inputs)
         if settings.train.max_tokens is None:  # else it was told before
             for line in early_end(settings, outcome.reason, outcome.place.step):
                 tell(line)
@@ -100,7 +136,8 @@ def pretrain_dry(
     data: str | Path,
     overrides: Sequence[str] = (),
     device: str = "auto",
-    note: Callable[[str], None] = _log.info,
+    quiet: bool = False,
+    note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Outcome:
     """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed.
@@ -108,6 +145,7 @@ def pretrain_dry(
     What is remarked on is the run that is meant, with the overrides that made its recipe.
     """
     _check_clock(recipe)
+    note = note or (_log.info if quiet else print_note)
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())
@@ -129,9 +167,10 @@ def pretrain_dry(
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        outcome = pretrain(walked, data=data, out=Path(folder) / "run", device=device, note=note, **options)
-        if (Path(folder) / "run").exists():  # of several ranks the first one has written
-            load(Path(folder) / "run", device="cpu")
+        run = Path(folder) / "run"
+        outcome = pretrain(walked, data=data, out=run, device=device, view=unseen, note=note, **options)
+        if run.exists():  # of several ranks the first one has written
+            load(run, device="cpu")
     return outcome
 
 
@@ -165,14 +204,17 @@ class Session:
         self.net, self.trainee = self.engine.net, self.engine.trainee
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
 
-    def run(self, note: Callable[[str], None] = _log.info) -> Outcome:
-        """Train from the newest checkpoint, or from the start, and publish the model; `note` is told which."""
-        return self.engine.run(self._duties(), note, self._set_clock)
+    def run(self, note: Callable[[str], None] = _log.info, inputs: Inputs | None = None) -> Outcome:
+        """Train from the newest checkpoint, or from the start, and publish the model; `note` is told which.
+
+        The inputs are recorded.
+        """
+        return self.engine.run(self._duties(inputs), note, self._set_clock)
 
     def _set_clock(self, place: Place) -> None:
         self._seconds = place.seconds
 
-    def _duties(self) -> Duties:
+    def _duties(self, inputs: Inputs | None) -> Duties:
         recipe = self.recipe
         return Duties(
             title=f"{self.folder.name}, {recipe.model.preset}, {recipe.data.objective}, {self.device}",
@@ -186,6 +228,7 @@ class Session:
             writer=self._writer,
             finish=self._finish,
             out_of_memory=self._out_of_memory(),
+            inputs=inputs,
             is_measured_first=self.start is not None,  # what a model can do before it learns more
             flops_per_token=network_of(recipe, self.dataset.vocab_size).flops(self.feed.length_at(0.0)),
         )

@@ -27,7 +27,7 @@ from bertworks.train.record import Record
 from bertworks.train.replay import Replayed
 from bertworks.train.rng import be_deterministic, restore_rng, to_hex
 from bertworks.train.run_facts import RECIPE_FILE
-from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, publish_model
+from bertworks.train.run_folder import CHECKPOINTS, Inputs, ModelWriter, publish_model, write_inputs
 from bertworks.train.settings import OptimSettings, TrainSettings
 from bertworks.train.status import About
 from bertworks.train.subject import Subject
@@ -81,6 +81,7 @@ class Duties(NamedTuple):
         is_enough: whether what was measured says that more training is of no use.
         memory: what else a checkpoint holds.
         metrics: of a task, the main one first.
+        inputs: what the run was started with, to be recorded.
         flops_per_token: operations of training, forward and backward, if known.
     """
 
@@ -99,6 +100,7 @@ class Duties(NamedTuple):
     is_enough: Callable[[], bool] = lambda: False
     memory: Memory | None = None
     metrics: tuple[str, ...] = ()
+    inputs: Inputs | None = None
     flops_per_token: float | None = None
 
 
@@ -169,8 +171,9 @@ class Engine:
         place, window = self._restore(checkpoint, duties) if checkpoint else (Place(), Window(device=self.device))
         self.record = self._begin(place, duties, is_new=checkpoint is None) if self.ranks.is_first else None
         place_found(place)
-        if place.step and self.ranks.is_first and not is_through(self.settings, place):
-            note(f"going on from step {place.step:,}")
+        if place.step and self.ranks.is_first:
+            is_finished = is_through(self.settings, place)
+            note(f"{self.folder} is finished already" if is_finished else f"going on from step {place.step:,}")
         made_ahead = duties.batches(place)
         try:
             job = self._job(made_ahead, duties)
@@ -195,6 +198,8 @@ class Engine:
         if is_new or not is_through(self.settings, place):
             with atomic_write(self.folder / RECIPE_FILE) as stream:
                 stream.write(duties.recipe_text)
+            if duties.inputs:
+                write_inputs(self.folder, duties.inputs)
         flops = duties.flops_per_token, self._peak_flops()
         about = About(duties.title, self.settings, self.kinds, *flops, duties.metrics)
         return Record(self.folder, place, about, self.device, self.view, is_new=is_new)

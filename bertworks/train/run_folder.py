@@ -6,16 +6,30 @@ model; after it the next start, which finds a complete `.next-model`, does the r
 """
 
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
+from pydantic import Field
+
+from bertworks.config import Settings, validate
 from bertworks.errors import CannotGoOn, UserError
-from bertworks.files import atomic_folder, exclusive, make_folder, remove_leftovers, set_aside, sync_folder, usable_path
+from bertworks.files import (
+    atomic_folder,
+    atomic_write,
+    exclusive,
+    make_folder,
+    remove_leftovers,
+    set_aside,
+    sync_folder,
+    usable_path,
+)
+from bertworks.json_files import read_object
 
-CHECKPOINTS, MODEL = "checkpoints", "model"
+CHECKPOINTS, MODEL, INPUTS_FILE = "checkpoints", "model", "inputs.json"
 _NEXT_MODEL = ".next-model"
 _ROOM_FACTOR = 2  # of what a save needs, so that a run does not fill the disk it lives on to the last byte
 
@@ -25,6 +39,72 @@ class ModelWriter(NamedTuple):
 
     write: Callable[[Path], None]
     num_bytes: int
+
+
+class Inputs(Settings):
+    """What a run was started with besides its settings, so that its folder is enough to go on: `inputs.json`.
+
+    Paths are absolute; what is no path (a model's name) stays as it was given.
+    """
+
+    command: Literal["pretrain", "finetune", "grid", "glue"]
+    task: str | None = None
+    model: str | None = None  # what is fine-tuned, or in pre-training trained further
+    beside: str | None = None
+    data: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    columns: dict[str, str | list[str] | None] = Field(default_factory=dict)
+    init: str = "model"
+    cache: str | None = None
+    device: str = "auto"
+    skip_bad_shards: bool = False
+    max_steps: int | None = None  # as it was set; the recipe has what the epochs came to
+    # Of several runs, whose folder has no one recipe:
+    overrides: list[str] = Field(default_factory=list)
+    plan: dict[str, bool | int] = Field(default_factory=dict)
+    from_mnli: bool = False
+
+
+def given_as(source: str | os.PathLike[str] | None) -> str | None:
+    """Return how an input is recorded: a path as an absolute one, a name as it is."""
+    if source is None:
+        return None
+    return str(Path(source).absolute()) if os.path.exists(source) else os.fspath(source)
+
+
+def write_inputs(run: Path, inputs: Inputs) -> None:
+    """Record what a run was started with."""
+    with atomic_write(run / INPUTS_FILE) as stream:
+        json.dump(inputs.model_dump(exclude_defaults=True), stream, ensure_ascii=False, indent=1)
+
+
+def read_inputs(run: Path, *commands: str) -> Inputs | None:
+    """Return what a run was started with; None where its folder does not say. It must be one of the commands."""
+    path = run / INPUTS_FILE
+    if not path.exists():
+        return None
+    inputs = validate(Inputs, read_object(path), str(path))
+    if inputs.command not in commands:
+        raise UserError(f"{run} was started by {inputs.command}, not by {commands[0]}; go on with that command")
+    return inputs
+
+
+def refuse_missing(run: Path, missing: Sequence[str]) -> NoReturn:
+    """Say what must be given to go on, or to start, where the folder does not say it."""
+    named = ", ".join(missing)
+    if not any((run / name).exists() for name in (*_TELLING, CHECKPOINTS)):
+        raise UserError(f"{run} holds no run to go on with; to start one, give {named}")
+    raise UserError(f"{run} does not say all that it was started with (an earlier version made it); give {named}")
+
+
+def check_still_there(run: Path, **recorded: str | None) -> None:
+    """Refuse to go on with recorded files that have moved; they may be given anew."""
+    for option, path in recorded.items():
+        if path is not None and not os.path.exists(path):
+            raise UserError(
+                f"{run} was started with {path}, which is not there any more; give it anew: --{option} PATH"
+            )
 
 
 _TELLING = {  # of what a folder holds: by the file that is there from the start, what it is and how it is gone on with

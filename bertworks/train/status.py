@@ -79,7 +79,7 @@ class Status:
 
     def save(self, step: int) -> None:
         """Note that there is a checkpoint."""
-        self.saved_step = step
+        self.step = self.saved_step = step
 
     def _take_in(self, step: int, values: Mapping[str, Any]) -> None:
         holdout = {

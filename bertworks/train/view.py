@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol, TextIO
 
+from bertworks.errors import printable
 from bertworks.train.status import Status
 
 News = Literal["begin", "train", "evaluate", "save"]
@@ -31,6 +32,12 @@ class View(Protocol):
 
 def unseen(news: News, status: Status) -> None:
     """Show nothing."""
+
+
+def print_note(text: str) -> None:
+    """Print a line on the error stream; that nobody reads it is no reason to lose a step."""
+    with suppress(BrokenPipeError):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -69,12 +76,11 @@ class Lines:
         from bertworks.train.panel import line_of
 
         now = time.monotonic()
-        is_not_evaluated = not status.holdout and status.step >= status.about.settings.eval_every
+        is_not_evaluated = status.values and not status.holdout and status.step >= status.about.settings.eval_every
         is_due = news == "train" and now - self._last >= max(_LONGEST_S, _LATER * (now - self._started))
         if news == "evaluate" or is_due or (news == "save" and is_not_evaluated):
             self._last = now
-            with suppress(BrokenPipeError):  # that nobody reads it is no reason to lose the step
-                print(line_of(status), file=sys.stderr, flush=True)
+            print_note(line_of(status))
 
 
 class Panel:

@@ -116,5 +116,7 @@ class TaskFeed:
         if not len(chosen):  # of a short batch there is nothing left for this part, and a rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
         on_gpu = self._laying.flash or self._laying.device.type == "cuda"
-        seed = int(dropout_seed(self._settings.seed, step, number)) if on_gpu else None
+        # A single part on a CPU is never shared: there the generator's own state goes on, as in earlier versions' runs.
+        is_seeded = on_gpu or self._num_parts > 1
+        seed = int(dropout_seed(self._settings.seed, step, number)) if is_seeded else None
         return Part(batch, self._counts(batch), int(self._lengths[chosen].sum()), seed)

@@ -11,18 +11,27 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from bertworks.config import check_overrides
+from bertworks.config import check_overrides, read_recipe
 from bertworks.errors import UserError
 from bertworks.nn.devices import find_device
 from bertworks.tasks.kinds import Kind, kind_of
+from bertworks.tasks.own import recorded_columns
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
-from bertworks.train.distributed import joined_ranks, local_device
+from bertworks.train.distributed import is_first_rank, joined_ranks, local_device
 from bertworks.train.run_facts import RECIPE_FILE
-from bertworks.train.run_folder import check_out, hold_run
-from bertworks.train.view import View, unseen
+from bertworks.train.run_folder import (
+    Inputs,
+    check_out,
+    check_still_there,
+    given_as,
+    hold_run,
+    read_inputs,
+    refuse_missing,
+)
+from bertworks.train.view import View, print_note, training_view, unseen
 from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.session import Finetuned, Session
@@ -35,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 def finetune(
-    task: str,
+    task: str | None = None,
     *,
-    model: AnyPath,
+    model: AnyPath | None = None,
     out: AnyPath,
     data: AnyPath | None = None,
     train: AnyPath | None = None,
@@ -50,8 +59,9 @@ def finetune(
     resume: bool = False,
     cache: AnyPath | None = None,
     device: str = "auto",
-    view: View = unseen,
-    note: Callable[[str], None] = _log.info,
+    quiet: bool = False,
+    view: View | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Finetuned:
     """Fine-tune a model for a task into a run folder.
 
@@ -67,15 +77,35 @@ def finetune(
         overrides: `section.key=value` over the paper's settings and the learning rate that the model recommends.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
-        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished. What is
+            not given then is as it was: a run folder says its settings and its inputs.
         cache: where frozen features are kept, for several runs to share; in the run folder without it.
         device: where to train.
-        view: shows a person how it goes.
-        note: is told what a person wants to know at the start.
+        quiet: show nothing; else how it goes is shown on the error stream.
+        view: shows a person how it goes, instead.
+        note: is told what a person wants to know at the start, instead.
     """
-    run = Path(out)
+    run, note = Path(out), note or (_log.info if quiet else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
     check_overrides(overrides)
+    inputs = read_inputs(run, "finetune") if resume else None
+    if resume and settings is None and None in (task, model) and (run / RECIPE_FILE).is_file():
+        # The recipe's steps are what the epochs came to, and epochs may be others now.
+        most = [f"train.max_steps={inputs.max_steps}"] if inputs and inputs.max_steps else []
+        settings = read_recipe(FinetuneSettings, str(run / RECIPE_FILE), [*most, *overrides])
+        overrides = ()
+    if inputs:
+        recorded = {"data": inputs.data, "train": inputs.train, "dev": inputs.dev}
+        given = {"data": data, "train": train, "dev": dev}
+        check_still_there(run, **{name: path for name, path in recorded.items() if given[name] is None})
+        data, train, dev = (recorded[name] if given[name] is None else given[name] for name in recorded)
+        task, model, beside = task or inputs.task, model or inputs.model, beside or inputs.beside
+        columns = inputs.columns if columns is None else columns
+        cache, init = cache or inputs.cache, cast(Init, inputs.init) if init == "model" else init
+        device = inputs.device if device == "auto" else device
+    if task is None or model is None:
+        where = ["--data DIR, or --train FILE and --dev FILE"] * (data is None and train is None)
+        refuse_missing(run, ["TASK"] * (task is None) + ["--model MODEL"] * (model is None) + where)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     if settings is not None and overrides:
@@ -88,10 +118,16 @@ def finetune(
         settings = settings_for(dataset.task, [*usual, *overrides])
     if cache is not None and not settings.task.features:
         raise UserError("--cache keeps the features of frozen layers; it goes with --features LAYERS")
-    return tune(
-        dataset, settings, model, run,
-        is_random=init == "random", beside=beside, cache=cache, device=device, view=view, note=note,
+    inputs = Inputs(
+        command="finetune", task=task, model=given_as(model), beside=given_as(beside), data=given_as(data),
+        train=given_as(train), dev=given_as(dev), columns=recorded_columns(task, columns), init=init,
+        cache=given_as(cache), device=device, max_steps=settings.train.max_steps,
     )  # fmt: skip
+    with training_view(view, quiet=quiet or not is_first_rank()) as view:
+        return tune(
+            dataset, settings, model, run,
+            is_random=init == "random", beside=beside, cache=cache, device=device, view=view, note=note, inputs=inputs,
+        )  # fmt: skip
 
 
 def tune(
@@ -107,10 +143,11 @@ def tune(
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
     kind: Kind | None = None,
+    inputs: Inputs | None = None,
 ) -> Finetuned:
     """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`.
 
-    The kind is the task's if it is not given.
+    The kind is the task's if it is not given; inputs are recorded, for a run that goes on.
     """
     place, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
     if starts_with_elmo(model, run):
@@ -128,4 +165,4 @@ def tune(
         session = Session(settings, dataset, start, run, place, view, ranks, note, kind)
         with hold_run(run) if ranks.is_first else nullcontext():
             ranks.wait()
-            return session.run()
+            return session.run(inputs)

@@ -25,7 +25,8 @@ from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.tasks.glue import MNLI, MRPC, RTE, STSB
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
-from bertworks.train.run_folder import check_out, hold_run
+from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, write_inputs
+from bertworks.train.view import print_note, training_view
 from bertworks.tuning.axes import points_of
 from bertworks.tuning.finetune import Init
 from bertworks.tuning.glue_predictions import (
@@ -39,7 +40,7 @@ from bertworks.tuning.glue_predictions import (
 )
 from bertworks.tuning.glue_table import GOLD, MISMATCHED, PAPERS_TASKS, average, glue_markdown, glue_text
 from bertworks.tuning.grid import GridOutcome, GridPlan, finetune_grid
-from bertworks.tuning.grid_runs import Views, unwatched
+from bertworks.tuning.grid_runs import Views
 from bertworks.tuning.start import check_settings
 from bertworks.tuning.task_start import AnyPath
 
@@ -82,8 +83,9 @@ def finetune_glue(
     beside: AnyPath | None = None,
     resume: bool = False,
     device: str = "auto",
-    views: Views = unwatched,
-    note: Callable[[str], None] = _log.info,
+    quiet: bool = False,
+    views: Views | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> GlueOutcome:
     """Fine-tune a model for every task of GLUE that there are files for, and predict its test sets.
 
@@ -98,10 +100,12 @@ def finetune_glue(
         beside: a second BERT that reads the same texts.
         resume: go on; what is finished is not made again.
         device: where to train.
-        views: gives what shows a person how a run goes.
+        quiet: show nothing; else how it goes is shown on the error stream.
+        views: gives what shows a person how a run goes, instead.
         note: is told what a person wants to know.
     """
     plan.check()
+    views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
     folder = Path(out)
     check_out(folder, GLUE_FILE, resume=resume)
     folders = [find_encoder(find_model(source)) for source in (model, beside) if source is not None]
@@ -119,7 +123,12 @@ def finetune_glue(
         finetune_grid, data=data, overrides=overrides, plan=plan, init=init, beside=beside, resume=True,
         device=device, views=views, note=note,
     )  # fmt: skip
+    inputs = Inputs(
+        command="glue", model=given_as(model), beside=given_as(beside), data=given_as(data), init=init, device=device,
+        overrides=list(overrides), plan=plan._asdict(), from_mnli=from_mnli,
+    )  # fmt: skip
     with hold_run(folder):
+        write_inputs(folder, inputs)
         return Session(folder, Path(data), model, datasets, start, device, note).run(from_mnli=from_mnli)
 
 

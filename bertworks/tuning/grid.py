@@ -25,16 +25,18 @@ from bertworks.interop.locate import find_model
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.tasks.examples import Example, digest_of
 from bertworks.tasks.kinds import kind_of
+from bertworks.tasks.own import recorded_columns
 from bertworks.tasks.own_columns import Columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
-from bertworks.train.run_folder import check_out, hold_run
+from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, write_inputs
+from bertworks.train.view import print_note, training_view
 from bertworks.train.warm_start import checksums
 from bertworks.tuning.axes import points_of
 from bertworks.tuning.encoded_once import encoded_once
 from bertworks.tuning.finetune import Init, tune
 from bertworks.tuning.frozen import FEATURES
 from bertworks.tuning.grid_record import GRID_FILE, Record
-from bertworks.tuning.grid_runs import GridRuns, Views, unwatched
+from bertworks.tuning.grid_runs import GridRuns, Views
 from bertworks.tuning.grid_table import grid_text
 from bertworks.tuning.settings import without_effect
 from bertworks.tuning.start import check_settings, examples_of, find_data, usual_for
@@ -112,8 +114,9 @@ def finetune_grid(
     beside: AnyPath | None = None,
     resume: bool = False,
     device: str = "auto",
-    views: Views = unwatched,
-    note: Callable[[str], None] = _log.info,
+    quiet: bool = False,
+    views: Views | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> GridOutcome:
     """Fine-tune a model with many settings or seeds and keep the best.
 
@@ -131,10 +134,12 @@ def finetune_grid(
         beside: a second BERT that reads the same texts.
         resume: go on; runs that are finished are not made again, those that failed are.
         device: where to train.
-        views: gives what shows a person how a run goes.
+        quiet: show nothing; else how it goes is shown on the error stream.
+        views: gives what shows a person how a run goes, instead.
         note: is told what a person wants to know, and how each run ended.
     """
     plan.check()
+    views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
     folder = Path(out)
     check_out(folder, GRID_FILE, resume=resume)
     check_overrides(overrides)
@@ -159,6 +164,12 @@ def finetune_grid(
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
         runs.write()  # so that the folder tells what it is
+        inputs = Inputs(
+            command="grid", task=task, model=given_as(model), beside=given_as(beside), data=given_as(data),
+            train=given_as(train), dev=given_as(dev), columns=recorded_columns(task, columns), init=init, device=device,
+            overrides=list(overrides), plan=plan._asdict(),
+        )  # fmt: skip
+        write_inputs(folder, inputs)
         if plan.restart_best:
             signal = runs.run_best(points, plan.restarts, limit)
         else:

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +21,7 @@ from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
 from bertworks.train.log import read_log
 from bertworks.train.run_folder import CHECKPOINTS, MODEL, ModelWriter, publish_model
-from bertworks.train.view import View, training_view
+from bertworks.train.view import View
 from bertworks.tuning.axes import Point
 from bertworks.tuning.cost import STARTS_FILE, device_minutes
 from bertworks.tuning.grid_progress import GridProgress, titled
@@ -34,7 +33,6 @@ from bertworks.tuning.settings import FinetuneSettings
 TABLE_FILE = "grid.md"
 Note = Callable[[str], None]
 Views = Callable[[], AbstractContextManager[View]]
-unwatched: Views = partial(training_view, quiet=True)
 _SEARCH = "search"
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from bertworks.train.digest import digest_with
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Place, Stop
 from bertworks.train.run import Duties, Engine, Memory
-from bertworks.train.run_folder import MODEL, ModelWriter
+from bertworks.train.run_folder import MODEL, Inputs, ModelWriter
 from bertworks.train.schedules import learning_rate
 from bertworks.train.view import View
 from bertworks.tuning.cost import Clock, state_cost
@@ -153,10 +153,13 @@ class Session:
         items = self.kind.encode(examples, self.start.tokenizer, self.task, settings.task.cut(), is_training=True)
         return self.kind.weigh(items, self.task) if settings.task.class_weights else items
 
-    def run(self) -> Finetuned:
-        """Train from the newest checkpoint, or from the start; the best model is published on the way."""
+    def run(self, inputs: Inputs | None = None) -> Finetuned:
+        """Train from the newest checkpoint, or from the start; the best model is published on the way.
+
+        The inputs are recorded.
+        """
         with closing(self.clock):
-            outcome = self.engine.run(self._duties(), self._note)
+            outcome = self.engine.run(self._duties(inputs), self._note)
         best = self.best or Best(0, {})
         metric = self.task.metrics[0]
         return Finetuned(
@@ -170,7 +173,7 @@ class Session:
             signal=outcome.signal,
         )
 
-    def _duties(self) -> Duties:
+    def _duties(self, inputs: Inputs | None) -> Duties:
         settings = self.settings
         return Duties(
             title=f"{self.engine.folder.name}, {self.task.title}, {self.device}",
@@ -189,6 +192,7 @@ class Session:
             ),
             is_enough=self._is_enough,
             metrics=tuple(self.task.metrics),
+            inputs=inputs,
             memory=Memory(self.table.tensors if self.table else dict, self._remembered, self._restore),
         )
 

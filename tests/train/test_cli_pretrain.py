@@ -1,8 +1,16 @@
 """`bertworks pretrain` as a person meets it."""
 
 import json
+import os
+import shutil
+import signal
 
 import pytest
+from tiny_runs import files_of
+
+import bertworks as bw
+from bertworks.errors import UserError
+from bertworks.train.record import Record
 
 TINY = (
     "model.preset=1x32x2", "model.max_positions=64", "data.max_length=32", "optim.lr=3e-3", "optim.warmup=5",
@@ -94,3 +102,80 @@ def test_mistakes_are_told_in_a_line_or_two(bertworks, data, tmp_path, monkeypat
     assert said in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_run_folder_is_enough_to_go_on(bertworks, data, tmp_path, monkeypatch):
+    """After a signal, from another place, to the same bytes; what is given anew is taken."""
+    monkeypatch.chdir(data.parent)
+    command = ("pretrain", "tiny-cpu", *TINY, "--data", data.name, "--device", "cpu")
+    assert bertworks(*command, "--out", tmp_path / "whole", "-q")[0] == 0
+    whole, told = files_of(tmp_path / "whole"), Record.train
+
+    def interrupted(self, place, values):
+        told(self, place, values)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patches:
+        patches.setattr(Record, "train", interrupted)
+        code, out, err = bertworks(*command, "--out", run)
+    assert (code, "stopped by a signal after 6 steps" in out) == (130, True)
+    assert err.splitlines()[-1] == f"next: bertworks pretrain --resume --out {run}"
+    monkeypatch.chdir(tmp_path)
+    bw.pretrain(out="run", resume=True, quiet=True)
+    assert files_of(run) == whole
+    code, out, err = bertworks("pretrain", "--resume", "--out", run)
+    assert (code, "is finished already" in err, "finished after 12 steps" in out) == (0, True, True)
+    # No checkpoint yet: it starts, with the settings and the inputs that are there.
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(run / name)
+    assert bertworks("pretrain", "--resume", "--out", run, "-q")[0] == 0
+    assert files_of(run) == whole
+    code, out, _ = bertworks("pretrain", "--resume", "--out", run, "train.max_steps=14")
+    assert (code, "finished after 14 steps" in out) == (0, True)
+    code, _, err = bertworks("pretrain", "--resume", "--out", run, "data.mask_rate=0.3")
+    assert (code, "data.mask_rate was 0.15, not 0.3" in err) == (2, True)
+
+
+def test_inputs_that_have_moved_are_named_and_can_be_given_anew(bertworks, data, tmp_path):
+    there, run = tmp_path / "there", tmp_path / "run"
+    shutil.copytree(data, there)
+    assert bertworks("pretrain", "tiny-cpu", *TINY, "--data", there, "--out", run, "-q")[0] == 0
+    there.rename(tmp_path / "moved")
+    code, _, err = bertworks("pretrain", "--resume", "--out", run)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"started with {there}, which is not there any more; give it anew: --data PATH" in err
+    for _ in range(2):  # and then it is known
+        assert bertworks("pretrain", "--resume", "--out", run, "--data", tmp_path / "moved", "-q")[0] == 0
+    bertworks("pretrain", "--resume", "--out", run, "--data", tmp_path / "moved", "-q", "train.max_steps=13")
+    assert bertworks("pretrain", "--resume", "--out", run, "-q")[0] == 0
+    (run / "inputs.json").unlink()  # as in a run of an earlier version
+    code, _, err = bertworks("pretrain", "--resume", "--out", run)
+    assert (code, err.count("\n"), "an earlier version made it); give --data DATA" in err) == (2, 1, True)
+    (run / "inputs.json").write_text('{"command": "finetune"}')
+    assert "go on with that command" in bertworks("pretrain", "--resume", "--out", run)[2]
+    (run / "inputs.json").write_text('{"command": 3, "data": []}')
+    code, _, err = bertworks("pretrain", "--resume", "--out", run)
+    assert (code, "inputs.json" in err) == (2, True)
+
+
+def test_what_is_missing_is_named(bertworks, data, tmp_path):
+    for command, missing in (
+        (("pretrain", "--out", tmp_path / "new"), "a recipe"),
+        (("pretrain", "tiny-cpu", "--out", tmp_path / "new"), "--data DATA"),
+        (("pretrain", "--resume", "--out", tmp_path / "new"), "holds no run to go on with; to start one, give RECIPE"),
+    ):
+        code, _, err = bertworks(*command)
+        assert (code, err.count("\n"), missing in err) == (2, 1, True), err
+    with pytest.raises(UserError, match="give RECIPE"):
+        bw.pretrain(data=data, out=tmp_path / "new")
+
+
+def test_from_python_lines_are_shown_and_quiet_silences_them(data, tmp_path, capfd):
+    settings = {"data": data, "overrides": TINY, "device": "cpu"}
+    bw.pretrain("tiny-cpu", out=tmp_path / "quiet", quiet=True, **settings)
+    assert capfd.readouterr() == ("", "")
+    bw.pretrain("tiny-cpu", out=tmp_path / "run", **settings)
+    shown = capfd.readouterr()
+    assert (shown.out, "12 of 12 steps: loss" in shown.err, "\x1b" in shown.err) == ("", True, False)
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "quiet")

@@ -13,7 +13,7 @@ import bertworks as bw
 from bertworks.errors import CannotGoOn
 from bertworks.tuning.finetune import finetune
 
-SETTINGS = (*QUICK, "task.dropout=0.0", "train.slices=2", "train.epochs=3")
+SETTINGS = (*QUICK, "task.dropout=0.1", "train.slices=2", "train.epochs=3")
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ TINY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "num_lines"), [((), 2), (("--quiet",), 0), (("--json",), 0)])
+@pytest.mark.parametrize(("options", "num_lines"), [((), 3), (("--quiet",), 0), (("--json",), 0)])
 def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_path, options, num_lines):
     command = ("pretrain", "tiny-cpu", *TINY, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
     code, out, err = bertworks(*command, *options)
@@ -181,6 +181,8 @@ def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_pat
     if num_lines:
         assert err.splitlines()[1].startswith("12 of 12 steps: loss ")
         assert "held out: loss " in err
+        run = tmp_path / "run"
+        assert err.splitlines()[-1].startswith(f"next: bertworks finetune classify --model {run} --train")
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
