@@ -2,7 +2,8 @@
 
 With a grid, `optim.lr=3e-4,1e-4` is an axis. Batch size, learning rate and epochs have the paper's ranges (A.3, and for
 the rate those of its GLUE runs, or what a model recommends) where nothing is said of them; whatever is said of one, a
-list or a single value, takes the place of its range. A point is named by its values as the settings read them, so 0.00003 and 3e-5 are one.
+list or a single value, takes the place of its range. A point is named by its values as the settings read them, so
+0.00003 and 3e-5 are one.
 """
 
 import itertools
