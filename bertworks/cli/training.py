@@ -129,6 +129,8 @@ def _sentence(result: dict[str, Any]) -> str:
         for name, value in result.items()
         if name.endswith("_accuracy")
     ]
+    if "holdout_nsp_larger_class" in result:  # what a constant answer would score
+        scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
     ended, then = how_ended(result["reason"])
     return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{then}{held_out}"

@@ -140,7 +140,8 @@ class Feed:
         num_tokens = int(packed.cumulative_lengths[len(packed.next_labels)])
         # A single slice is never shared: there the generator's own state goes on, as in runs of earlier versions.
         is_drawn = self.seeded or self.recipe.train.slices == 1
-        return Part(batch, counts, num_tokens, None if is_drawn else int(seed))
+        num_random = float(packed.next_weights @ packed.next_labels) if "nsp" in self.kinds else None
+        return Part(batch, counts, num_tokens, None if is_drawn else int(seed), num_random)
 
 
 def _count(kind: str, packed: Packed) -> float:

@@ -50,6 +50,7 @@ class Part(NamedTuple):
     counts: list[float]  # of each kind of prediction
     num_tokens: int
     seed: int | None = None  # of the device's generator, where dropout draws from it, whichever rank computes the part
+    num_random: float | None = None  # pairs whose second text is from elsewhere; None: there are no pairs
 
 
 class Job(NamedTuple):
@@ -87,7 +88,8 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
                 saved = place = _saved(job, place, window)
             started, random = time.monotonic(), torch.get_rng_state()
             parts, data = next(job.batches)
-            num_tokens, *counts = job.ranks.total(_counts(parts))
+            num_tokens, num_random, *counts = job.ranks.total(_counts(parts))
+            pairs = None if parts[0].num_random is None else num_random
             sums = accumulate(job.compute, parts, counts, before_last=gradients.begin)
             own = gradients.finish(sums)
             # Not finite either where only a loss is not, as when a sum overflows.
@@ -96,7 +98,7 @@ def train(job: Job, place: Place, window: "Window") -> Stop:
             job.optimizer.step(rate, norm)
             job.optimizer.clear_gradients()
             before, place = place, place.behind(int(num_tokens), data)
-            if bad := window.add(Update(before, sums, norm, own, random)):
+            if bad := window.add(Update(before, sums, norm, own, random, pairs)):
                 place = _not_finite(bad, place, job, window)
             place = place._replace(seconds=job.ranks.greatest(place.seconds + time.monotonic() - started))
             is_measured = job.evaluates_at(place) or is_through(settings, place)
@@ -129,8 +131,9 @@ def _settled(job: Job, place: Place, window: "Window") -> Place:
 
 
 def _counts(parts: list[Part]) -> list[float]:
-    """Return the number of tokens and of each kind of prediction."""
-    return [sum(column) for column in zip(*([part.num_tokens, *part.counts] for part in parts), strict=True)]
+    """Return the number of tokens, of pairs with a random text and of each kind of prediction."""
+    counts = [[part.num_tokens, part.num_random or 0.0, *part.counts] for part in parts]
+    return [sum(column) for column in zip(*counts, strict=True)]
 
 
 def accumulate(
@@ -225,10 +228,12 @@ class Window:
     def __init__(self, state: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> None:
         self._sums: Tensor | None = None
         self._norm: Tensor | None = None
+        self._num_random: float | None = None
         self._unread: Update | None = None
         if state and state["sums"]:
             self._sums = torch.tensor(state["sums"], dtype=torch.float32, device=device)
             self._norm = torch.tensor(state["norm"], dtype=torch.float32, device=device)
+            self._num_random = state.get("num_random")  # in checkpoints of earlier versions it is not known
 
     def add(self, update: "Update") -> "Update | None":
         """Take in an update; returns one that was not finite: this, or on a GPU the one before."""
@@ -247,6 +252,10 @@ class Window:
             return None
         if not bool(update.norm.isfinite()):
             return update
+        if self._sums is None:
+            self._num_random = update.num_random
+        elif self._num_random is not None and update.num_random is not None:
+            self._num_random += update.num_random
         self._sums = update.sums if self._sums is None else self._sums + update.sums
         self._norm = update.norm
         return None
@@ -254,14 +263,15 @@ class Window:
     def take(self) -> dict[str, Any]:
         """Return what was gathered, sums [kinds, (loss, correct, count)] and the last norm, and begin anew."""
         state = self.state()
-        self._sums = self._norm = None
+        self._sums = self._norm = self._num_random = None
         return state
 
     def state(self) -> dict[str, Any]:
         """Return what was gathered, as JSON."""
         if self._sums is None or self._norm is None:
             return {"sums": [], "norm": 0.0}
-        return {"sums": self._sums.tolist(), "norm": float(self._norm)}
+        pairs = {} if self._num_random is None else {"num_random": self._num_random}
+        return {"sums": self._sums.tolist(), "norm": float(self._norm), **pairs}
 
 
 class Update(NamedTuple):
@@ -272,6 +282,7 @@ class Update(NamedTuple):
     norm: Tensor
     own: Tensor  # finite, if what this rank brought to it was
     random: Tensor  # the state of the CPU's random numbers before it
+    num_random: float | None = None  # as in its parts, together
 
 
 def _not_finite(update: Update, place: Place, job: Job, window: Window) -> Place:

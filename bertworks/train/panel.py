@@ -7,6 +7,7 @@
 | loss          3.214      3.301          ⢣⡀
 | MLM           41.2%      39.8%           ⠑⣄
 | NSP           91.2%      90.1%            ⠈⢢⡀
+|  larger       50.3%      50.1%              ⠈⠢⡀
 | speed     1,234,567 tokens/s                ⠈⠢⣀
 | MFU           41.2%                            ⠙⠲⠤⣄⣀
 | memory        23.40 GB           3.214             ⠉⠉⠙⠙⠒⠒⠲⠦⠤⠤⠤⠤⠤
@@ -53,10 +54,20 @@ def line_of(status: Status) -> str:
 
 def _figures(status: Status, values: dict[str, float]) -> str:
     kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
-    scores = [f"{_called(kind)} {_percent(values.get(name))}" for kind, name in kinds.items() if name in values]
+    scores = [
+        f"{_called(kind)} {_percent(values.get(name))}{_beside(kind, values)}"
+        for kind, name in kinds.items()
+        if name in values
+    ]
     # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
     scores += [f"{name} {_metric(status, name)}" for name in _METRICS if name in values]
     return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
+
+
+def _beside(kind: str, values: dict[str, float]) -> str:
+    """Say what a constant answer would score: where texts are short most pairs are random ones."""
+    share = values.get(f"{kind}_larger_class")
+    return "" if share is None else f" (larger class {_percent(share)})"
 
 
 def _metric(status: Status, name: str) -> str:
@@ -77,7 +88,7 @@ def panel_of(status: Status, columns: int) -> Text:
     table = _table(status)
     curve_width = width - _TABLE_WIDTH - 3
     if curve_width >= _NARROWEST_CURVE:
-        table = _beside(table, _curve(status, curve_width, len(table)))
+        table = _with_curve(table, _curve(status, curve_width, len(table)))
     lines = [Text(" ") + row for row in (*rows, *table)]
     for line in lines:
         line.truncate(columns - 1)  # the last column stays free: some terminals break the line there
@@ -126,6 +137,9 @@ def _table(status: Status) -> list[Text]:
         if kind not in KINDS:  # of a task's dev set there are its metrics, of which accuracy is one or not
             held_out = _metric(status, "accuracy") if "accuracy" in metrics else ""
         rows.append(_row(_called(kind), _percent(status.values.get(f"{kind}_accuracy")), f"{held_out:>11}"))
+        if kind == "nsp":  # what a constant answer would score
+            larger = [_percent(values.get("nsp_larger_class")) for values in (status.values, status.holdout)]
+            rows.append(_row(" larger", larger[0], f"{larger[1]:>11}"))
     rows += [_row(_METRICS[name], "", f"{_metric(status, name):>11}") for name in metrics if name != "accuracy"]
     speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, status.values.get("memory_bytes")
     rows.append(_row("speed", f"{speed:,.0f}" if speed else "–", " tokens/s"))
@@ -164,7 +178,7 @@ def _top(points: Sequence[tuple[float, float]]) -> float:
     return max(y for x, y in points if x >= end)
 
 
-def _beside(table: list[Text], curve: list[Text]) -> list[Text]:
+def _with_curve(table: list[Text], curve: list[Text]) -> list[Text]:
     beside = curve or [Text()] * len(table)
     return [Text.assemble(row, "   ", drawn) for row, drawn in zip(table, beside, strict=True)]
 

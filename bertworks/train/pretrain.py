@@ -258,12 +258,18 @@ class Session:
     def _evaluate(self, place: Place) -> dict[str, float]:
         """Measure the documents kept aside, with the same pairs and masks every time."""
         counts = torch.ones(len(self.kinds), device=self.device)
-        sums = [self.trainee(part.batch, counts)[1] for part in self.feed.held_out(self._share(place.step))]
+        sums, random = [], [0.0]
+        for part in self.feed.held_out(self._share(place.step)):
+            sums.append(self.trainee(part.batch, counts)[1])
+            random.append(part.num_random or 0.0)
         if not sums:
             return {}  # nothing was kept aside
+        (num_random,) = self.ranks.total([sum(random)])
         # In the order of the parts, whoever computed them: the same figures for any number of ranks.
         by_part = torch.stack(self.ranks.gathered(torch.stack(sums).double().cpu()), dim=1).flatten(0, 1)
-        return {f"holdout_{name}": value for name, value in self.engine.values(by_part.sum(0).tolist()).items()}
+        return {
+            f"holdout_{name}": value for name, value in self.engine.values(by_part.sum(0).tolist(), num_random).items()
+        }
 
     def _writer(self, place: Place) -> ModelWriter:
         provenance = {"objective": self.recipe.data.objective, "steps": place.step, "tokens": place.tokens}

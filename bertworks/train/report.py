@@ -68,9 +68,12 @@ def _tiles(run: Run) -> Iterable[str]:
 
 
 def _accuracy_note(run: Run, kind: str) -> str:
-    majority = run.samples.next_majority if run.samples else None
     if kind == "nsp":
-        return f"majority share {majority:.1%}" if majority is not None and run.holdout else ""
+        line = run.holdout[-1] if run.holdout else run.training[-1] if run.training else {}
+        share = line.get("holdout_nsp_larger_class", line.get("nsp_larger_class"))
+        if share is None and run.holdout and run.samples:  # in logs of earlier versions it is not
+            share = run.samples.next_majority
+        return f"larger class {share:.1%}" if isinstance(share, int | float) else ""
     in_training = run.training[-1].get(f"{kind}_accuracy") if run.training and run.holdout else None
     return f"in training {in_training:.1%}" if in_training is not None else ""
 

@@ -236,18 +236,23 @@ class Engine:
     def report(self, place: Place, gathered: Mapping[str, Any]) -> None:
         """Record what the loop gathered."""
         if self.record:
-            values = self.values(gathered["sums"])
+            values = self.values(gathered["sums"], gathered.get("num_random"))
             values |= {"grad_norm": gathered["norm"], "lr": gathered["lr"], "tokens": place.tokens}
             with self.refusable():
                 self.record.train(place, values)
 
-    def values(self, sums: Sequence[Sequence[float]]) -> dict[str, float]:
-        """Return the loss and accuracy of each kind of prediction, given [kinds, (loss, correct, count)]."""
+    def values(self, sums: Sequence[Sequence[float]], num_random: float | None = None) -> dict[str, float]:
+        """Return the loss and accuracy of each kind of prediction, given [kinds, (loss, correct, count)].
+
+        Of pairs, with the number of random ones, also the share of the larger class: what a constant answer scores.
+        """
         values: dict[str, float] = {"loss": 0.0} if sums else {}
         for kind, (loss, correct, count) in zip(self.kinds, sums, strict=False):
             values[f"{kind}_loss"] = loss / max(count, 1)
             if kind != "regress":  # where nothing is right or wrong
                 values[f"{kind}_accuracy"] = correct / max(count, 1)
+            if kind == "nsp" and num_random is not None:
+                values["nsp_larger_class"] = max(num_random, count - num_random) / max(count, 1)
             values["loss"] += loss / max(count, 1)
         return values
 

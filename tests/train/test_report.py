@@ -102,7 +102,7 @@ def test_the_figures_at_the_end_are_those_of_the_last_evaluation(tmp_path):
     text = text_of(write_report(write_run(tmp_path / "run")))
     assert "MLM accuracy, held out 80.0% in training 40.0%" in text
     assert f"MLM perplexity, held out {math.exp(0.3):.1f} loss 0.300" in text
-    assert "NSP accuracy, held out 150.0% majority share 62.5%" in text
+    assert "NSP accuracy, held out 150.0% larger class 62.5%" in text
     assert "Tokens a second 128" in text
 
 

@@ -1,15 +1,19 @@
 """What a whole run leaves for people: its report, its events, lines on the error stream; and `bertworks report`."""
 
+import itertools
 import json
 import os
+import re
 import signal
 import threading
 
+import numpy as np
 import pytest
 import tiny_runs
 import torch
 
 from bertworks.config import to_toml
+from bertworks.data.loader import Loader, shape_for
 from bertworks.errors import UserError
 from bertworks.train import pretrain as module
 from bertworks.train.log import training_seconds
@@ -206,3 +210,39 @@ def test_a_run_that_ends_before_its_first_line_logs_its_loss_and_goes_on_as_if_i
     pretrain(longer, data=data, out=tmp_path / "longer", device="cpu", resume=True)
     lines = {out: [line for line in tiny_runs.lines_of(tmp_path / out) if "lr" in line] for out in ("longer", "whole")}
     assert lines["longer"][1:] == lines["whole"]
+
+
+def larger_classes(data, recipe, steps):
+    """The share of the larger kind of pair in the batches of some steps, counted from the loader's own arrays."""
+    shape = shape_for(recipe.data, tokens=recipe.batch_tokens(recipe.data.max_length))
+    loader = Loader(module.Dataset(data), recipe.data, shape, seed=recipe.train.seed)
+    pairs = [packed for (packed,), _ in itertools.islice(loader.batches(), steps)]
+    labels = np.concatenate([packed.next_labels[packed.next_weights > 0] for packed in pairs])
+    return max(labels.mean(), 1 - labels.mean())
+
+
+def test_beside_the_accuracy_of_pairs_stands_what_a_constant_answer_scores(finished, data, tmp_path, bertworks):
+    """In training, held out, in the report and in what is printed; also where a run is resumed between two lines."""
+    run, outcome, _ = finished
+    lines = tiny_runs.lines_of(run)
+    training = [line for line in lines if "lr" in line]
+    assert training[0]["nsp_larger_class"] == pytest.approx(larger_classes(data, tiny_runs.recipe(), 4))
+    held_out = outcome.metrics["holdout_nsp_larger_class"]
+    assert 0.5 <= held_out <= 1
+    assert held_out == pytest.approx(read_samples(run).next_majority)
+    assert f"larger class {held_out:.1%}" in (run / "report.html").read_text()
+    resumed = tmp_path / "resumed"
+    for steps in (6, 40):
+        recipe = tiny_runs.recipe(train__max_steps=steps, optim__schedule="constant")
+        pretrain(recipe, data=data, out=resumed, device="cpu", resume=steps == 40, quiet=True)
+    whole = tmp_path / "whole"
+    pretrain(recipe, data=data, out=whole, device="cpu", quiet=True)
+    # The end of the shorter run was measured.
+    assert [line for line in tiny_runs.lines_of(resumed) if line["step"] != 6] == tiny_runs.lines_of(whole)
+    command = ("pretrain", "tiny-cpu", *TINY, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
+    _, out, err = bertworks(*command)
+    assert re.search(r"NSP \d+\.\d% \(larger class \d+\.\d%\) right", out)
+    assert re.search(r"NSP \d+\.\d% \(larger class \d+\.\d%\); held out: .*, NSP .* \(larger class .*%\);", err)
+    masks = tiny_runs.recipe(data__objective="mlm", train__max_steps=8)
+    pretrain(masks, data=data, out=tmp_path / "masks", device="cpu", quiet=True)
+    assert "larger" not in (tmp_path / "masks/metrics.jsonl").read_text()

@@ -57,6 +57,7 @@ def status_after(num_lines, clock, **options):
             "loss": 2 + 8 * math.exp(-step / 100),
             "mlm_accuracy": 0.25,
             "nsp_accuracy": 0.75,
+            "nsp_larger_class": 0.5625,
             "memory_bytes": 4e9,
         }
         status.train(place, values)
@@ -157,6 +158,7 @@ def test_the_panel_tells_all_there_is(clock):
         r"loss +2\.001 +2\.500",
         r"MLM +25\.0% +50\.0%",
         r"NSP +75\.0% +87\.5%",
+        r" larger +56\.2% +–",
         r"speed +200 tokens/s",
         r"memory +4\.00 GB",
         r"saved +step 900",
@@ -268,8 +270,8 @@ def test_where_there_is_no_terminal_every_evaluation_is_a_line(clock, monkeypatc
     status.evaluate(300, {"holdout_loss": 2.5, "holdout_mlm_accuracy": 0.5, "holdout_nsp_accuracy": 0.875})
     text = told(["begin", "train", "evaluate", "save", "train"], status, io.StringIO(), monkeypatch)
     assert text == (
-        "300 of 1,000 steps: loss 2.398, MLM 25.0%, NSP 75.0%; held out: loss 2.500, MLM 50.0%, NSP 87.5%; "
-        "200 tokens/s; 0:23:20 left\n"
+        "300 of 1,000 steps: loss 2.398, MLM 25.0%, NSP 75.0% (larger class 56.2%); "
+        "held out: loss 2.500, MLM 50.0%, NSP 87.5%; 200 tokens/s; 0:23:20 left\n"
     )
 
 
