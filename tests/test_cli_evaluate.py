@@ -14,6 +14,7 @@ import bertworks as bw
 from bertworks.inference.ensemble import Ensemble
 from bertworks.inference.measuring import measure_models
 from bertworks.inference.prediction_files import write_predictions
+from bertworks.tasks import tables
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.tuning.finetune import finetune
 
@@ -639,3 +640,19 @@ def test_mistakes_with_a_benchmark_are_told_in_a_line(bertworks, glue, tmp_path,
     code, _, err = bertworks("evaluate", glue / "run", "--task", "sst2", "--data", glue, *more)
     assert (code, err.count("\n")) == (2, 1)
     assert said in err
+
+
+def test_tables_for_a_spreadsheet_hold_no_formulas_and_are_read_as_they_were(bertworks, runs, tmp_path):
+    texts = ["=HYPERLINK(1)", "+82", "a cat", "-a", "@b", "'=c"]
+    source = write_rows(tmp_path / "new.jsonl", [{"text": text, "label": "about cats"} for text in texts])
+    said, wrong = tmp_path / "said.csv", tmp_path / "wrong.tsv"
+    assert bertworks("predict", runs / "classify0", source, "--out", said, "--csv-safe")[0] == 0
+    assert bertworks("evaluate", runs / "classify0", "--data", source, "--wrong", wrong, "--csv-safe")[0] == 0
+    assert b'"\'=HYPERLINK(1)"' in said.read_bytes()
+    assert [row.values["text"] for row in tables.rows(said)] == texts
+    assert {row.values["text"] for row in tables.rows(wrong)} <= set(texts)
+    for arguments in (["--json"], ["--out", tmp_path / "said.jsonl"]):
+        code, _, err = bertworks("predict", runs / "classify0", source, "--csv-safe", *arguments)
+        assert (code, err.startswith("error: --csv-safe is for")) == (2, True)
+    code, _, err = bertworks("evaluate", runs / "classify0", "--data", source, "--csv-safe")
+    assert (code, err) == (2, "error: --csv-safe is for the table of --wrong; give that too, or leave it out\n")

@@ -22,6 +22,13 @@ from bertworks.cli.options import (
 )
 from bertworks.errors import counted
 
+CsvSafeOption = Annotated[
+    bool,
+    typer.Option(
+        "--csv-safe", help="Write .csv and .tsv for a spreadsheet: text that begins like a formula gets an apostrophe."
+    ),
+]
+
 
 def evaluate(
     models: ModelsArgument,
@@ -37,6 +44,7 @@ def evaluate(
     wrong: Annotated[
         str | None, typer.Option(help="Write what was predicted wrongly, the surest first: .jsonl, .csv or .tsv.")
     ] = None,
+    csv_safe: CsvSafeOption = False,
     predictions: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write all predictions as the benchmark's makers read them.")
     ] = None,
@@ -52,7 +60,7 @@ def evaluate(
     from bertworks.inference.measuring import is_text
 
     if is_text(task, data):
-        _refuse_for_text(models, column, wrong, predictions)
+        _refuse_for_text(models, column, wrong or csv_safe, predictions)
         _evaluate_text(
             models[0], data, as_json=as_json, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
             device=device, dtype=dtype,
@@ -67,11 +75,11 @@ def evaluate(
     named = task
     ensemble, task = open_for(models, data, named, device=device, dtype=dtype)
     columns = named_columns(task, column or [])
-    check_outputs(task, data, split, wrong, predictions)
+    check_outputs(task, data, split, wrong, predictions, csv_safe=csv_safe)
     needs_labels = predictions is None or wrong is not None
     with progress_bar(quiet=as_json) as progress:
         measured = measure_models(ensemble, task, data, split, columns, needs_labels=needs_labels, progress=progress)
-    written = write_outputs(measured, wrong, predictions)
+    written = write_outputs(measured, wrong, predictions, csv_safe=csv_safe)
     cost = {**training_cost(ensemble.models), "seconds": round(time.monotonic() - started, 2)}
     if as_json:
         print_json(measured.as_json() | cost | {"notes": list(measured.notes)})
@@ -143,6 +151,7 @@ def predict(
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Whether the input's own columns are written before predictions.")
     ] = True,
+    csv_safe: CsvSafeOption = False,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     quiet: QuietOption = False,
@@ -158,15 +167,17 @@ def predict(
 
     if out is None and not as_json:
         raise UserError("give --out FILE, or --json to have the predictions on standard output")
+    if csv_safe and out is None:
+        raise UserError("--csv-safe is for a table; give --out FILE.csv, or leave it out")
     if out is not None:
-        check_row_file(out, source)
+        check_row_file(out, source, csv_safe=csv_safe)
     ensemble = open_models(models, device=device, dtype=dtype)
     columns, notes = named_columns(ensemble.task.kind, column or []), list[str]()
     with progress_bar(quiet=quiet or as_json) as progress:
         if out is None:
             found = list(predicted_rows(ensemble, source, columns, notes, progress, keep=keep))
         else:
-            count, notes = write_predictions(ensemble, source, out, columns, progress, keep=keep)
+            count, notes = write_predictions(ensemble, source, out, columns, progress, keep=keep, csv_safe=csv_safe)
     if as_json:
         print_json(found if out is None else {"out": out, "predictions": count, "notes": notes})
     for note in [] if as_json and out else notes:

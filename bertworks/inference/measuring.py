@@ -213,10 +213,14 @@ def _threshold(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]
     return None, ["the model names no threshold for questions without an answer: the best one for these is taken"]
 
 
-def check_outputs(task: str, data: str, split: str, wrong: str | None, predictions: str | None) -> None:
+def check_outputs(
+    task: str, data: str, split: str, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
+) -> None:
     """Refuse, before any work, files that could not be written afterwards."""
+    if csv_safe and wrong is None:
+        raise UserError("--csv-safe is for the table of --wrong; give that too, or leave it out")
     if wrong is not None:
-        check_row_file(wrong, data)
+        check_row_file(wrong, data, csv_safe=csv_safe)
     if predictions is not None:
         if task in OWN_KINDS:
             raise UserError(
@@ -226,11 +230,13 @@ def check_outputs(task: str, data: str, split: str, wrong: str | None, predictio
         make_folder(predictions)
 
 
-def write_outputs(measured: Measured, wrong: str | None, predictions: str | None) -> list[str]:
+def write_outputs(
+    measured: Measured, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
+) -> list[str]:
     """Write what was asked for, and say where it is."""
     said = []
     if wrong is not None:
-        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]))
+        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]), csv_safe=csv_safe)
         said.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
     if predictions is not None:
         files = write_submission(

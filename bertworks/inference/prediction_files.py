@@ -80,16 +80,18 @@ def write_predictions(
     progress: Progress = silent,
     *,
     keep: bool = True,
+    csv_safe: bool = False,
 ) -> tuple[int, list[str]]:
     """Predict for every row of a file; returns how many there are, and what must be said of them.
 
-    The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels.
+    The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels. `csv_safe` is for
+    tables that a spreadsheet is to open: text that begins like a formula gets an apostrophe.
     """
-    check_row_file(out, source)
+    check_row_file(out, source, csv_safe=csv_safe)
     notes: list[str] = []
     is_table = Path(out).suffix != ".jsonl"
     found = predicted_rows(ensemble, source, columns, notes, progress, keep=keep, is_table=is_table)
-    count = write_rows(out, found)
+    count = write_rows(out, found, csv_safe=csv_safe)
     return count, notes
 
 

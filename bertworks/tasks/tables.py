@@ -7,6 +7,7 @@ Every row knows its place.
 """
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +20,17 @@ from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.examples import Skipped
 from bertworks.tasks.json_values import of_kind, read_json
 from bertworks.tasks.lines import checked_file, file_kind, numbered_lines
-from bertworks.text.compressed import check_growth
+from bertworks.text.compressed import check_growth, open_packed
 from bertworks.text.records import check_names, csv_records, fitted, header_of, tab_records
 
 JSON_KINDS = (".jsonl", ".json")
 RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
 _ROWS_AT_ONCE = 1024
+
+
+# What a spreadsheet takes for a formula, also after apostrophes; in some languages full-width signs begin one, too.
+FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
+_SAFE_START = re.compile(rb'\xef\xbb\xbf"([^"]|"")*"([,\t]"([^"]|"")*")*\r\n')
 
 
 class Row(NamedTuple):
@@ -105,10 +111,29 @@ def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | 
     yield from read(path) if read else _table(path, tab_records(numbered_lines(path), path), header, short_rows)
 
 
+def _is_csv_safe(path: Path) -> bool:
+    """Tell whether a table was written for a spreadsheet by us, with an apostrophe before what begins like a formula.
+
+    It begins as Excel's own files do, and has the names of all columns in quotes, as hardly anybody else's.
+    """
+    with open_packed(checked_file(path)) as file:
+        return _SAFE_START.match(next(file.pieces(), b"")) is not None
+
+
+def _as_before(records: Iterator[tuple[int, list[str]]], *, is_quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """Take the apostrophes off such a table, and the quotes around the names of columns where they are there still."""
+    for place, (number, cells) in enumerate(records):
+        if is_quoted and place == 0:
+            cells = [cell[1:-1].replace('""', '"') for cell in cells]
+        yield number, [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
+
+
 def _table(
     path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None, short_rows: Skipped | None
 ) -> Iterator[Row]:
     is_named = header is None
+    if _is_csv_safe(path):
+        records = _as_before(records, is_quoted=file_kind(path) != ".csv")
     if header is None:
         header = header_of(records, path)
     for number, cells in records:

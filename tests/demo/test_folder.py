@@ -47,7 +47,7 @@ def test_a_folder_of_somebody_else_is_refused_and_not_touched(bertworks, tmp_pat
 def test_a_file_and_a_name_that_no_folder_can_have_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file/inside", f"{tmp_path}/a\0b"):
-        with pytest.raises(UserError, match=r"(cannot make the folder|cannot write the demo into|is not a usable path)"), demo_folder(out):
+        with pytest.raises(UserError, match="cannot (make|write)|is not a usable path"), demo_folder(out):
             pass
     assert (tmp_path / "file").read_text() == "mine"
 

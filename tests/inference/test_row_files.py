@@ -3,8 +3,11 @@
 import csv
 import json
 import math
+import re
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bertworks.errors import UserError
 from bertworks.inference.row_files import check_row_file, write_rows
@@ -60,3 +63,56 @@ def test_a_score_that_is_not_a_number_leaves_no_file_that_is_not_json(tmp_path):
     with pytest.raises(UserError, match="row 2: the model's scores are not finite"):
         write_rows(tmp_path / "out.jsonl", [{"id": "0"}, {"id": "1", "score": math.nan}])
     assert not list(tmp_path.iterdir())
+
+
+TEXTS = st.text(st.sampled_from("a =+-@\t\r'\",;|＝5\x0b\x85\u2028\ufeff한")) | st.text(
+    st.characters(exclude_categories=["Cs"])
+)
+
+
+@pytest.mark.parametrize("csv_safe", [False, True])
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), name=st.text(st.sampled_from("a =;'-한\""), min_size=1))
+def test_a_table_that_is_read_again_has_the_same_texts(tmp_path, ending, csv_safe, texts, name):
+    """But for what the forms cannot hold: NUL, in TSV tabs and line breaks, in CSV carriage returns at line ends."""
+    path = tmp_path / f"out{ending}"
+    texts = [text.replace("\0", "").replace("\r\n", "\n") for text in texts]
+    write_rows(path, [{f"{name}b": text, "score": -0.5} for text in texts], csv_safe=csv_safe)
+    broken = re.compile(r"[\t\r\n]") if ending == ".tsv" else re.compile("(?!)")
+    again = [row.values for row in rows(path)]
+    assert [row[f"{name}b"] for row in again] == [broken.sub(" ", text) for text in texts]
+    assert {row["score"] for row in again} == {"-0.5"}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_a_safe_table_has_no_cell_that_is_a_formula_and_keeps_numbers(tmp_path, ending):
+    path = tmp_path / f"out{ending}"
+    formulas = ["=1+1", "+82-10", "-x", "@SUM(A1)", " =1", "\t=1", "\r=1", "＝1", "=cmd|' /C calc'!A0", "-1+1", "a;=1"]
+    others = ["-5", "+1.5e-3", "-1,000", "a=1", "'a", ""]
+    table = [{"=te,xt": text, "labels": ["-a", "b"], "score": -0.5} for text in [*formulas, *others]]
+    write_rows(path, table, csv_safe=True)
+    data = path.read_bytes()
+    assert data.startswith(b"\xef\xbb\xbf")
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        options = {"delimiter": "\t"} if ending == ".tsv" else {}
+        cells = list(csv.reader(stream, **options))
+    assert cells[0] == ["'=te,xt", "labels", "score"]
+    for row, text in zip(cells[1:], [*formulas, *others], strict=True):
+        assert row[1:] == ["'-a|b", "-0.5"]
+        assert row[0][:1] not in tuple("=+-@\t\r＝") or text in others
+        assert row[0] in ((text,) if text in (*others, "a;=1") else (f"'{text}", "' =1"))
+    assert (b'"a;=1"' in data) == (ending == ".csv")
+
+
+def test_a_table_of_others_keeps_its_apostrophes(tmp_path):
+    for content in (b"text,b\n'=1,2\n", b"\xef\xbb\xbftext,b\r\n'=1,2\r\n", b'"text","b"\r\n"\'=1",2\r\n'):
+        (tmp_path / "a.csv").write_bytes(content)
+        (tmp_path / "a.tsv").write_bytes(content.replace(b",", b"\t").replace(b'"', b""))
+        for name in ("a.csv", "a.tsv"):
+            assert [row.values["text"] for row in rows(tmp_path / name)] == ["'=1"]
+
+
+def test_a_safe_table_is_no_json(tmp_path):
+    with pytest.raises(UserError, match=r"--csv-safe is for \.csv and \.tsv"):
+        check_row_file(tmp_path / "out.jsonl", csv_safe=True)
