@@ -14,6 +14,16 @@ from bertworks.interop.shipped_models import SHIPPED_FOLDER, find_shipped, shipp
 
 _CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _MAX_REVISION_BYTES = 64
+_FILES = "config.json model.safetensors vocab.txt tokenizer_config.json"
+_ZIPS = {  # as the original's README names them
+    "bert-base-uncased": "uncased_L-12_H-768_A-12",
+    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
+    "bert-base-cased": "cased_L-12_H-768_A-12",
+    "bert-large-cased": "cased_L-24_H-1024_A-16",
+    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
+    "bert-base-chinese": "chinese_L-12_H-768_A-12",
+}
 _BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 
@@ -46,9 +56,16 @@ def _located(source: str | os.PathLike[str]) -> Path:
 
 def _not_found(name: str) -> str:
     names = shipped_names()
-    return (
+    told = (
         f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
         f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
+    )
+    if not _CACHE_NAME.fullmatch(name) or not ("/" in name or name.startswith("bert-")):
+        return told
+    full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
+    zipped = _ZIPS.get(full_name.partition("/")[2])
+    return f"{told}\nWith a network: `hf download {full_name} {_FILES}` (pip install huggingface_hub)" + (
+        f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
     )
 
 

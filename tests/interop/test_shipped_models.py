@@ -102,6 +102,25 @@ def test_an_unknown_name_is_told_that_nothing_is_shipped(nothing_shipped):
         find_model("fake")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "bert-base-uncased",
+            "hf download google-bert/bert-base-uncased .*convert uncased_L-12_H-768_A-12 bert-base-u",
+        ),
+        ("google-bert/bert-large-cased", "hf download google-bert/bert-large-cased .*cased_L-24_H-1024_A-16.zip"),
+        ("klue/bert-base", "hf download klue/bert-base config.json .*huggingface_hub\\)$"),
+        ("my-model", "nor a name in \\S*$"),
+        ("no such/folder", "nor a name in \\S*$"),
+    ],
+)
+def test_how_a_published_model_is_fetched_is_told(shipped, monkeypatch, tmp_path, name, words):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=f"(?s){words}"):
+        find_model(name)
+
+
 @pytest.mark.parametrize("name", ["fake/", "../shipped/fake", "./fake", "__pycache__", ".", "", "fake/config.json"])
 def test_a_shipped_name_is_a_plain_name(shipped, name):
     """S7"""
