@@ -264,15 +264,14 @@ def test_a_cache_without_frozen_layers_is_refused(bertworks, model, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("given", [None, 3, "a cat"])
+@pytest.mark.parametrize("given", [None, 3, b"a cat"])
 def test_what_is_no_list_of_texts_is_a_users_mistake(runs, tmp_path, given):
     with pytest.raises(UserError, match="classify takes a list of texts"):
         bw.load(runs / "classify").classify(given)
     with pytest.raises(UserError, match="at least two endings"):
         bw.load(runs / "choose").choose("a cat", given)
-    if not isinstance(given, str):
-        with pytest.raises(UserError, match="tag takes a list of texts"):
-            bw.load(write_small_model(tmp_path, {"tag": 3})).tag(given)
+    with pytest.raises(UserError, match="tag takes a list of texts"):
+        bw.load(write_small_model(tmp_path, {"tag": 3})).tag(given)
 
 
 def test_labels_of_a_file_to_predict_are_left_alone(bertworks, runs, tmp_path):

@@ -10,12 +10,17 @@ from bertworks.errors import UserError
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def lines_of(texts: list[str]) -> Iterator[str]:
-    """Give the texts of a command, or the lines of standard input, at least one, where they are `-`."""
+def lines_of(texts: list[str], *, refuse_blank: bool = False) -> Iterator[str]:
+    """Give the texts of a command, or the lines of standard input, at least one, where they are `-`.
+
+    With `refuse_blank` a text that is typed alone must have something in it.
+    """
     if texts == ["-"]:
         return _decoded(sys.stdin.buffer, "standard input")
     if "-" in texts:
         raise UserError("- reads all texts from standard input; give it alone")
+    if refuse_blank and len(texts) == 1 and not texts[0].strip():
+        raise UserError("the text is empty; give one with a word in it")
     return map(check_utf8, texts)
 
 

@@ -17,8 +17,12 @@ from bertworks.cli.options import (
     TruncateOption,
     print_json,
     say,
+    warn,
 )
 from bertworks.errors import UserError
+
+# Characters beside an answer: in which its sentence is looked for, and that are shown of it.
+_AROUND, _SHOWN_AROUND = 400, 100
 
 
 def fill(
@@ -35,10 +39,12 @@ def fill(
     from bertworks.inference.filling import check_masks
 
     net = _load(model, device, dtype)
-    for place, text in enumerate(lines_of(texts), 1):
-        if texts == ["-"]:
+    for place, text in enumerate(lines_of(texts, refuse_blank=True), 1):
+        if texts == ["-"] and not text.strip():
+            warn(f"standard input, line {place} is empty")
+        elif texts == ["-"]:
             check_masks(text, f"standard input, line {place}: ")
-        masks = net.fill(text, top_k, targets=target, truncate=truncate)
+        masks = net.fill(text, top_k, targets=target, truncate=truncate) if text.strip() else []
         if as_json:
             print_json(masks)
             continue
@@ -76,7 +82,7 @@ def tag(
     as_json: JsonOption = False,
 ) -> None:
     """Find the names, or what else a model was taught to tag, in texts of any length."""
-    lines = list(lines_of(texts))
+    lines = list(lines_of(texts, refuse_blank=True))
     found = _load(model, device, dtype).tag(lines, units=units)
     for text, entities in zip(lines, found, strict=True):
         if as_json:
@@ -112,9 +118,28 @@ def answer(
         print_json(found)
         return
     for one in found:
-        say(f"{one['score']:6.1%}  {one['text'] or '(no answer)'}")
+        if one["start"] is None:
+            say(f"{one['score']:6.1%}  (no answer)")
+            continue
+        say(f"{one['score']:6.1%}  {one['text']}  ({one['start']}-{one['end']})")
+        say(f"        {_around(text, one['start'], one['end'])}")
     if not found:
         say("there is no text to answer with", err=True)
+
+
+def _around(text: str, start: int, end: int) -> str:
+    """Return the sentence that an answer is from, on one line, the answer in [brackets]; a long one is cut."""
+    from bertworks.text.sentences import sentence_spans
+
+    # Sentences are looked for near the answer alone: a text may be a book.
+    first, last = max(0, start - _AROUND), min(len(text), end + _AROUND)
+    spans = [(first + left, first + right) for left, right in sentence_spans(text[first:last])]
+    touched = [(left, right) for left, right in spans if left < end and start < right] or [(start, end)]
+    left, right = min(touched[0][0], start), max(touched[-1][1], end)
+    cut_left, cut_right = max(left, start - _SHOWN_AROUND), min(right, end + _SHOWN_AROUND)
+    before, after = "..." * (cut_left > left), "..." * (cut_right < right)
+    said = f"{before}{text[cut_left:start]}[{text[start:end]}]{text[end:cut_right]}{after}"
+    return " ".join(said.split())
 
 
 def embed(
@@ -149,7 +174,7 @@ def embed(
             raise UserError(f"cannot tell the form of {out}; let it end in .npy")
         check_can_write(out)
     net = _load(model, device, dtype, "embed")
-    lines = list(lines_of(texts))
+    lines = list(lines_of(texts, refuse_blank=True))
     options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "truncate": truncate}
     if prompt is not None:
         options["prompt"] = prompt

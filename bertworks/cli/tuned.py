@@ -199,7 +199,7 @@ def classify(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the class, the score or the labels of texts."""
-    lines = list(lines_of(texts))
+    lines = list(lines_of(texts, refuse_blank=True))
     seconds = [check_utf8(one) for one in pair or []]
     pairs = seconds * len(lines) if len(seconds) == 1 else seconds or None
     results = _load(model, device, dtype).classify(lines, pairs)

@@ -12,6 +12,7 @@ import torch
 
 from bertworks.errors import UserError
 from bertworks.inference.guesses import best_guesses, check_top_k
+from bertworks.nn.hidden_states import batches
 from bertworks.text.by_words import check_text
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import MASK, UNK
@@ -23,26 +24,43 @@ _AHEAD = {"both": 0, "left_to_right": -1, "right_to_left": 1}  # where a token i
 
 
 def fill_masks(
-    model: "Model", text: str, top_k: int, targets: Sequence[str] | str | None, *, truncate: bool
-) -> list[list[dict[str, Any]]]:
-    """Return guesses for every mask, see `Model.fill`."""
+    model: "Model", texts: Sequence[str], top_k: int, targets: Sequence[str] | str | None, *, truncate: bool
+) -> list[list[list[dict[str, Any]]]]:
+    """Return guesses for every mask of each text, see `Model.fill`; a text without a word has none."""
     check_top_k(top_k)
-    check_text(text)
-    check_masks(text)
     tokenizer, mask_id = model.tokenizer, model.tokenizer.id_of(MASK)
-    ids = model.cut(_ids_with_masks(tokenizer, text, mask_id), truncate)
-    places = [place for place, id in enumerate(ids) if id == mask_id]
-    num_masks = text.count(MASK)
-    if len(places) < num_masks:
-        raise UserError(f"{num_masks - len(places)} of {num_masks} [MASK] lie in what was cut; shorten the text")
     targets = [targets] if isinstance(targets, str) else targets
     allowed = list(dict.fromkeys(_piece_id(tokenizer, target) for target in targets)) if targets else None
+    ids = [_ids_of(model, text, mask_id, f"text {number} of {len(texts)}: " if len(texts) > 1 else "", truncate)
+           for number, text in enumerate(texts, 1)]  # fmt: skip
     ahead = _AHEAD[model.net.config.direction]
-    with torch.inference_mode():
-        hidden_TD = model.net(model.pack([ids], None))
-        logits_MV = model.mlm_logits(hidden_TD[[place + ahead for place in places]]).float()
-        scores_MV = logits_MV.softmax(-1)[:, : len(tokenizer)]
-    return [best_guesses(scores_V, tokenizer.pieces, top_k, allowed) for scores_V in scores_MV.cpu()]
+    found: list[list[list[dict[str, Any]]]] = [[] for _ in texts]
+    for numbers in batches([len(one) for one in ids], model.net.embeddings.token.weight.device):
+        together = [id for number in numbers for id in ids[number]]
+        places = [place for place, id in enumerate(together) if id == mask_id]
+        owners = [number for number in numbers for id in ids[number] if id == mask_id]
+        if not places:
+            continue
+        with torch.inference_mode():
+            hidden_TD = model.net(model.pack([ids[number] for number in numbers], None))
+            logits_MV = model.mlm_logits(hidden_TD[[place + ahead for place in places]]).float()
+            scores_MV = logits_MV.softmax(-1)[:, : len(tokenizer)]
+        for number, scores_V in zip(owners, scores_MV.cpu(), strict=True):
+            found[number].append(best_guesses(scores_V, tokenizer.pieces, top_k, allowed))
+    return found
+
+
+def _ids_of(model: "Model", text: str, mask_id: int, where: str, truncate: bool) -> list[int]:
+    """Return a text's ids with those of its masks, none of which may be cut away."""
+    check_text(text)
+    if not text.strip():
+        return model.tokenizer.encode(text).ids
+    check_masks(text, where)
+    ids = model.cut(_ids_with_masks(model.tokenizer, text, mask_id), truncate)
+    num_masks = text.count(MASK)
+    if lost := num_masks - ids.count(mask_id):
+        raise UserError(f"{where}{lost} of {num_masks} [MASK] lie in what was cut; shorten the text")
+    return ids
 
 
 def check_masks(text: str, where: str = "") -> None:

@@ -29,6 +29,7 @@ from bertworks.nn.hidden_states import (
     check_texts_of,
     features_of,
     normalized,
+    texts_of,
     vectors_of,
 )
 from bertworks.nn.layers import freeze
@@ -100,7 +101,7 @@ class LanguageModel:
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         layers: Layers | None = None,
         pooling: Pool | None = None,
@@ -110,19 +111,20 @@ class LanguageModel:
         """Return one vector for each text; zeros for one without tokens.
 
         Args:
-            texts: to embed.
+            texts: to embed; for one by itself the vector, [width], for a list [texts, width].
             layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
             pooling: mean (the default) or max over the tokens, or the last token.
             normalize: scale each vector to length 1.
             truncate: cut texts that are too long instead of refusing them.
         """
-        check_texts_of("embed", texts)
+        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
         chosen = self.check_layers(layers if layers is not None else [-1])
         check_pool(pool := pooling or "mean", POOLS)
         encodings = self.encode(texts, truncate=truncate)
         lengths, compute = [len(encoding) for encoding in encodings], self._compute(texts, encodings, chosen)
         vectors = vectors_of(lengths, len(chosen) * self.width, compute, [pool], self._device)
-        return normalized(vectors) if normalize else vectors
+        vectors = normalized(vectors) if normalize else vectors
+        return vectors[0] if is_one else vectors
 
     def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""

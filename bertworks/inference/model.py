@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import UserError
-from bertworks.inference.answering import answer_question
+from bertworks.inference.answering import answer_questions
 from bertworks.inference.filling import fill_masks
 from bertworks.inference.guesses import perplexity_of
 from bertworks.inference.predictions import (
     Predictor,
-    choose_ending,
+    choose_endings,
     classify_texts,
     stated_cut,
     stated_threshold,
@@ -36,11 +36,14 @@ from bertworks.nn.hidden_states import (
     Layers,
     Pool,
     Rows,
+    batches,
     check_layers,
     check_pool,
     check_texts_of,
     features_of,
+    in_pairs,
     normalized,
+    texts_of,
     vectors_of,
 )
 from bertworks.nn.layers import freeze
@@ -53,6 +56,7 @@ from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer, check_texts
 from bertworks.text.vocabulary import MASK
 
+Guesses = list[dict[str, Any]]  # {"token", "id", "score"} at a mask, the likeliest first
 POOLS = ("cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean")
 
 
@@ -92,35 +96,80 @@ class Model:
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
 
-    def fill(
+    @overload
+    def fill(  # type: ignore[overload-overlap]
         self, text: str, top_k: int = 5, *, targets: Sequence[str] | str | None = None, truncate: bool = False
-    ) -> list[list[dict[str, Any]]]:
-        """Guess what stands at each [MASK] of a text.
+    ) -> list[Guesses]: ...
+    @overload
+    def fill(
+        self,
+        text: Sequence[str],
+        top_k: int = 5,
+        *,
+        targets: Sequence[str] | str | None = None,
+        truncate: bool = False,
+    ) -> list[list[Guesses]]: ...
+    def fill(
+        self,
+        text: str | Sequence[str],
+        top_k: int = 5,
+        *,
+        targets: Sequence[str] | str | None = None,
+        truncate: bool = False,
+    ) -> list[Guesses] | list[list[Guesses]]:
+        """Guess what stands at each [MASK] of a text, or of several.
 
         Args:
-            text: with one or more [MASK]; each is guessed by itself; what follows one without a space ends its word.
+            text: one, or a list; each with one or more [MASK], which are guessed by themselves; what follows one
+                without a space ends its word.
             top_k: how many guesses to give for each.
             targets: only these words, or this one, each a piece of the vocabulary.
             truncate: cut a text that is too long instead of refusing it.
 
         Returns:
-            for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities.
+            for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities. For a list
+            of texts a list of these.
+
+        Example:
+            >>> model.fill("The [MASK] of the river is cold.", top_k=1)
+            [[{"token": "temperature", "id": 4320, "score": 0.095}]]
         """
         self._need("mlm", "fill masks")
-        return fill_masks(self, text, top_k, targets, truncate=truncate)
+        found = fill_masks(self, texts_of("fill", text), top_k, targets, truncate=truncate)
+        return found[0] if isinstance(text, str) else found
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the MLM head's scores for rows of the last layer."""
         return self.net.heads["mlm"](hidden_MD, self.net.embeddings.token.weight)  # type: ignore[no-any-return]
 
-    def nsp(self, text: str, following: str, *, truncate: bool = False) -> float:
-        """Return the probability that the second text follows the first, as next sentences were learnt."""
+    @overload
+    def nsp(self, text: str, following: str, *, truncate: bool = False) -> float: ...
+    @overload
+    def nsp(
+        self, text: str | Sequence[str], following: str | Sequence[str], *, truncate: bool = False
+    ) -> float | list[float]: ...
+    def nsp(
+        self, text: str | Sequence[str], following: str | Sequence[str], *, truncate: bool = False
+    ) -> float | list[float]:
+        """Return the probability that the second text follows the first, as next sentences were learnt.
+
+        Either may be a list, with a text for each of the other, or one for all; then a list is returned.
+
+        Example:
+            >>> model.nsp("He went to the shop.", ["He bought milk.", "Penguins are birds."])
+            [0.99, 0.02]
+        """
         self._need("nsp", "tell next sentences")
-        encoding = self.encode([text], [following], truncate=truncate)[0]
-        with torch.inference_mode():
-            tokens = self.pack([encoding.ids], [encoding.segment_ids])
-            logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
-        return float(logits_S2.float().softmax(-1)[0, 0])
+        texts_of("nsp", text), texts_of("nsp", following)
+        encodings = self.encode(*in_pairs("nsp", text, following), truncate=truncate)
+        found = np.empty(len(encodings))
+        for numbers in batches([len(encoding) for encoding in encodings], self._device):
+            some = [encodings[number] for number in numbers]
+            with torch.inference_mode():
+                tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
+                logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
+                found[numbers] = logits_S2.float().softmax(-1)[:, 0].cpu()
+        return float(found[0]) if isinstance(text, str) and isinstance(following, str) else found.tolist()
 
     def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
         """Find the entities of texts of any length.
@@ -131,43 +180,59 @@ class Model:
 
         Returns:
             for each text (for one, at once) a list of {"type", "text", "start", "end", "score"}.
+
+        Example:
+            >>> model.tag("Kim lives in Seoul.")
+            [{"type": "PER", "text": "Kim", "start": 0, "end": 3, "score": 0.99}, ...]
         """
         self._need("tag", "tag")
         labels = self.labels or [
             f"LABEL_{number}" for number in range(len(self.net.get_parameter("heads.tag.out.bias")))
         ]
-        given: Sequence[Text] = [texts] if isinstance(texts, str) else texts
         found = tag_texts(
-            self.net, self.tokenizer, given, labels, cut=self._cut_of(self.max_length), laying=self._laying(),
+            self.net, self.tokenizer, texts, labels, cut=self._cut_of(self.max_length), laying=self._laying(),
             units=units or self.about.get("units", "word"),
         )  # fmt: skip
         entities = [tagged.entities(labels) for tagged in found]
         return entities[0] if isinstance(texts, str) else entities
 
     def answer(
-        self, question: str, context: str, *, top_k: int = 1, threshold: float | None = None
-    ) -> list[dict[str, Any]]:
-        """Look for the answer to a question in a text of any length.
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
+        *,
+        top_k: int = 1,
+        threshold: float | None = None,
+    ) -> list[Any]:
+        """Look for the answer to a question in a text of any length, or for those to several.
 
         Args:
-            question: what is asked.
-            context: where to look.
+            question: what is asked; one, or a list.
+            context: where to look; one, for all questions, or a list with one for each.
             top_k: how many answers to give.
-            threshold: see `answer_question`; else what was chosen in training, where the model learnt to see that
+            threshold: see `answer_questions`; else what was chosen in training, where the model learnt to see that
                 there is no answer.
 
         Returns:
-            a list of {"text", "start", "end", "score"}, the best first; the text is "" where there is no answer.
+            a list of {"text", "start", "end", "score"}, the best first; the text is "" where there is no answer. Where
+            questions or contexts are a list, a list of these.
+
+        Example:
+            >>> model.answer("Where does Kim live?", "Kim lives in Seoul.")
+            [{"text": "Seoul", "start": 13, "end": 18, "score": 0.97}]
         """
         self._need("span", "answer questions")
-        return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, cut=self._cut_of(ORIGINAL_CUT.max_length),
-            laying=self._laying(), threshold=stated_threshold(self.about) if threshold is None else threshold,
+        texts_of("answer", question, "question")
+        found = answer_questions(
+            self.net, self.tokenizer, *in_pairs("answer", question, context), top_k=top_k,
+            cut=self._cut_of(ORIGINAL_CUT.max_length), laying=self._laying(),
+            threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
+        return found[0] if isinstance(question, str) and isinstance(context, str) else found
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         layers: Layers | None = None,
         pooling: Pool | None = None,
@@ -178,7 +243,7 @@ class Model:
         """Return one vector for each text.
 
         Args:
-            texts: to embed.
+            texts: to embed; for one by itself the vector, [width], for a list [texts, width].
             layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
             pooling: cls, mean, max, last, mean_sqrt_len_tokens or weightedmean of the tokens, [CLS] and [SEP] included.
             normalize: scale each vector to length 1.
@@ -187,8 +252,12 @@ class Model:
 
         What is not given is as the folder says, else the mean of the last layer, not normalised. The layers that a
         folder has after its pooling, and its truncate_dim, are for its own pooling of the last layer alone.
+
+        Example:
+            >>> model.embed(["a fine film", "a dull one"]).shape
+            (2, 256)
         """
-        check_texts_of("embed", texts)
+        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
         stated = self.pooling
         is_own = layers is None and pooling is None
         chosen = self.check_layers(layers if layers is not None else [-1])
@@ -197,7 +266,7 @@ class Model:
             check_pool(pool, POOLS)
         before, skip = stated.text_of(prompt), 0
         if before:
-            check_texts([*texts], None)
+            check_texts(texts, None)
             texts = [before + text for text in texts]
             if not stated.include_prompt:
                 skip = len(self.tokenizer.encode(before)) - 1
@@ -210,7 +279,8 @@ class Model:
             elif normalize is not False:
                 vectors = normalized(vectors)
         vectors = vectors[:, : stated.truncate_dim] if is_own else vectors
-        return normalized(vectors) if normalize else vectors
+        vectors = normalized(vectors) if normalize else vectors
+        return vectors[0] if is_one else vectors
 
     def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
@@ -251,18 +321,49 @@ class Model:
 
         return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
 
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, texts: str, pairs: str | None = None
+    ) -> dict[str, Any]: ...
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> dict[str, Any] | list[dict[str, Any]]:
         """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
 
         Returns:
-            for each {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels.
-        """
-        return classify_texts(self.predictor(), texts, pairs)
+            {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels. For a list
+            of texts a list of these.
 
-    def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
-        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0."""
+        Example:
+            >>> model.classify("a fine film")["label"]
+            "positive"
+            >>> [result["label"] for result in model.classify(["a fine film", "a dull one"])]
+            ["positive", "negative"]
+        """
+        results = classify_texts(self.predictor(), texts, pairs)
+        return results[0] if isinstance(texts, str) else results
+
+    @overload
+    def choose(  # type: ignore[overload-overlap]
+        self, context: str, endings: Sequence[str]
+    ) -> dict[str, Any]: ...
+    @overload
+    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[dict[str, Any]]: ...
+    def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> dict[str, Any] | list[dict[str, Any]]:
+        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0.
+
+        For a list of contexts, with a list of endings for each, a list of these.
+
+        Example:
+            >>> model.choose("She sits down.", ["She plays the piano.", "She melts."])["choice"]
+            0
+        """
         self._need("choose", "choose")
-        return choose_ending(self.predictor(), context, endings)
+        if isinstance(context, str):
+            return choose_endings(self.predictor(), [context], [endings])[0]
+        return choose_endings(self.predictor(), context, endings)
 
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""

@@ -21,7 +21,7 @@ from bertworks.errors import CorruptFile, UserError
 from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
-from bertworks.nn.hidden_states import check_texts_of
+from bertworks.nn.hidden_states import check_texts_of, texts_of
 from bertworks.tasks.answers import Answered
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.evaluation import Scored, score_items
@@ -149,22 +149,31 @@ def results_by(
             yield from (_OF_EXAMPLE[task.kind](example, said, task) for example, said in found)
 
 
-def choose_ending(predictor: Predictor, context: str, endings: Sequence[str]) -> Result:
-    """Return which ending goes best with a context."""
-    if isinstance(endings, str) or not hasattr(endings, "__getitem__") or len(endings) < 2:
-        raise UserError("choose takes a list of at least two endings")
-    return next(predictor.results([ChoiceExample("", context, tuple(endings), None)]))
+def choose_endings(predictor: Predictor, contexts: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Result]:
+    """Return which ending goes best with each context."""
+    check_texts_of("choose", contexts)
+    check_texts_of("choose", endings)
+    if len(contexts) != len(endings):
+        raise UserError(f"{len(contexts)} contexts but {len(endings)} lists of endings; give one for each")
+    for some in endings:
+        if isinstance(some, str) or not hasattr(some, "__getitem__") or len(some) < 2:
+            raise UserError("choose takes a list of at least two endings")
+    both = zip(contexts, endings, strict=True)
+    return list(predictor.results(ChoiceExample("", context, tuple(some), None) for context, some in both))
 
 
-def classify_texts(predictor: Predictor, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Result]:
+def classify_texts(
+    predictor: Predictor, given: str | Sequence[str], given_pairs: str | Sequence[str] | None
+) -> list[Result]:
     """Return a result for each text, or pair of texts."""
+    texts = texts_of("classify", given)
+    pairs = [given_pairs] if isinstance(given_pairs, str) else given_pairs
     task = predictor.task
     if task.kind in _ASKED:
         raise UserError(
             f"the model was fine-tuned to {task.kind}; ask `bertworks {task.kind}`, in Python {_ASKED[task.kind]}"
         )
-    for given in (texts, () if pairs is None else pairs):
-        check_texts_of("classify", given)
+    check_texts_of("classify", () if pairs is None else pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
     if predictor.is_told and (pairs is None) == task.is_pair:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
-from bertworks.nn.hidden_states import check_texts_of
+from bertworks.nn.hidden_states import texts_of
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.cut import Cut
 from bertworks.tasks.entity_scores import entities
@@ -65,7 +65,7 @@ def predict_tags(net: Bert, encoded: TagWindows, laying: Laying) -> UnitLabels:
 def tag_texts(
     net: Bert,
     tokenizer: Tokenizer,
-    texts: Sequence[Text],
+    texts: str | Sequence[Text],
     labels: Sequence[str],
     *,
     cut: Cut,
@@ -77,13 +77,13 @@ def tag_texts(
     Args:
         net: in evaluation mode, with a tag head.
         tokenizer: the network's.
-        texts: each as it is, or as a list of words, which spaces then divide.
+        texts: one as it is, or several, each as it is or as a list of words, which spaces then divide.
         labels: in the order of the head's outputs.
         cut: how much of a text is read at once.
         laying: how tokens are laid for the network.
         units: what is tagged in a text that is not given as words.
     """
-    check_texts_of("tag", texts)
+    texts = texts_of("tag", [texts] if isinstance(texts, str) else texts)  # an empty one has no tags
     if units not in UNITS:
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
     examples = [_example(tokenizer, number, text, units) for number, text in enumerate(texts)]

@@ -8,15 +8,15 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 
 from bertworks.errors import UserError
-from bertworks.inference.answering import answer_question
+from bertworks.inference.answering import answer_questions
 from bertworks.inference.predictions import (
     Predictor,
-    choose_ending,
+    choose_endings,
     classify_texts,
     stated_cut,
     stated_threshold,
@@ -32,6 +32,7 @@ from bertworks.nn.attention import can_flash
 from bertworks.nn.compound import Compound
 from bertworks.nn.elmo_tasks import ElmoTasks
 from bertworks.nn.gpt import Gpt
+from bertworks.nn.hidden_states import in_pairs, texts_of
 from bertworks.nn.layers import freeze
 from bertworks.tasks.answer_windows import ORIGINAL_CUT
 from bertworks.tasks.items import Laying
@@ -115,14 +116,31 @@ class TaskModel:
             self._traits.write(Path(temporary), self.net, labels=self.labels, about=self.about)
             save_tokenizer(self.tokenizer, temporary)
 
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, texts: str, pairs: str | None = None
+    ) -> dict[str, Any]: ...
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> dict[str, Any] | list[dict[str, Any]]:
         """Tell the class, the score or the labels of each text, or pair of texts; see `Model.classify`."""
-        return classify_texts(self.predictor(), texts, pairs)
+        results = classify_texts(self.predictor(), texts, pairs)
+        return results[0] if isinstance(texts, str) else results
 
-    def choose(self, context: str, endings: Sequence[str]) -> dict[str, Any]:
+    @overload
+    def choose(  # type: ignore[overload-overlap]
+        self, context: str, endings: Sequence[str]
+    ) -> dict[str, Any]: ...
+    @overload
+    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[dict[str, Any]]: ...
+    def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> dict[str, Any] | list[dict[str, Any]]:
         """Tell which ending goes best with a context; see `Model.choose`."""
         self._need("choose", "choose")
-        return choose_ending(self.predictor(), context, endings)
+        if isinstance(context, str):
+            return choose_endings(self.predictor(), [context], [endings])[0]
+        return choose_endings(self.predictor(), context, endings)
 
     def predictor(self) -> Predictor:
         """Return what predicts for the examples of the task that the model was fine-tuned for."""
@@ -134,7 +152,7 @@ class TaskModel:
         self._need("tag", "tag")
         labels = self.labels or [f"LABEL_{number}" for number in range(self.net.heads["tag"].num_outputs)]
         found = tag_texts(
-            self.net, self.tokenizer, [texts] if isinstance(texts, str) else texts, labels, laying=self._laying,
+            self.net, self.tokenizer, texts, labels, laying=self._laying,
             cut=stated_cut(self.about, self.max_length, self.max_length),
             units=units or self.about.get("units", "word"),
         )  # fmt: skip
@@ -142,15 +160,22 @@ class TaskModel:
         return entities[0] if isinstance(texts, str) else entities
 
     def answer(
-        self, question: str, context: str, *, top_k: int = 1, threshold: float | None = None
-    ) -> list[dict[str, Any]]:
-        """Look for the answer to a question in a text of any length; see `Model.answer`."""
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
+        *,
+        top_k: int = 1,
+        threshold: float | None = None,
+    ) -> list[Any]:
+        """Look for the answer to a question in a text of any length, or for several; see `Model.answer`."""
         self._need("span", "answer questions")
-        return answer_question(
-            self.net, self.tokenizer, question, context, top_k=top_k, laying=self._laying,
+        texts_of("answer", question, "question")
+        found = answer_questions(
+            self.net, self.tokenizer, *in_pairs("answer", question, context), top_k=top_k, laying=self._laying,
             cut=stated_cut(self.about, ORIGINAL_CUT.max_length, self.max_length),
             threshold=stated_threshold(self.about) if threshold is None else threshold,
         )  # fmt: skip
+        return found[0] if isinstance(question, str) and isinstance(context, str) else found
 
     def _need(self, head: str, what: str) -> None:
         if head not in self.net.heads:

@@ -64,7 +64,7 @@ def _not_found(name: str) -> str:
         return told
     full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
     zipped = _ZIPS.get(full_name.partition("/")[2])
-    return f"{told}\nWith a network: `hf download {full_name} {_FILES}` (pip install huggingface_hub)" + (
+    return f"{told}\n  With a network: `hf download {full_name} {_FILES}` (pip install huggingface_hub)" + (
         f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
     )
 

@@ -4,8 +4,9 @@ Texts are sorted by length and packed into batches of about as many tokens, so t
 padding is computed. Results come back in the order of the texts.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from bertworks.text.encoding import Encoding
 
 Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"]
 Layers = Iterable[int] | int | Literal["all"]
+_MOST_NAMED = 5
+_log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 2_048  # on a CPU more do not go faster, and their layers no longer fit its caches
 _TOKENS_AT_ONCE_ON_DEVICE = 65_536
 
@@ -132,6 +135,39 @@ def check_texts_of(method: str, texts: object) -> None:
     if is_one or not hasattr(texts, "__getitem__"):
         advice = f"{method}(list(texts))" if isinstance(texts, Iterable) and not is_one else f"{method}([text])"
         raise UserError(f"{method} takes a list of texts, not a {type(texts).__name__}; write {advice}")
+
+
+def texts_of(method: str, texts: str | Sequence[Any], what: str = "text") -> list[Any]:
+    """Return the texts that a method is given: one by itself, or a list.
+
+    An empty text that is given by itself is refused; in a list, perhaps of a thousand, its number is logged.
+    """
+    if not isinstance(texts, str):
+        check_texts_of(method, texts)
+    given = [texts] if isinstance(texts, str) else list(texts)
+    empty = [number for number, text in enumerate(given, 1) if isinstance(text, str) and not text.strip()]
+    if empty and isinstance(texts, str):
+        raise UserError(f"the {what} is empty, so there is nothing to {method}; give one with a word in it")
+    if empty:
+        numbers = ", ".join(f"{number:,}" for number in empty[:_MOST_NAMED]) + (", ..." if empty[_MOST_NAMED:] else "")
+        told = "%s: %s of %s texts are empty (number %s); their results mean nothing"
+        _log.warning(told, method, f"{len(empty):,}", f"{len(given):,}", numbers)
+    return given
+
+
+def in_pairs(method: str, firsts: str | Sequence[str], seconds: str | Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return as many first texts as second ones, where each may be a list, or one text that is for all of the other."""
+    both = [[given] if isinstance(given, str) else given for given in (firsts, seconds)]
+    for given in both:
+        check_texts_of(method, given)
+    count = max(map(len, both))
+    if not isinstance(firsts, str) and not isinstance(seconds, str) and len(firsts) != len(seconds):
+        raise UserError(f"{method}: {len(firsts)} texts but {len(seconds)} for them; give one for each, or one for all")
+    if not all(both):
+        return [], []
+    first, second = (list(given) * count if isinstance(one, str) else list(given)
+                     for one, given in zip((firsts, seconds), both, strict=True))  # fmt: skip
+    return first, second
 
 
 def check_layers(layers: Layers, num_layers: int) -> list[int]:

@@ -7,6 +7,7 @@ import torch
 from small_models import write_small_model
 
 import bertworks as bw
+from bertworks.cli.models import _around
 from bertworks.errors import UserError
 from bertworks.inference.answering import predict_answers
 from bertworks.tasks.answer_windows import encode_answers
@@ -14,6 +15,7 @@ from bertworks.tasks.examples import SpanExample
 from bertworks.tasks.items import Laying
 
 QUESTION, CONTEXT = "the cat?", "The big cats ran, far away!"
+LONGER = "The dog sat on a mat, far away. " * 9
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +90,37 @@ def test_an_empty_context_has_no_answer(model, context):
     assert model.answer(QUESTION, context, threshold=0.0) == [{"text": "", "start": None, "end": None, "score": 1.0}]
 
 
-def test_an_empty_question_is_answered_too(model):
-    assert model.answer("", CONTEXT)[0]["text"] in CONTEXT
+def test_an_empty_question_is_refused_by_itself_and_logged_in_a_list(model, caplog):
+    with pytest.raises(UserError, match="the question is empty, so there is nothing to answer"):
+        model.answer("", CONTEXT)
+    assert model.answer([QUESTION, ""], CONTEXT)[1][0]["text"] in CONTEXT
+    assert "answer: 1 of 2 texts are empty (number 2)" in caplog.text
+
+
+def test_many_questions_are_answered_as_each_by_itself(model):
+    questions, contexts = [QUESTION, "who sat", QUESTION], [CONTEXT, LONGER, ""]
+    for both in ((questions, contexts), (QUESTION, contexts), (questions, CONTEXT)):
+        pairs = [[one if isinstance(one, str) else one[number] for one in both] for number in range(3)]
+        expected = [model.answer(*pair, top_k=3) for pair in pairs]
+        for found, alone in zip(model.answer(*both, top_k=3), expected, strict=True):
+            assert [one["text"] for one in found] == [one["text"] for one in alone]
+            assert [one["score"] for one in found] == pytest.approx([one["score"] for one in alone], abs=1e-5)
+    assert model.answer([], []) == []
+    with pytest.raises(UserError, match="answer: 2 texts but 3 for them"):
+        model.answer(questions[:2], contexts)
+
+
+def test_the_command_shows_the_sentence_around_an_answer():
+    text = "Nobody knows. The cat sat on a  big mat! Then it left."
+    start = text.index("big mat")
+    assert _around(text, start, start + 7) == "The cat sat on a [big mat]!"
+    start = text.index("sat")
+    assert _around(text, start, text.index("left")) == "The cat [sat on a big mat! Then it ]left."
+    long = "a " * 5_000 + "cat" + " b" * 5_000
+    shown = _around(long, 10_000, 10_003)
+    assert shown.startswith("... a a" if shown[3] == " " else "...a a")
+    assert "a [cat] b" in shown
+    assert len(shown) < 250
 
 
 def test_fewer_than_one_answer_is_refused(model):
@@ -105,7 +136,9 @@ def test_the_command_reads_a_context_or_a_file(bertworks, folder, model, tmp_pat
     text = tmp_path / "text.txt"
     text.write_bytes(b"\xef\xbb\xbf" + CONTEXT.encode())
     _, out, _ = bertworks("answer", folder, "--question", QUESTION, "--file", text)
-    assert out == f"{model.answer(QUESTION, CONTEXT)[0]['score']:6.1%}  {expected[0]['text']}\n"
+    best, start, end = model.answer(QUESTION, CONTEXT)[0], expected[0]["start"], expected[0]["end"]
+    around = " ".join(_around(CONTEXT, start, end).split())
+    assert out == f"{best['score']:6.1%}  {best['text']}  ({start}-{end})\n        {around}\n"
     _, out, _ = bertworks("answer", folder, "--question", QUESTION, "--file", text, "--threshold", "-999")
     assert out.endswith("(no answer)\n")
     code, out, err = bertworks("answer", folder, "--question", QUESTION, "--context", "")

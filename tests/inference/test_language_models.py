@@ -208,6 +208,10 @@ def test_a_text_that_is_too_long_for_gpt_is_refused_unless_it_may_be_cut(models)
     assert model.next_words(LONG, truncate=True)[0]["score"] == pytest.approx(model.next_words(end)[0]["score"])
 
 
+def test_one_text_by_itself_is_one_vector(model):
+    np.testing.assert_allclose(model.embed("the cat"), model.embed(["the cat", "a"])[0], atol=1e-6)
+
+
 def test_elmo_reads_texts_of_any_length(models):
     assert len(models["elmo"].features([LONG])[0].encoding) == 42
 
@@ -215,7 +219,8 @@ def test_elmo_reads_texts_of_any_length(models):
 @pytest.mark.parametrize(("ask", "words"), [
     (lambda model: model.embed(["a"], layers=[9]), r"layers \[9\] are not in a model of"),
     (lambda model: model.embed(["a"], pooling="cls"), "choose mean, max, last"),
-    (lambda model: model.embed("a text"), "takes a list of texts"),
+    (lambda model: model.embed(b"a text"), "takes a list of texts"),
+    (lambda model: model.embed(""), "the text is empty, so there is nothing to embed"),
     (lambda model: model.features([b"a"]), "must be a str"),
     (lambda model: model.next_words("a", 0), "ask for 1 or more"),
 ])  # fmt: skip

@@ -185,11 +185,16 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
     (lambda model: model.embed(["a"], layers="1"), r"layers '1' are not numbers; such as \[-1, -2\], or 'all'"),
     (lambda model: model.embed(["a"], layers=[None]), r"layers \[None\] are not numbers"),
     (lambda model: model.embed(["a"], layers=9), r"layers \[9\] are not in a model of 3"),
-    (lambda model: model.embed("a text"), r"embed takes a list of texts, not a str; write embed\(\[text\]\)"),
+    (lambda model: model.embed(b"a text"), r"embed takes a list of texts, not a bytes; write embed\(\[text\]\)"),
+    (lambda model: model.embed(" "), "the text is empty, so there is nothing to embed"),
+    (lambda model: model.fill(""), "the text is empty, so there is nothing to fill"),
+    (lambda model: model.nsp("a", ""), "the text is empty, so there is nothing to nsp"),
+    (lambda model: model.nsp(["a", "b"], ["a"]), "nsp: 2 texts but 1 for them; give one for each, or one for all"),
+    (lambda model: model.fill(["the [MASK]", "a cat"]), r"text 2 of 2: no \[MASK\] to fill in 'a cat'"),
     (lambda model: model.embed(None), "embed takes a list of texts, not a NoneType"),
     (lambda model: model.features("a text"), "features takes a list of texts"),
-    (lambda model: model.fill(["a [MASK]"]), "a text must be a str, not list"),
-    (lambda model: model.fill(None), "a text must be a str, not NoneType"),
+    (lambda model: model.fill([["a [MASK]"]]), "a text must be a str, not list"),
+    (lambda model: model.fill(None), "fill takes a list of texts, not a NoneType"),
     (lambda model: model.fill("[MASK]", top_k="5"), "'5' is not a number of guesses; ask for 1 or more"),
     (lambda model: model.fill("[MASK]", top_k=True), "True is not a number of guesses; ask for 1 or more"),
     (lambda _: bw.load(None), "a model is named by a text or a path, not by None"),
@@ -200,6 +205,66 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
 def test_wrong_arguments_are_user_errors(model, ask, words):
     with pytest.raises(UserError, match=words):
         ask(model)
+
+
+def test_one_text_or_many(model, monkeypatch):
+    """A text by itself gives a result, a list gives a list of the same, in batches of any size."""
+    masked = ["the [MASK] sat", "[MASK] big [MASK]", "a [MASK] ran far away"]
+    expected = [model.fill(text, top_k=3) for text in masked]
+    follows = [model.nsp("the cat sat", text) for text in TEXTS if text]
+    vectors = [model.embed(text) for text in TEXTS if text]
+    for tokens_at_once in (1, 2_048):
+        monkeypatch.setattr("bertworks.nn.hidden_states._TOKENS_AT_ONCE", tokens_at_once)
+        for found, alone in zip(model.fill(masked, top_k=3), expected, strict=True):
+            assert [[guess["id"] for guess in mask] for mask in found] == [
+                [one["id"] for one in mask] for mask in alone
+            ]
+            scores = [[[guess["score"] for guess in mask] for mask in each] for each in (found, alone)]
+            np.testing.assert_allclose(*scores, atol=1e-6)
+        texts = [text for text in TEXTS if text]
+        np.testing.assert_allclose(model.nsp("the cat sat", texts), follows, atol=1e-6)
+        np.testing.assert_allclose(model.nsp(["the cat sat"] * len(texts), texts), follows, atol=1e-6)
+        np.testing.assert_allclose(model.embed(texts), vectors, atol=1e-6)
+        np.testing.assert_allclose(model.embed(np.array(texts)), vectors, atol=1e-6)
+    assert model.embed("the cat").shape == (16,)
+    assert (model.fill([]), model.nsp([], "a"), model.nsp([], [])) == ([], [], [])
+
+
+def test_an_empty_text_among_many_is_logged_with_its_number(model, caplog):
+    assert len(model.embed(["the cat", "", "a", " \n"])) == 4
+    assert caplog.messages == ["embed: 2 of 4 texts are empty (number 2, 4); their results mean nothing"]
+    caplog.clear()
+    assert model.fill(["", "the [MASK]"])[0] == []
+    assert "fill: 1 of 2 texts are empty (number 1)" in caplog.text
+    caplog.clear()
+    model.embed([""] * 1_000)
+    assert "1,000 of 1,000 texts are empty (number 1, 2, 3, 4, 5, ...)" in caplog.text
+
+
+@pytest.mark.parametrize(("head", "ask"), [("classify", "classify"), ("tag", "tag")])
+def test_tuned_models_take_one_text_or_many(tmp_path, caplog, head, ask):
+    tuned = bw.load(write_small_model(tmp_path, {head: 3}, labels=["O", "B-X", "I-X"]), device="cpu")
+    texts = ["the cat", "a dog ran far away"]
+    for found, text in zip(getattr(tuned, ask)(texts), texts, strict=True):
+        alone = getattr(tuned, ask)(text)
+        assert str(found)[:30] == str(alone)[:30]
+    assert not caplog.text
+    getattr(tuned, ask)(["the cat", ""])
+    assert f"{ask}: 1 of 2 texts are empty (number 2)" in caplog.text
+    if ask == "classify":
+        assert tuned.classify("the cat", "a dog")["scores"].keys() == {"O", "B-X", "I-X"}
+        with pytest.raises(UserError, match="the text is empty, so there is nothing to classify"):
+            tuned.classify("")
+
+
+def test_one_choice_or_many(tmp_path):
+    tuned = bw.load(write_small_model(tmp_path, {"choose": 1}), device="cpu")
+    endings = [["a cat", "a dog ran"], ["the mat", "far", "away"]]
+    found = tuned.choose(["the", "a big"], endings)
+    for one, context, some in zip(found, ["the", "a big"], endings, strict=True):
+        assert one["scores"] == pytest.approx(tuned.choose(context, some)["scores"], abs=1e-6)
+    with pytest.raises(UserError, match="2 contexts but 1 lists of endings"):
+        tuned.choose(["the", "a"], endings[:1])
 
 
 def test_using_a_model_leaves_the_callers_autograd_alone(model):

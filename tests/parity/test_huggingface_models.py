@@ -158,7 +158,8 @@ def test_other_names_of_the_same_activation(tmp_path, name):
 SAME = [
     {"layer_norm_eps": 1e-2}, {"is_decoder": True, "use_cache": False}, {"pad_token_id": 7},
     {"classifier_dropout": 0.3}, {"chunk_size_feed_forward": 2}, {"attention_probs_dropout_prob": 0},
-    {"position_embedding_type": "absolute"}, {"embedding_size": 32}, {"type_vocab_size": 3}, {"initializer_range": 0.5}, {"torchscript": True},
+    {"position_embedding_type": "absolute"}, {"embedding_size": 32}, {"type_vocab_size": 3},
+    {"initializer_range": 0.5}, {"torchscript": True},
 ]  # fmt: skip
 REFUSED = [
     {"position_embedding_type": "relative_key"}, {"position_embedding_type": "relative_key_query"},
