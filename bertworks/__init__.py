@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bertworks.inference.prediction_files import predict
     from bertworks.inference.task_model import TaskModel
     from bertworks.interop.convert import convert
+    from bertworks.plan.run import plan
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
@@ -37,6 +38,7 @@ __all__ = [
     "finetune_glue",
     "finetune_grid",
     "load",
+    "plan",
     "predict",
     "pretrain",
     "split_sentences",
@@ -55,6 +57,7 @@ _HOMES = {
     "finetune_glue": "bertworks.tuning.glue",
     "finetune_grid": "bertworks.tuning.grid",
     "load": "bertworks.inference.loading",
+    "plan": "bertworks.plan.run",
     "predict": "bertworks.inference.prediction_files",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",

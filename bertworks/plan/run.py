@@ -6,6 +6,8 @@ and when it is verified. Evaluations and the start (some minutes of compiling fo
 """
 
 import math
+import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bertworks.data.settings import DataSettings
@@ -15,7 +17,7 @@ from bertworks.plan.gpus import MEASURED, find_gpu, peak_flops
 from bertworks.plan.memory import GIGA, fits, memory_of
 from bertworks.plan.network import Network, network_of
 from bertworks.plan.speed import LOOP_S, rates_of, slice_seconds, update_seconds
-from bertworks.recipe import Recipe
+from bertworks.recipe import Recipe, as_recipe, check_has_sizes
 from bertworks.train.settings import TrainSettings
 
 _HASHED_PER_S = 1.5 * GIGA  # see train/checkpoint.py
@@ -76,6 +78,31 @@ def plan_run(
         "cost": None if price is None or hours is None else hours * gpus * price,
         "notes": _notes(recipe, network, gpu, gpus),
     }
+
+
+def plan(
+    recipe: Recipe | str | os.PathLike[str],
+    *,
+    overrides: Sequence[str] = (),
+    gpu: str = MEASURED,
+    gpus: int = 1,
+    price: float | None = None,
+    vocab_size: int | None = None,
+) -> dict[str, Any]:
+    """Predict what a run of a recipe needs, as `bertworks plan --json` prints it: parameters, memory, time, disk.
+
+    Args:
+        recipe: the name of a shipped one, the path of yours, or all its settings.
+        overrides: `section.key=value` on top of a named one.
+        gpu: the name of a GPU.
+        gpus: how many there are.
+        price: of one GPU for an hour, in any currency; without it there is no cost.
+        vocab_size: of the data; the recipe's own if not given.
+    """
+    settings = as_recipe(recipe, overrides)
+    if not isinstance(recipe, Recipe):
+        check_has_sizes(os.fspath(recipe), settings)
+    return plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
 
 
 def _check(recipe: Recipe, gpus: int, price: float | None) -> None:

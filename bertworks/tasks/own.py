@@ -111,12 +111,7 @@ def open_own(
 
 def recorded_columns(task: str, given: Columns | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the columns that a person has named as JSON, which `as_columns` takes again; a benchmark has none."""
-    named = as_columns(given, task)._asdict() if task in KINDS else {}
-    return {
-        role: list(column) if isinstance(column, tuple) else column
-        for role, column in named.items()
-        if column not in (None, ())
-    }
+    return as_columns(given, task).stated() if task in KINDS else {}
 
 
 def _to_remember(given: Columns, chosen: Columns) -> Columns:

@@ -60,7 +60,8 @@ class Columns(NamedTuple):
 
     def stated(self) -> dict[str, Any]:
         """Return the columns that are named, by their roles, as JSON and `as_columns` have them."""
-        return {role: value for role, value in self._asdict().items() if value not in (None, ())}
+        named = {role: value for role, value in self._asdict().items() if value not in (None, ())}
+        return {role: list(value) if isinstance(value, tuple) else value for role, value in named.items()}
 
 
 def roles_of(kind: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import bertworks as bw
 from bertworks.config import recipe_names
 from bertworks.errors import UserError
 from bertworks.interop.huggingface import write_folder
@@ -261,3 +262,14 @@ def test_planning_loads_neither_torch_nor_numpy():
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_plan_is_strict_json(name):
     json.dumps(plan(name), allow_nan=False)
+
+
+def test_python_plans_as_the_command_does_however_the_package_is_imported(bertworks):
+    """The package `bertworks.plan` takes the place of the function once it is imported."""
+    told = json.loads(bertworks("plan", "mini", "train.max_minutes=30", "--gpu", "a100-80", "--json")[1])
+    told.pop("recipe")
+    for _ in range(2):
+        assert bw.plan("mini", overrides=["train.max_minutes=30"], gpu="a100-80") == told
+    assert bw.plan(load_recipe("mini"))["gpu"] == "h200"
+    with pytest.raises(UserError, match=r"say them: model\.preset=base"):
+        bw.plan("continue")
