@@ -56,7 +56,7 @@ class VocabSettings(Settings):
     algorithm: Literal["wordpiece", "bpe", "gpt-bpe", "words"] = "wordpiece"
     unused: int = Field(default=0, ge=0)
     coverage: float = Field(default=0.99995, gt=0, le=1)
-    min_count: int = Field(default=20, ge=1)
+    min_count: int = Field(default=20, ge=1, le=10**15)
 
     # On the field and not on the whole section: so it is told together with whatever else is wrong there.
     @field_validator("unused")

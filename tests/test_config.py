@@ -23,6 +23,7 @@ from bertworks.errors import ConfigError, UserError
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.tasks.registry import find_task
 from bertworks.tuning.axes import points_of
+from bertworks.tuning.settings import FinetuneSettings
 
 
 def problems_of(*overrides):
@@ -481,7 +482,7 @@ RECIPES = st.builds(
     unused=st.integers(0, 10_000_000),
     algorithm=st.sampled_from(["wordpiece", "bpe"]),
     coverage=st.floats(0, 1, exclude_min=True),
-    min_count=st.integers(1),
+    min_count=st.integers(1, 10**15),
 )
 
 
@@ -517,3 +518,13 @@ def test_a_written_recipe_says_every_setting_that_has_a_value():
         "[tokenizer]\nlowercase = true\nsplit_cjk = true\n\n"
         '[vocab]\nsize = 2000\nalgorithm = "wordpiece"\nunused = 0\ncoverage = 0.99995\nmin_count = 2\n'
     )
+
+
+@pytest.mark.parametrize("sections", [Recipe, FinetuneSettings])
+def test_every_number_has_an_end(sections):
+    """A setting of a thousand digits is refused where it is read, not by whatever meets it first."""
+    for section, field in sections.model_fields.items():
+        for name, setting in field.annotation.model_fields.items():
+            if int in (setting.annotation, *getattr(setting.annotation, "__args__", ())):
+                with pytest.raises(ConfigError, match=r"is too large|is neither|is not"):
+                    config.from_overrides(sections, [f"{section}.{name}={10**30}"], "settings")

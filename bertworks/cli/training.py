@@ -24,7 +24,7 @@ RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped
 def plan(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
-    gpu: Annotated[str, typer.Option(help="The GPU by name: h200, h100, a100-80, l40s, rtx-4090, ...")] = "h200",
+    gpu: Annotated[str, typer.Option(help="The GPU by name: h200, a100-80, l40s, ...; cpu: this machine.")] = "h200",
     gpus: Annotated[int, typer.Option(help="How many of them.")] = 1,
     price: Annotated[float | None, typer.Option(help="What one GPU costs for an hour, in any currency.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="The vocabulary's size; default: the recipe's.")] = None,

@@ -14,16 +14,16 @@ class DataSettings(Settings):
 
     objective: Objective = "mlm+nsp"
     max_length: int = Field(default=128, ge=8, le=65_536)
-    short_length: int | None = Field(default=None, ge=8)  # of the first part of a run; None: max_length from the start
+    short_length: int | None = Field(default=None, ge=8, le=65_536)  # of the first part of a run; None: there is none
     short_share: float = Field(default=0.9, ge=0, le=1)  # of a run's steps, or time, that short_length is for
-    short_batch: int | None = Field(default=None, ge=1)  # sequences of short_length a batch; None: train.batch_size
+    short_batch: int | None = Field(default=None, ge=1, le=10**15)  # sequences of short_length; None: train.batch_size
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
     mask_share: float = Field(default=0.8, ge=0, le=1)  # of the chosen tokens become [MASK]
     random_share: float = Field(default=0.1, ge=0, le=1)  # become a random piece; the rest stay as they are
     whole_word: bool = False
-    max_predictions: int | None = Field(default=None, ge=1)  # per sequence; None: as many as the rate gives
-    dupe_factor: int = Field(default=0, ge=0)  # pairs and masks repeat after so many epochs; 0: never
+    max_predictions: int | None = Field(default=None, ge=1, le=65_536)  # per sequence; None: as many as the rate gives
+    dupe_factor: int = Field(default=0, ge=0, le=10**15)  # pairs and masks repeat after so many epochs; 0: never
 
     def lengths(self) -> list[int]:
         """Return the lengths of sequences that a run has, the short one first."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from bertworks.errors import UserError, did_you_mean
 
 TERA = 1e12
+CPU = "cpu"  # this machine's: its memory is known, its speed is not
 MEASURED = "h200"  # the GPU that the formulas of `speed.py` were fitted on
 
 
@@ -40,7 +41,7 @@ def find_gpu(name: str) -> Gpu:
     """Return a GPU by its name, in capital letters or not."""
     known = name.lower()
     if known == "cpu":
-        raise UserError(f"plan is about GPUs, and cpu is none; choose --gpu {', '.join(GPUS)}")
+        raise UserError(f"cpu has no rates that are known; choose --gpu {', '.join(GPUS)}")
     if known not in GPUS:
         # "a100" is nearer to a100-80 than to h100.
         near = [other for other in GPUS if known and other.startswith(known)]

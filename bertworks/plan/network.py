@@ -33,6 +33,7 @@ class Network(NamedTuple):
     score_flops: float  # forward, of such a row
     columns: int  # scores of such a row
     kept_numbers: float | None = None  # of a token for the backward pass, where that does not follow from the layers
+    read_numbers: float = 0.0  # those of them that are of its characters, at most
 
     @property
     def num_parameters(self) -> int:
@@ -164,4 +165,5 @@ def _elmo(config: ElmoConfig) -> Network:
         score_flops=2 * width * columns,
         columns=columns,
         kept_numbers=num_lstms * of_lstm + filters * (_MAX_CHARACTERS + 4 * config.num_highway_layers),
+        read_numbers=filters * (_MAX_CHARACTERS + 4 * config.num_highway_layers),
     )

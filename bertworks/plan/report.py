@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bertworks.plan.gpus import CPU
 from bertworks.plan.memory import GIGA
 
 _INDENT = 14
@@ -65,10 +66,12 @@ def _memory(memory: Mapping[str, Any], gpu: str) -> list[str]:
     rows = [f"{name:<28}{size / GIGA:>13.2f} GB" for name, size in memory["bytes"].items() if size]
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
     slices = f", in {memory['slices']} slices" if memory["slices"] > 1 else ""
+    place = f"one {gpu.upper()}'s {memory['gpu_bytes'] / GIGA:.0f} GB"
+    if gpu == CPU:
+        place = f"the {memory['gpu_bytes'] / GIGA:.1f} GB free on this machine"
     rows += [
         f"{'peak':<28}{memory['peak_bytes'] / GIGA:>13.2f} GB",
-        f"It {verdict} one {gpu.upper()}'s {memory['gpu_bytes'] / GIGA:.0f} GB, with {memory['slice_tokens']:,} tokens "
-        f"at once{slices}.",
+        f"It {verdict} {place}, with {memory['slice_tokens']:,} tokens at once{slices}.",
     ]
     if memory["ways_to_fit"]:
         rows.append(f"It would with {', or '.join(memory['ways_to_fit'])}.")

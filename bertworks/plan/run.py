@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from bertworks.data.settings import DataSettings
 from bertworks.errors import UserError
 from bertworks.plan.fitting import part_of, ways_to_fit
-from bertworks.plan.gpus import MEASURED, find_gpu, peak_flops
-from bertworks.plan.memory import GIGA, fits, memory_of
+from bertworks.plan.gpus import CPU, MEASURED, find_gpu, peak_flops
+from bertworks.plan.memory import GIGA, fits, free_memory, memory_of
 from bertworks.plan.network import Network, network_of
 from bertworks.plan.speed import LOOP_S, rates_of, slice_seconds, update_seconds
 from bertworks.recipe import Recipe, as_recipe, check_has_sizes
@@ -22,7 +22,6 @@ from bertworks.train.settings import TrainSettings
 
 _HASHED_PER_S = 1.5 * GIGA  # see train/checkpoint.py
 _MAX_GPUS = 65_536
-_MOST = 10**15  # steps or tokens: more than all computers could train, few enough to be counted exactly
 
 
 class Phase(NamedTuple):
@@ -46,13 +45,16 @@ def plan_run(
 
     Args:
         recipe: all settings.
-        gpu: the name of a GPU.
+        gpu: the name of a GPU; or cpu, this machine's: then memory is compared with what is free, and no time is given.
         gpus: how many there are.
         price: of one GPU for an hour, in any currency; without it there is no cost.
         vocab_size: of the data; the recipe's own if not given.
     """
+    on_cpu = gpu.lower() == CPU
+    if on_cpu and gpus != 1:
+        raise UserError(f"--gpus {gpus} is for GPUs; leave it out with --gpu cpu")
     _check(recipe, gpus, price)
-    peak = peak_flops(gpu, half=recipe.train.dtype != "float32")
+    peak = math.nan if on_cpu else peak_flops(gpu, half=recipe.train.dtype != "float32")
     network = network_of(recipe, recipe.vocab.size if vocab_size is None else vocab_size)
     phases = _phases(recipe, network, gpu, gpus)
     tokens = sum(phase.tokens for phase in phases)
@@ -114,10 +116,6 @@ def _check(recipe: Recipe, gpus: int, price: float | None) -> None:
         raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
     settings = recipe.train
     slices, sizes = settings.slices, {length: recipe.sequences_of(length) for length, _ in _lengths(recipe.data)}
-    if max(settings.max_steps, settings.max_tokens or 0, *sizes.values(), slices) > _MOST:
-        raise UserError(
-            f"train.max_steps, max_tokens, batch_size, slices and data.short_batch are at most {_MOST:,} in a plan"
-        )
     if slices % gpus:
         raise UserError(f"{gpus} GPUs cannot share train.slices={slices}; choose a multiple, as train.slices={gpus}")
     for length, batch_size in sizes.items():
@@ -145,7 +143,8 @@ def _phases(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[Phase
         if number < len(lengths):
             of_steps, of_time = round(share * settings.max_steps), share * seconds
             own = _Limits(seconds=of_time) if recipe.optim.clock else _Limits(steps=of_steps)
-        step_s = None if network.is_recurrent else _step_seconds(recipe, network, length, gpu, gpus)
+        is_timed = not network.is_recurrent and gpu.lower() != CPU
+        step_s = _step_seconds(recipe, network, length, gpu, gpus) if is_timed else None
         batch_tokens = recipe.batch_tokens(length)
         steps = min(limits.steps_of(batch_tokens, step_s) for limits in (left, own))
         phases.append(Phase(length, batch_tokens, math.ceil(steps), step_s))
@@ -179,9 +178,13 @@ def _step_seconds(recipe: Recipe, network: Network, length: int, gpu: str, gpus:
 
 def _memory(recipe: Recipe, network: Network, gpu: str, gpus: int) -> dict[str, Any]:
     length = max((length for length, share in _lengths(recipe.data) if share > 0), key=recipe.batch_tokens)
-    part = part_of(recipe, length, gpus)
+    on_cpu = gpu.lower() == CPU
+    part = part_of(recipe, length, gpus, on_cpu=on_cpu)
     needed = memory_of(network, part)
-    peak, memory_gb = sum(needed.values()), find_gpu(gpu).memory_gb
+    free = free_memory() if on_cpu else None
+    if on_cpu and free is None:
+        raise UserError("this system does not say how much memory is free; plan for a GPU instead")
+    peak, memory_gb = sum(needed.values()), find_gpu(gpu).memory_gb if free is None else free / GIGA
     enough = fits(peak, memory_gb)
     return {
         "length": length,
@@ -191,7 +194,7 @@ def _memory(recipe: Recipe, network: Network, gpu: str, gpus: int) -> dict[str, 
         "peak_bytes": peak,
         "gpu_bytes": memory_gb * GIGA,
         "fits": enough,
-        "ways_to_fit": [] if enough else ways_to_fit(recipe, network, length, memory_gb, gpus),
+        "ways_to_fit": [] if enough else ways_to_fit(recipe, network, length, memory_gb, gpus, on_cpu=on_cpu),
     }
 
 
@@ -235,6 +238,8 @@ def _shown(phase: Phase) -> dict[str, Any]:
 
 def _notes(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[str]:
     """Say what the numbers stand on."""
+    if gpu.lower() == CPU:
+        return ["No time is predicted for a CPU; a run shows its tokens a second after its first steps."]
     if network.is_recurrent:
         return ["No time is predicted for LSTMs: their steps wait for each other, and none were measured."]
     exact = gpu.lower() == MEASURED and recipe.train.dtype != "float32" and recipe.train.compile is not False

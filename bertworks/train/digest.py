@@ -15,6 +15,7 @@ from bertworks.recipe import Recipe
 _LIMITS = {"max_steps", "epochs", "max_tokens", "max_minutes"}
 _IDLE = {
     "save_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips", "on_save_error", "rank_timeout", "recompute",
+    "check_memory",
 }  # fmt: skip
 _SPREAD = {"shard"}  # in fine-tuning only the rows in use of a token table that is not spread are trained as such
 _TRAIN, _TASK = "train", "task"

@@ -115,13 +115,18 @@ class Feed:
     def held_out(self, share: float, ranks: Ranks | None = None) -> Iterator[Part]:
         """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time.
 
+        They are measured once at most, however many batches are asked for.
+
         Other ranks than those of the run: `Ranks()` gives one of them all parts.
         """
         if not self._has_held_out():
             return
         length = self.length_at(share)
         loader = self._loader(length, EVALUATION_SEED, "holdout", ranks)
-        for slices, _ in itertools.islice(loader.batches(), self.recipe.train.eval_batches):
+        batches = itertools.islice(loader.batches(), self.recipe.train.eval_batches)
+        for number, (slices, state) in enumerate(batches):
+            if number and state.epoch:  # all of them have been measured
+                return
             for packed in slices:
                 yield self._part(packed, 0, 0, length)
 

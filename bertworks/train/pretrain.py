@@ -22,6 +22,8 @@ from bertworks.errors import UserError
 from bertworks.inference.loading import load
 from bertworks.interop.folder import save_tokenizer
 from bertworks.nn.devices import find_device
+from bertworks.plan.fitting import part_of, ways_to_fit
+from bertworks.plan.memory import GIGA, check_memory, free_memory, memory_of
 from bertworks.plan.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.train.asking import take_samples
@@ -46,7 +48,7 @@ from bertworks.train.run_folder import (
 )
 from bertworks.train.samples import write_samples
 from bertworks.train.schedules import learning_rate, learning_rate_by_clock
-from bertworks.train.subject import subject_of
+from bertworks.train.subject import check_recipe, subject_of
 from bertworks.train.view import View, print_note, training_view, unseen
 from bertworks.train.warm_start import Start, find_start, settled
 
@@ -115,8 +117,11 @@ def pretrain(
         joined_ranks(place, settings.train.rank_timeout) as ranks,
         training_view(view, quiet=quiet or not ranks.is_first) as view,
     ):
-        session = Session(settings, dataset, run, place, view, ranks, start)
         tell = note if ranks.is_first else _log.debug
+        if place.type == "cpu" and settings.train.check_memory:
+            check_recipe(settings, dataset)
+            _check_memory(settings, dataset.vocab_size, ranks.world_size, tell)
+        session = Session(settings, dataset, run, place, view, ranks, start)
         if session.start and start and start.weights:
             tell(session.start.sentence())
         for line in remarks(settings, overrides):
@@ -172,6 +177,15 @@ def pretrain_dry(
         if run.exists():  # of several ranks the first one has written
             load(run, device="cpu")
     return outcome
+
+
+def _check_memory(recipe: Recipe, vocab_size: int, num_ranks: int, note: Callable[[str], None]) -> None:
+    """Refuse batches that this machine's memory cannot hold, where every rank has its share of the slices."""
+    network, length = network_of(recipe, vocab_size), max(recipe.data.lengths(), key=recipe.batch_tokens)
+    needed = memory_of(network, part_of(recipe, length, num_ranks, on_cpu=True))
+    free = (free_memory() or 0) / num_ranks / GIGA
+    ways = [*ways_to_fit(recipe, network, length, free, num_ranks, on_cpu=True), "a lower train.batch_size"]
+    check_memory({name: size * num_ranks for name, size in needed.items()}, " or ".join(ways), note)
 
 
 def _check_clock(recipe: Recipe) -> None:

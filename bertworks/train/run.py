@@ -104,6 +104,12 @@ class Duties(NamedTuple):
     flops_per_token: float | None = None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether memory was refused; torch has an exception of its own for a GPU alone, and numpy Python's."""
+    is_cpus = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return is_cpus or isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
 class Engine:
     """The network in its place, its optimizer, and how a run of it is begun, saved and taken up again.
 
@@ -182,7 +188,9 @@ class Engine:
                 job.save(place, window)
             stop = train(job, place, window)
             duties.finish(stop)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise UserError(f"out of memory on {self.device} {duties.out_of_memory}") from error
         finally:
             made_ahead.close()

@@ -11,6 +11,7 @@ OptimizerName = Literal["adam", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
 _DECAY_SHARE = 0.2
+MOST = 10**15  # of what is counted: more than all computers could train, few enough to be counted exactly
 
 
 class OptimSettings(Settings):
@@ -25,7 +26,7 @@ class OptimSettings(Settings):
     clip: float = Field(default=1.0, ge=0)  # the largest norm of all gradients together; 0: whatever it is
     schedule: Schedule = "linear"
     decay_share: float = Field(default=_DECAY_SHARE, gt=0, le=1)  # of the run, at its end, in which wsd decays
-    warmup: float = Field(default=10_000.0, ge=0)  # in steps; less than 1: as a share of the run
+    warmup: float = Field(default=10_000.0, ge=0, le=MOST)  # in steps; less than 1: as a share of the run
     clock: bool = False  # whether a run's share is that of its max_minutes instead of its steps
 
     # On fields and not on the whole section: so they are told together with whatever else is wrong there.
@@ -62,17 +63,19 @@ class ModelSettings(Settings):
 class TrainSettings(Settings):
     """How long and how: the `[train]` section of a recipe."""
 
-    max_steps: int = Field(default=1_000_000, ge=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_minutes: float | None = Field(default=None, gt=0)
-    batch_size: int = Field(default=256, ge=1)  # sequences of max_length; a batch holds as many tokens as they would
-    slices: int = Field(default=1, ge=1)  # parts that a batch is computed in, one after the other
-    log_every: int = Field(default=10, ge=1)
-    eval_every: int = Field(default=1_000, ge=1)
-    eval_batches: int = Field(default=4, ge=1)
-    save_every: int = Field(default=1_000, ge=1)
-    save_minutes: float = Field(default=15.0, gt=0)  # that a kill may cost at most, where steps take long
-    keep: int = Field(default=2, ge=1)
+    max_steps: int = Field(default=1_000_000, ge=1, le=MOST)
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    max_minutes: float | None = Field(default=None, gt=0, le=MOST)
+    batch_size: int = Field(
+        default=256, ge=1, le=MOST
+    )  # sequences of max_length: a batch holds as many tokens as they do
+    slices: int = Field(default=1, ge=1, le=MOST)  # parts that a batch is computed in, one after the other
+    log_every: int = Field(default=10, ge=1, le=MOST)
+    eval_every: int = Field(default=1_000, ge=1, le=MOST)
+    eval_batches: int = Field(default=4, ge=1, le=MOST)
+    save_every: int = Field(default=1_000, ge=1, le=MOST)
+    save_minutes: float = Field(default=15.0, gt=0, le=MOST)  # that a kill may cost at most, where steps take long
+    keep: int = Field(default=2, ge=1, le=MOST)
     seed: int = Field(default=0, ge=0, lt=1 << 62)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
     compile: bool | None = None  # None: on a GPU
@@ -81,6 +84,7 @@ class TrainSettings(Settings):
     rank_timeout: float = Field(default=25.0, gt=0, le=600)  # seconds until a rank that does not come is given up
     deterministic: bool = False  # on a GPU: the same numbers every time, somewhat slower
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    max_skips: int = Field(default=10, ge=1)  # in a whole run
+    max_skips: int = Field(default=10, ge=1, le=MOST)  # in a whole run
     on_save_error: Literal["stop", "continue"] = "stop"  # when the disk refuses a checkpoint
     loader_workers: int = Field(default=0, ge=0, le=64)
+    check_memory: bool = True  # on a CPU: whether a run that needs much more memory than is free is refused

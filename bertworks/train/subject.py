@@ -58,15 +58,14 @@ class Subject(NamedTuple):
 
 def subject_of(recipe: Recipe, dataset: Dataset, config: BertConfig | None = None) -> Subject:
     """Return what a recipe wants to be trained on this data; `config` is that of a model to start from."""
-    if problems := _problems(recipe, dataset):
-        raise ConfigError(f"model.kind={recipe.model.kind}", problems)
+    check_recipe(recipe, dataset)
     if recipe.model.kind == "bert":
         return _bert(recipe, config or _bert_config(recipe, dataset))
     return (_gpt if recipe.model.kind == "gpt" else _elmo)(recipe, dataset)
 
 
-def _problems(recipe: Recipe, dataset: Dataset) -> list[str]:
-    """Name all that does not go with the kind of model."""
+def check_recipe(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse, by name, all that does not go with the kind of model."""
     model, data, train = recipe.model, recipe.data, recipe.train
     tokens, problems = dataset.tokenizer.kind, []
     if tokens != _TOKENS[model.kind]:
@@ -87,7 +86,8 @@ def _problems(recipe: Recipe, dataset: Dataset) -> list[str]:
         problems.append("train.dtype=bfloat16: its LSTMs are trained in float32")
     if model.kind == "elmo" and train.compile:
         problems.append("train.compile=true: its LSTMs are cuDNN's, which torch.compile does not see into")
-    return problems
+    if problems:
+        raise ConfigError(f"model.kind={model.kind}", problems)
 
 
 def _bert_config(recipe: Recipe, dataset: Dataset) -> BertConfig:

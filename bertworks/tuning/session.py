@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.interop.divided_weights import put_divided
 from bertworks.interop.folder import save_tokenizer
-from bertworks.nn.bert import Bert
+from bertworks.nn.bert import Bert, Block
+from bertworks.plan.memory import Slice, block_bytes, check_memory, lstm_bytes, score_bytes
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example, digest_of
 from bertworks.tasks.items import Laying
@@ -45,6 +47,7 @@ from bertworks.tuning.subset import some_of
 from bertworks.tuning.task_start import TaskStart
 from bertworks.tuning.trained_rows import TABLE, TrainedRows
 
+_SHARE_OF_LAST = 0.35
 _log = logging.getLogger(__name__)
 
 
@@ -135,6 +138,39 @@ class Session:
         self.clock = Clock(run, device, ranks.world_size, writes=ranks.is_first)
         if self.table:
             self.table.factor = lambda: float(self.engine.optimizer.idle)
+        if device.type == "cpu" and self.settings.train.check_memory and not start.features:
+            has_cells = any(isinstance(module, nn.LSTM) for module in start.net.modules())
+            ways = f"train.slices (more), train.batch_size or task.max_length{' or task.cells' * has_cells} (less)"
+            check_memory({"a step": ranks.world_size * self._needed_memory()}, ways, noted)
+
+    def _needed_memory(self) -> float:
+        """Return about how many bytes a step takes on a CPU beside the weights and the optimizer's, which are there.
+
+        A batch is as long as chance makes it: two deviations more than the mean.
+        """
+        train, lengths, sequences = self.settings.train, self.items.lengths(), np.diff(self.items.bounds).astype(float)
+        count = min(-(-train.batch_size // train.slices), len(lengths))
+        tokens = min(count * lengths.mean() + 2 * lengths.std() * math.sqrt(count), count * lengths.max())
+        blocks = [module for module in self.start.net.modules() if isinstance(module, Block)]
+        has_dropout = any(block.attention_dropout for block in blocks)
+        attended = has_dropout * float((sequences**2).sum() / max(1.0, sequences.sum()))
+        part = Slice(int(tokens), self.engine.half, train.recompute, on_cpu=True, attended=attended)
+        bytes_each = 2 if part.half else 4
+        needed = 4.0 * sum(weight.numel() for weight in self.start.net.parameters() if weight.requires_grad)
+        # Where one token of a text is read, the last block makes keys and values of the others, and nothing else.
+        last = blocks[-1] if blocks and self.task.kind not in ("tag", "answer") and not self.start.lm_weight else None
+        for module in self.start.net.modules():
+            if not any(weight.requires_grad for weight in module.parameters(recurse=isinstance(module, Block))):
+                continue
+            if isinstance(module, Block):
+                kept = block_bytes(module.down.weight.shape[0], module.num_heads, part, bytes_each)
+                kept *= _SHARE_OF_LAST if module is last else 1
+                needed += tokens * (bytes_each * module.down.weight.shape[0] if part.recompute else kept)
+            elif isinstance(module, nn.LSTM):
+                needed += lstm_bytes(module.hidden_size, 1 + module.bidirectional, tokens)
+        if self.start.lm_weight:
+            needed += score_bytes(tokens, self.start.net.config.vocab_size)
+        return float(needed)
 
     def _cut_table(self) -> TrainedRows | None:
         """Cut the token table to what is trained, where that gives the same numbers.

@@ -6,11 +6,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from bertworks.config import Settings, from_overrides
+from bertworks.config_problems import shorten
 from bertworks.errors import ConfigError
 from bertworks.nn.feature_config import FeatureName
 from bertworks.tasks.cut import Context, Cut
 from bertworks.tasks.task import Task
-from bertworks.train.settings import OptimSettings, TrainSettings
+from bertworks.train.settings import MOST, OptimSettings, TrainSettings
 
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 # Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
@@ -21,22 +22,22 @@ _OF_ONE_KIND = {"context": "tag", "stride": "tag", "doc_stride": "answer", "max_
 class FinetuneTrainSettings(TrainSettings):
     """How long and how a model is fine-tuned; what is not said here is as in pre-training."""
 
-    max_steps: int = Field(default=1_000_000_000, ge=1)  # the epochs end a run sooner
+    max_steps: int = Field(default=1_000_000_000, ge=1, le=MOST)  # the epochs end a run sooner
     epochs: int = Field(default=3, ge=1, le=10_000)
-    batch_size: int = Field(default=32, ge=1)  # examples
-    eval_every: int = Field(default=0, ge=0)  # steps, besides the end of every epoch; 0: only then
-    keep: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=MOST)  # examples
+    eval_every: int = Field(default=0, ge=0, le=MOST)  # steps, besides the end of every epoch; 0: only then
+    keep: int = Field(default=1, ge=1, le=MOST)
 
 
 class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
     max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
-    max_examples: int = Field(default=0, ge=0)  # of the train set, always the same ones; 0: all there are
+    max_examples: int = Field(default=0, ge=0, le=MOST)  # of the train set, always the same ones; 0: all there are
     context: Context = "document"  # of tagging: what a sentence is read with; or it alone
-    stride: int | None = Field(default=None, ge=1)  # of tagging: between windows; half a window without it
-    doc_stride: int = Field(default=128, ge=1)  # of answering: between windows
-    max_query: int = Field(default=64, ge=1)  # of answering: longer questions are cut
+    stride: int | None = Field(default=None, ge=1, le=MOST)  # of tagging: between windows; half a window without it
+    doc_stride: int = Field(default=128, ge=1, le=MOST)  # of answering: between windows
+    max_query: int = Field(default=64, ge=1, le=MOST)  # of answering: longer questions are cut
     dropout: float | None = Field(default=None, ge=0, lt=1)  # of all layers; None: what the model was trained with
     cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
     class_weights: bool = False  # whether rare classes count as much as frequent ones
@@ -46,7 +47,9 @@ class TaskSettings(Settings):
     average: float = Field(default=0.0, ge=0, le=1000)  # epochs a mean of the weights goes over, kept in their place
     bilstm: bool = False  # on top of the encoder, drawn from the seed
     lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
-    early_stopping: int = Field(default=0, ge=0)  # evaluations without a better model that end a run; 0: none do
+    early_stopping: int = Field(
+        default=0, ge=0, le=MOST
+    )  # evaluations without a better model that end a run; 0: none do
 
     def cut(self) -> Cut:
         """Return how much of an example is read at once."""
@@ -57,6 +60,8 @@ class TaskSettings(Settings):
     def _freeze_is_a_number_of_layers(cls, freeze: int | str) -> int | str:
         if isinstance(freeze, int) and freeze < 0:
             raise ValueError(f"{freeze} is too small; at least 0, or all")
+        if isinstance(freeze, int) and freeze > MOST:
+            raise ValueError(f"{shorten(freeze)} is too large; at most the number of layers, or all")
         return freeze
 
 

@@ -15,14 +15,21 @@ from bertworks.train.pretrain import pretrain
 SETTINGS = {"train__save_every": 2, "train__max_steps": 8, "train__slices": 2}
 
 
-@pytest.fixture
-def no_memory(monkeypatch, no_sync):
+REFUSALS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    MemoryError("Unable to allocate 20. GiB for an array"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+]
+
+
+@pytest.fixture(params=REFUSALS, ids=["gpu", "numpy", "cpu"])
+def no_memory(monkeypatch, no_sync, request):
     calls, real = [], loop.accumulate
 
     def accumulate(*arguments, **options):
         calls.append(1)
         if len(calls) == 5:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+            raise request.param
         return real(*arguments, **options)
 
     monkeypatch.setattr(loop, "accumulate", accumulate)
@@ -50,3 +57,15 @@ def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
     said = (tmp_path / "err").read_text()
     assert said.startswith("error: out of memory")
     assert said.count("\n") == 1
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_first_step_unless_that_is_overruled(
+    data, tmp_path, monkeypatch, no_sync
+):
+    monkeypatch.setattr("bertworks.plan.memory.free_memory", lambda: 1_000)
+    monkeypatch.setattr("bertworks.train.pretrain.free_memory", lambda: 1_000)
+    with pytest.raises(UserError, match=r"^a step needs about .* GB of memory, and 0.0 GB are free here; change .*"):
+        pretrain(tiny_runs.recipe(**SETTINGS), data=data, out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+    settings = {**SETTINGS, "train__max_steps": 1, "train__check_memory": False}
+    assert pretrain(tiny_runs.recipe(**settings), data=data, out=tmp_path / "run", device="cpu").place.step == 1

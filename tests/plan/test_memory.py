@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bertworks.errors import UserError
 from bertworks.nn.bert import Block
 from bertworks.nn.config import preset
 from bertworks.nn.packing import pack_lengths
@@ -133,3 +134,80 @@ def test_a_recurrent_network_is_not_told_to_recompute():
     ways = ways_to_fit(recipe, network_of(recipe, 793_471), 128, 24, 1)
     assert ways[0].startswith("train.slices=")
     assert not any("recompute" in way for way in ways)
+
+
+@pytest.mark.parametrize(("dropout", "pairs"), [(0.1, memory._KEPT_PAIRS_OF_CPU), (0.0, 0)])
+def test_a_block_on_a_cpu_keeps_about_as_much_as_torch_saves(dropout, pairs):
+    config = preset("1x128", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    block, length, count = Block(config), 64, 8
+    weights = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+    saved = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = (storage.nbytes(), storage)  # held on to, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        kept = block(torch.zeros(length * count, 128), pack_lengths([length] * count, "cpu"))
+    assert kept.requires_grad
+    part = Slice(length * count, False, False, on_cpu=True, attended=length if pairs else 0)
+    real = sum(size for size, _ in saved.values())
+    assert 0.9 < length * count * memory.block_bytes(128, 2, part, 4) / real < (1.15 if dropout else 1.4)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_what_the_narrowest_cgroup_leaves(tmp_path, monkeypatch, version):
+    """Files as a kernel writes them, for a process in pod/box; what files take and nobody reads is given back."""
+    root, own = tmp_path / "fs", tmp_path / "cgroup"
+    own.write_text("9:name=systemd:/\n4:memory:/pod/box\n" if version == 1 else "0::/pod/box\n")
+    top = root / "memory" if version == 1 else root
+    names = ("limit_in_bytes", "usage_in_bytes") if version == 1 else ("max", "current")
+    for folder, limit, used in ((top / "pod/box", "9223372036854771712", 3_000), (top / "pod", "10000", 7_000)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in zip(names, (limit if version == 1 or limit == "10000" else "max", used), strict=True):
+            (folder / f"memory.{name}").write_text(f"{value}\n")
+        (folder / "memory.stat").write_text("cache 90\ninactive_file 500\ntotal_inactive_file 500\n")
+    monkeypatch.setattr(
+        memory, "_numbers", lambda path, real=memory._numbers: {} if "proc" in str(path) else real(path)
+    )
+    assert list(memory._free_of_cgroups(root, own)) == [10_000 - 7_000 + 500]
+    if version == 2:
+        (top / "pod/box/memory.high").write_text("4000\n")
+        assert min(memory._free_of_cgroups(root, own)) == 4_000 - 3_000 + 500
+
+
+def test_free_memory_of_this_machine_is_known_and_limited_by_ulimit(monkeypatch):
+    resource = pytest.importorskip("resource")
+    free = memory.free_memory()
+    assert free is None or 0 < free < 1 << 50
+    if free is not None:
+        size = memory._numbers("/proc/self/status")["VmSize"]
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (size + 12_345_678, -1))
+        assert abs(memory.free_memory() - 12_345_678) < 1 << 24
+
+
+@pytest.mark.parametrize(("needed", "expected"), [(50, "nothing"), (100, "note"), (130, "note"), (150, "refusal")])
+def test_a_run_is_refused_only_where_it_clearly_does_not_fit(monkeypatch, needed, expected):
+    monkeypatch.setattr(memory, "free_memory", lambda: 100 * 10**9)
+    notes = []
+    if expected == "refusal":
+        with pytest.raises(
+            UserError, match=r"about 150.0 GB .* 100.0 GB are free .*; change WAYS; .*check_memory=false"
+        ):
+            memory.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
+    else:
+        memory.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
+    assert len(notes) == (expected == "note")
+
+
+def test_ways_to_fit_a_cpu_do_fit_it_and_name_no_gpu():
+    recipe = load_recipe("mini", ["train.batch_size=2048"])
+    net = network_of(recipe, 30_522)
+    ways = ways_to_fit(recipe, net, 512, 8, 1, on_cpu=True)
+    assert len(ways) == 2
+    assert "gpu" not in " ".join(ways)
+    for way in ways:
+        changed = load_recipe("mini", ["train.batch_size=2048", *way.split()])
+        assert fits(sum(memory_of(net, part_of(changed, 512, 1, on_cpu=True)).values()), 8)

@@ -177,7 +177,7 @@ def test_elmo_has_numbers_but_no_time():
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_what_a_person_reads_has_100_columns_and_every_section(name):
-    for gpu, options in (("h200", {"price": 1e4}), ("rtx-3090", {}), ("l4", {})):
+    for gpu, options in (("h200", {"price": 1e4}), ("rtx-3090", {}), ("l4", {}), ("cpu", {})):
         lines = plan_text(name, plan(name, gpu=gpu, **options)).splitlines()
         assert max(map(len, lines)) <= 100
         assert all(line == line.rstrip() for line in lines)
@@ -194,14 +194,14 @@ def test_what_a_person_reads_has_100_columns_and_every_section(name):
         ((), {"price": -1.0}, "--price -1.0 is none"),
         ((), {"price": math.nan}, "--price nan is none"),
         ((), {"price": math.inf}, "--price inf is none"),
-        ((), {"gpu": "cpu"}, "plan is about GPUs"),
+        ((), {"gpu": "cpu", "gpus": 2}, "--gpus 2 is for GPUs"),
         (("model.kind=elmo", "model.preset=mini", "data.objective=bilm"), {"gpu": "t4"}, "t4 has no bf16"),
         ((), {"vocab_size": -1}, "vocab_size: -1 is too small"),
         ((), {"vocab_size": 0}, "vocab_size: 0 is too small"),
         (("train.slices=7",), {}, "train.slices 7 does not cut a batch of 256 x 128 tokens"),
         (("train.slices=512",), {}, "train.slices 512 does not cut"),
-        ((f"train.max_steps={10**400}",), {}, "are at most 1,000,000,000,000,000 in a plan"),
-        ((f"train.slices={10**400}",), {}, "are at most 1,000,000,000,000,000 in a plan"),
+        ((f"train.max_steps={10**400}",), {}, "is too large; at most 1000000000000000"),
+        ((f"train.slices={10**400}",), {}, "is too large; at most 1000000000000000"),
         (("optim.clock=true",), {}, "optim.clock needs train.max_minutes"),
     ],
 )

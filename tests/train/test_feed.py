@@ -147,3 +147,10 @@ def test_slices_that_cannot_hold_the_long_sequences_are_told_before_the_run(data
         feed_of(data, data__short_length=8, train__slices=16)
     with pytest.raises(UserError, match=r"train.slices 5 does not divide a batch of 128 tokens"):
         feed_of(data, data__max_length=40, model__max_positions=64, data__short_length=16, train__slices=5)
+
+
+def test_documents_kept_aside_are_measured_once_however_many_batches_are_asked_for(data):
+    parts = [len(list(feed_of(data, train__eval_batches=count).held_out(1.0))) for count in (1, 10**15)]
+    tokens = Dataset(data).manifest["holdout"]["tokens"]
+    assert parts[0] == 1
+    assert 1 <= parts[1] <= 2 * tokens / (8 * 32) + 2

@@ -286,3 +286,12 @@ def test_a_dev_set_is_split_off_where_there_is_none_and_that_is_said(model, file
 def test_a_length_beyond_the_model_is_told_before_anything_is_trained(model, files, tmp_path):
     with pytest.raises(UserError, match="max_length 128 is more than the 20 positions"):
         finetune("classify", model=model, out=tmp_path / "run", device="cpu", **files["classify"])
+
+
+def test_batches_that_do_not_fit_the_memory_are_refused_unless_that_is_overruled(model, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertworks.plan.memory.free_memory", lambda: 100_000)
+    options = {"model": model, "out": tmp_path / "run", "device": "cpu", **files["classify"]}
+    with pytest.raises(UserError, match=r"^a step needs about .*; change train.slices .*; train.check_memory=false"):
+        finetune("classify", overrides=QUICK, **options)
+    assert not (tmp_path / "run").exists()
+    assert finetune("classify", overrides=[*QUICK, "train.max_steps=1", "train.check_memory=false"], **options)
