@@ -21,9 +21,11 @@ from bertworks.errors import UserError
 from bertworks.inference.language_models import LanguageModel
 from bertworks.inference.loading import AnyModel, load
 from bertworks.inference.model import Model
+from bertworks.interop.models import check_model
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.devices import find_device
+from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
 from bertworks.progress import Progress, silent
 from bertworks.train.batch import to_device
@@ -40,8 +42,8 @@ class HeldOut(NamedTuple):
     """What a model made of a text.
 
     Attributes:
-        metrics: by kind of prediction (mlm, nsp; lm of a model that reads one way) its accuracy, mean loss in nats, and
-            the perplexity, or the share of the larger class of what has two.
+        metrics: by kind of prediction (mlm, nsp; lm of a model that reads one way; bilm of ELMo) its accuracy,
+            mean loss in nats, and the perplexity, or the share of the larger class of what has two.
         counts: how many tokens there were, and predictions of each kind.
         max_length: of sequences.
     """
@@ -74,9 +76,12 @@ def measure_text(
         dtype: in which numbers.
         progress: is told how far it is.
     """
+    check_model(source)
     dataset, model = Dataset(Path(data)), load(source, device=device, dtype=dtype)
     objective = _objective_of(model, source)
     _check_fitting(model, source, dataset)
+    if isinstance(model.net, Elmo):
+        model.net.characters_VK = torch.tensor(dataset.characters(), device=find_device(device))
     max_length = _length_for(model, source, max_length)
     settings = validate(DataSettings, {"objective": objective, "max_length": max_length}, "measuring text")
     shape = shape_for(settings, tokens=max(_BATCH_TOKENS, max_length))
@@ -134,8 +139,8 @@ def _objective_of(model: AnyModel, source: Any) -> Objective:
     """Return what the model was taught; one that has no head for it any more is refused."""
     if isinstance(model.net, Gpt) and isinstance(model, LanguageModel):
         return "ltr"
-    if isinstance(model, LanguageModel):
-        raise UserError(f"{source} is an ELMo, whose figures on text its run has told; it has perplexity(texts)")
+    if isinstance(model.net, Elmo) and model.net.softmax is not None:
+        return "bilm"
     if not isinstance(model, Model) or "mlm" not in model.net.heads:
         raise UserError(f"{source} cannot predict words: it has no head for that; give --task to measure a task")
     one_way = _OBJECTIVES.get(model.net.config.direction)

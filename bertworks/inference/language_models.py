@@ -68,6 +68,11 @@ class LanguageModel:
         self.num_layers, self.width = self._reader.num_layers, self._reader.width
         self.max_length = self._reader.max_length
 
+    def __repr__(self) -> str:
+        from bertworks.inference.model_report import summary_of
+
+        return summary_of(self)
+
     def __getattr__(self, name: str) -> Any:
         from bertworks.inference.model import Model
 

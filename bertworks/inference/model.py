@@ -85,6 +85,11 @@ class Model:
         self._device = device
         self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
 
+    def __repr__(self) -> str:
+        from bertworks.inference.model_report import summary_of
+
+        return summary_of(self)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder that transformers opens too, but for a tagger on frozen layers."""
         from bertworks.files import atomic_folder

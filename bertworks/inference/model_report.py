@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bertworks.errors import printable
 from bertworks.interop.feature_folder import tensors_of
 from bertworks.interop.gpt_names import to_openai
 from bertworks.interop.locate import find_model
@@ -27,6 +28,8 @@ _DIRECTIONS = {"both": "both ways", "left_to_right": "left to right", "right_to_
 _PARTS = {"blocks": "layers", "token": "embeddings", "position": "embeddings"}
 _LAYER = re.compile(r"\.(\d+)\.")
 _MAX_NAMES = 10
+_LONG = 65_536
+_ASKED = {"mlm": "fill", "nsp": "nsp", "classify": "classify", "choose": "choose", "tag": "tag", "span": "answer"}
 
 
 def model_report(source: str) -> dict[str, Any]:
@@ -96,6 +99,36 @@ def report_text(report: Mapping[str, Any]) -> str:
     if report["about"]:
         lines += ["", "About", *(f"  {name}: {str(value)[:200]}" for name, value in report["about"].items())]
     return "\n".join(lines)
+
+
+def summary_of(model: Any) -> str:
+    """Say in a few lines what an opened model is, reads and can do: its repr."""
+    net, sizes = model.net, _sizes_of(model.net)
+    lines = list(_LINES[type(net).__name__.lower()](sizes))
+    if isinstance(net, Bert):
+        lines[0] = f"BERT: {lines[0]}"
+    if getattr(model, "max_length", _LONG) < min(_LONG, sizes.get("max_position_embeddings", _LONG)):
+        lines.append(f"reads texts of up to {model.max_length:,} tokens, as its folder says")
+    first = next(net.parameters())
+    count, dtype = _parameters_by_part(net)["total"], str(first.dtype).removeprefix("torch.")
+    lines.append(f"{count:,} parameters in {dtype} on {first.device}")
+    heads = list(getattr(net, "heads", []))
+    lines.append(f"heads: {', '.join(heads) or 'none'}")
+    if model.labels:
+        lines.append(f"labels: {_shortened(model.labels)}")
+    task = model.about.get("task")
+    if isinstance(task, dict):
+        lines.append(f"fine-tuned for: {str(task.get('name', task.get('kind')))[:60]}")
+    methods = [_ASKED[head] for head in heads if head in _ASKED]
+    if isinstance(net, Bert):
+        methods += ["embed", "features", *(["attention"] if net.blocks else [])]
+        if net.config.direction != "both" and "mlm" in heads:
+            methods += ["perplexity", *(["next_words"] if net.config.direction == "left_to_right" else [])]
+    elif type(model).__name__ == "LanguageModel":
+        guesses = getattr(net, "softmax", True) is not None
+        methods = ["embed", "features", *(["next_words", "perplexity"] if guesses else [])]
+    lines.append(f"can: {', '.join(dict.fromkeys(methods)) or 'nothing by itself'}")
+    return printable("\n  ".join([f"{type(model).__name__}(", *lines]) + "\n)")
 
 
 def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:

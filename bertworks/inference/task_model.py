@@ -101,6 +101,11 @@ class TaskModel:
         widths = self._traits.head_widths
         self._laying = Laying(device, bool(widths) and all(can_flash(width, dtype, device) for width in widths))
 
+    def __repr__(self) -> str:
+        from bertworks.inference.model_report import summary_of
+
+        return summary_of(self)
+
     def __getattr__(self, name: str) -> Any:
         from bertworks.inference.model import Model
 

@@ -127,6 +127,10 @@ class GptTokenizer:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
+        return f"GptTokenizer({len(self):,} pieces, {rules})"
+
     def id_of(self, piece: str) -> int:
         """Return the id of a piece that must be in the vocabulary, such as "_start_"."""
         if piece not in self._ids:

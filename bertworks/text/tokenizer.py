@@ -96,6 +96,10 @@ class Tokenizer:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
+        return f"Tokenizer({len(self):,} pieces, {rules})"
+
     def id_of(self, piece: str) -> int:
         """Return the id of a piece that must be in the vocabulary, such as "[MASK]"."""
         if piece not in self._ids:

@@ -86,6 +86,10 @@ class WordTokenizer:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
+        return f"WordTokenizer({len(self):,} words, {rules})"
+
     def id_of(self, piece: str) -> int:
         """Return the id of a word that must be in the list, such as "<S>"."""
         if piece not in self._ids:

@@ -21,6 +21,7 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.inference.loading import load
 from bertworks.interop.folder import save_tokenizer
+from bertworks.interop.models import check_model
 from bertworks.nn.devices import find_device
 from bertworks.plan.fitting import part_of, ways_to_fit
 from bertworks.plan.memory import GIGA, check_memory, free_memory, memory_of
@@ -103,6 +104,8 @@ def pretrain(
     if recipe is None or data is None:
         refuse_missing(run, ["RECIPE"] * (recipe is None) + ["--data DATA"] * (data is None))
     settings = as_recipe(recipe, overrides)
+    if start_from is not None and not resume:
+        check_model(start_from)
     dataset = Dataset(Path(data), skip_bad_shards=skip_bad_shards)
     inputs = Inputs(
         command="pretrain", data=given_as(data), model=given_as(start_from) or (inputs.model if inputs else None),

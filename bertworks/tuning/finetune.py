@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from bertworks.config import check_overrides, read_recipe
 from bertworks.errors import UserError
+from bertworks.interop.models import check_model
 from bertworks.nn.devices import find_device
 from bertworks.tasks.kinds import Kind, kind_of
 from bertworks.tasks.own import recorded_columns
@@ -110,6 +111,9 @@ def finetune(
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     if settings is not None and overrides:
         raise UserError("settings have everything that overrides would change; give one of the two")
+    for source in () if resume else (model, beside):
+        if source is not None:
+            check_model(source)
     dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
     for line in without_effect(dataset.task, overrides):
         note(line)

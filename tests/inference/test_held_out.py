@@ -13,6 +13,7 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.inference import held_out
 from bertworks.inference.held_out import measure_text
+from bertworks.nn import baseline_config
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.feed import EVALUATION_SEED
 from bertworks.train.pretrain import pretrain
@@ -22,7 +23,13 @@ KINDS = {
     "mlm": ("bert", {"data__objective": "mlm"}),
     "rtl": ("bert", {"data__objective": "rtl"}),
     "gpt": ("gpt", {"model__kind": "gpt", "data__objective": "ltr", "model__preset": "1x32x2"}),
+    "elmo": (
+        "elmo",
+        {"model__kind": "elmo", "data__objective": "bilm", "model__preset": "tiny-elmo", "train__compile": False},
+    ),
 }
+ELMO = {"num_filters": (4, 6), "char_embedding_size": 6, "num_highway_layers": 1, "projection_size": 16,
+        "cell_size": 24, "num_negatives": 20}  # fmt: skip
 
 
 def epoch_of(data, recipe):
@@ -37,6 +44,7 @@ def epoch_of(data, recipe):
 def measured(request, tmp_path_factory):
     """A run that measures each document kept aside once, its data and its figures."""
     kind, changes = KINDS[request.param]
+    baseline_config.ELMO_SIZES.setdefault("tiny-elmo", ELMO)
     folder = tmp_path_factory.mktemp("held-out")
     data = tiny_runs.write_data(folder / "text", kind)
     epoch = epoch_of(data, tiny_runs.recipe(**changes))
@@ -95,7 +103,8 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(measured, bertworks, 
         ((other, "--data", data), "another vocabulary"),
         ((cased, "--data", data), "other rules for case and accents"),
         ((headless, "--data", data), "--task"),
-        ((write_small_elmo(tmp_path / "elmo"), "--data", data), "perplexity"),
+        ((write_small_elmo(tmp_path / "elmo"), "--data", data), "another vocabulary"),
+        ((write_small_elmo(tmp_path / "bare", softmax=False), "--data", data), "cannot predict words"),
         ((run, "--data", data, "--max-length", 65), "at most 64 tokens"),
         ((run, run, "--data", data), "--task"),
         ((run, "--data", data, "--wrong", "wrong.csv"), "--task"),

@@ -267,3 +267,33 @@ def test_a_card_says_what_was_guessed_of_documents_kept_aside(name):
         mlm, nsp, larger = (percent(found[key]) for key in ("mlm_accuracy", "nsp_accuracy", "nsp_larger_class"))
         row = f"| length {length} | {mlm} % | {nsp} % of {found['nsp']:,} | {larger} % |"
         assert row in card_of(name)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("finetune", "classify", "--model", "WRONG", "--train", "FILE"),
+        ("finetune", "classify", "--model", "mini", "--with", "WRONG", "--train", "FILE"),
+        ("finetune", "classify", "--model", "WRONG", "--train", "FILE", "--grid"),
+        ("finetune", "glue", "--model", "WRONG", "--data", "FOLDER"),
+        ("pretrain", "continue", "--from", "WRONG", "--data", "FOLDER"),
+        ("pretrain", "continue", "--from", "WRONG", "--data", "FOLDER", "--dry-run"),
+        ("predict", "WRONG", "FILE"),
+        ("evaluate", "WRONG", "--data", "FILE", "--task", "classify"),
+        ("evaluate", "WRONG", "--data", "FILE"),
+        ("evaluate", "WRONG", "--data", "PREPARED"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_model_name_is_refused_before_data_is_read(bertworks, tmp_path, command):
+    """The data is damaged, so reading any of it would end in another message."""
+    (tmp_path / "FILE.csv").write_bytes(b"\xff\xfe\x00")
+    for folder in ("FOLDER", "PREPARED"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "PREPARED" / "manifest.json").write_text("{")
+    places = {"FILE": tmp_path / "FILE.csv", "FOLDER": tmp_path / "FOLDER", "PREPARED": tmp_path / "PREPARED"}
+    arguments = [places.get(word, word) for word in command]
+    out = () if command[0] == "evaluate" or "--dry-run" in command else ("--out", tmp_path / "out.csv")
+    code, _, err = bertworks(*arguments, *out)
+    assert (code, "no model 'WRONG'" in err) == (2, True), err
+    assert not (tmp_path / "out.csv").exists()

@@ -1,4 +1,4 @@
-"""Models in use are pickled, copied and sent to other processes, before their first use and after it."""
+"""Models of all kinds in use: pickled, copied and sent to other processes, before and after use; their repr."""
 
 import copy
 import multiprocessing
@@ -93,6 +93,31 @@ def test_a_used_model_is_copied_and_pickled(tmp_path, kind):
         np.testing.assert_allclose(use(again), expected, atol=1e-6)
         np.testing.assert_array_equal(use(model), expected)
     assert len(pickle.dumps(model)) < size + 10_000  # what is made ready is not pickled
+
+
+SAID = {
+    "bert": ("Model(", "BERT: 3 layers of width 16, 2 heads", "22 pieces",
+             "parameters in float32 on cpu", "heads: mlm, nsp", "can: fill, nsp, embed, features, attention"),
+    "gpt": ("LanguageModel(", "GPT-1: 3 layers", "can: embed, features, next_words, perplexity"),
+    "elmo": ("LanguageModel(", "ELMo: ", "can: embed, features, next_words, perplexity"),
+    "tuned gpt": ("TaskModel(", "GPT-1", "labels: no, yes", "fine-tuned for: classify", "can: classify"),
+    "tuned elmo": ("TaskModel(", "ELMo", "heads: classify", "can: classify"),
+    "two berts": ("TaskModel(", "attends left to right", "attends both ways", "can: classify"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_the_repr_of_a_model_says_what_it_is_and_can(tmp_path, kind):
+    KINDS[kind][0](tmp_path / "model")
+    model = bw.load(tmp_path / "model", device="cpu")
+    for words in SAID[kind]:
+        assert words in repr(model)
+    assert len(repr(model)) < 600
+    assert "\n" not in repr(model.tokenizer)
+    can = repr(model).rpartition("can: ")[2].split("\n")[0].split(", ")
+    assert all(callable(getattr(model, name)) for name in can)
+    if kind == "bert":
+        assert repr(model.tokenizer) == "Tokenizer(22 pieces, lowercase=True, strip_accents=True, split_cjk=True)"
 
 
 @pytest.fixture(scope="module")
