@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -501,10 +502,14 @@ def test_python_measures_and_predicts_as_the_commands_do(bertworks, runs, tmp_pa
     alone = bw.predict(opened[0], texts, keep=False)
     assert [one["label"] for one in alone] == [one["label"] for one in opened[0].classify(texts)]
     assert bw.predict(opened[0], []) == []
+    frame = SimpleNamespace(to_dict=lambda _: [{"text": "a cat", "n": float("nan")}])  # as pandas has it
+    assert bw.predict(opened[0], frame)[0]["n"] is None
     for given, said in (
         ([{"nothing": "a cat", "x": 1}], "^rows.jsonl: which column"),
-        ([{"text": {1}}], "not JSON ser"),
         ([5], "rows.jsonl:1"),
+        ({"text": ["a cat"]}, "dict where a file"),
+        (5, "int where a file"),
+        ("a fine film", "a fine film"),
     ):
         with pytest.raises(bw.UserError, match=said):
             bw.predict(opened[0], given)

@@ -35,7 +35,7 @@ _LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of 
 
 def predict(
     model: AnyTaskModel | Sequence[AnyTaskModel],
-    rows: str | os.PathLike[str] | Sequence[Mapping[str, Any] | str],
+    rows: str | os.PathLike[str] | Iterable[Mapping[str, Any] | str],
     *,
     columns: Columns | Mapping[str, Any] | None = None,
     keep: bool = True,
@@ -46,7 +46,8 @@ def predict(
 
     Args:
         model: a run folder, a model folder, or what `bw.load` gives; or a list of such.
-        rows: a .csv, .tsv, .jsonl, .json or .parquet file; or a list of dicts as its rows would be, or of texts.
+        rows: a .csv, .tsv, .jsonl, .json or .parquet file; or a list of dicts as its rows would be, or of texts; or a
+            pandas DataFrame.
         columns: which column is what, such as {"text": "review"}; without it those of training, or a guess.
         keep: whether a result has the row's own columns, too.
         device: auto, cpu, cuda or mps.
@@ -58,16 +59,17 @@ def predict(
     ensemble = open_models(model, device=device, dtype=dtype)
     if isinstance(rows, str | os.PathLike):
         return list(predicted_rows(ensemble, rows, columns, [], keep=keep))
+    listed: Any = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
+    if isinstance(listed, Mapping) or not isinstance(listed, Iterable):
+        raise UserError(f"rows: {type(rows).__name__} where a file, or a list of dicts or of texts, is expected")
+    records = [{"text": row} if isinstance(row, str) else row for row in listed]
+    if not records:
+        return []
     with TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
-        records = [{"text": row} if isinstance(row, str) else row for row in rows]
-        if not records:
-            return []
+        path.write_text("".join(f"{json.dumps(_plain(record))}\n" for record in records), encoding="utf-8")
         try:
-            path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
             return list(predicted_rows(ensemble, path, columns, [], keep=keep))
-        except TypeError as error:
-            raise UserError(f"rows: {error}; a row is a dict of what JSON can hold, or a text") from error
         except UserError as error:
             raise UserError(str(error).replace(f"{folder}{os.sep}", "")) from error
 

@@ -16,11 +16,12 @@ from bertworks.tasks.tables import RECORD_KINDS
 
 _USUAL = {
     "text": ("text", "sentence", "sentence1", "sentence_a", "text1", "text_a", "first", "premise", "question1",
-             "document", "review", "comment", "content", "body", "message", "query", "title", "문장", "본문", "내용"),
+             "document", "review", "comment", "content", "body", "message", "query", "title",
+             "문장", "본문", "내용", "텍스트", "리뷰", "댓글", "후기"),
     "pair": ("pair", "text_pair", "sentence2", "sentence_b", "text2", "text_b", "second", "hypothesis", "question2"),
     "label": ("label", "labels", "gold_label", "class", "category", "target", "score", "sentiment", "rating", "stars",
-              "is_duplicate", "intent", "y", "레이블", "라벨"),
-    "id": ("id", "guid", "idx", "index", "pair_id", "pairid"),
+              "is_duplicate", "intent", "y", "레이블", "라벨", "분류", "감정", "평가", "평점", "별점", "점수"),
+    "id": ("id", "guid", "idx", "index", "pair_id", "pairid", "번호"),
     "question": ("question", "query", "질문"),
     "context": ("context", "paragraph", "passage", "document", "text", "startphrase", "sent1", "prompt", "지문"),
     "answer": ("answer", "answers", "answer_text", "답"),

@@ -48,6 +48,13 @@ def test_every_form_gives_the_same_dataset(write, name, written):
     )
 
 
+def test_usual_names_are_korean_too(write):
+    path = write("a.csv", "번호,리뷰,평가,날짜\n7,좋아요,좋음,1\n8,싫어요,나쁨,2\n")
+    dataset = open_own("classify", {"train": path})
+    assert next(dataset.examples("train")) == TextExample("7", "좋아요", None, "좋음")
+    assert dataset.task.columns.stated() == {"text": "리뷰", "label": ["평가"], "id": "번호"}
+
+
 def test_parquet_gives_it_too(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1, 0, None]}), tmp_path / "a.parquet")
