@@ -113,6 +113,10 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             _sync_tree(temporary)
             os.rename(temporary, target)
             sync_folder(target.parent)
+    except UserError as error:
+        if type(error) is not UserError or str(temporary) not in str(error):
+            raise
+        raise UserError(str(error).replace(str(temporary), str(path))) from error.__cause__  # of a file in it
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -168,8 +172,10 @@ def _refusals_named(path: str | os.PathLike[str], temporary: Path) -> Iterator[N
     try:
         yield
     except OSError as error:
-        about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else temporary
-        if about != temporary and temporary not in about.parents and about not in temporary.parents:
+        # Of a copy the system names source and target, whichever of the two it refuses.
+        named = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        about = [Path(os.fsdecode(name)) for name in named] or [temporary]
+        if not any(one == temporary or temporary in one.parents or one in temporary.parents for one in about):
             raise
         raise UserError(f"cannot write {path}: {refusal_text(error, temporary.parent)}") from error
 
@@ -252,8 +258,12 @@ def _locked(path: Path) -> int:
             )
             return descriptor
         if _is_still(path, descriptor):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            except OSError as error:
+                os.close(descriptor)
+                raise UserError(f"cannot write {path}: {refusal_text(error, path.parent)}") from error
             return descriptor
         os.close(descriptor)  # the holder before removed it, so the next to come would lock another file
 

@@ -586,3 +586,20 @@ def test_a_path_that_no_file_can_have_is_a_user_error_wherever_it_comes_in(tmp_p
     with pytest.raises(UserError, match=re.escape(reason)):
         usable_path(path)
     assert usable_path("missing/too") == Path("missing/too")
+
+
+def test_a_full_disk_is_named_by_the_file_that_was_to_be_written(tmp_path, monkeypatch):
+    (tmp_path / "source").write_bytes(b"x")
+
+    def full(source, target, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(UserError) as refused, atomic_folder(tmp_path / "new") as folder:
+        shutil.copyfile(tmp_path / "source", folder / "x")
+    assert str(refused.value).startswith(f"cannot write {tmp_path / 'new'}: No space left on device (")
+    monkeypatch.undo()
+    with pytest.raises(UserError) as refused, atomic_folder(tmp_path / "new") as folder, atomic_write(folder / "y"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(refused.value).startswith(f"cannot write {tmp_path / 'new' / 'y'}: No space left on device (")
+    assert names_in(tmp_path) == ["source"]

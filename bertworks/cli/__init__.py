@@ -109,7 +109,13 @@ def main() -> NoReturn:
     except _ReaderIsGone:
         reader_is_gone.set()
     except OSError as error:
-        say(f"error: {error.filename or 'input or output'}: {refusal_text(error, '.')}", err=True)
+        what = error.filename2 or error.filename
+        reason = (
+            refusal_text(error, os.path.dirname(os.path.abspath(what)))
+            if isinstance(what, str)
+            else error.strerror or error
+        )
+        say(f"error: {what or 'a file or a stream could not be read or written'}: {reason}", err=True)
     if reader_is_gone.is_set():
         # What is still to be flushed at the end goes nowhere, and not into a message about that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -47,7 +47,7 @@ def test_a_folder_of_somebody_else_is_refused_and_not_touched(bertworks, tmp_pat
 def test_a_file_and_a_name_that_no_folder_can_have_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file/inside", f"{tmp_path}/a\0b"):
-        with pytest.raises(UserError, match="cannot (make|write)|is not a usable path"), demo_folder(out):
+        with pytest.raises(UserError, match=r"cannot (make|write)|is not a usable path"), demo_folder(out):
             pass
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -108,3 +108,15 @@ def test_a_disk_that_fills_up_is_named_with_what_to_do(tmp_path, monkeypatch):
         pass
     assert str(refused.value).startswith(f"cannot write {tmp_path / 'demo' / OWNER_FILE}: No space left on device (")
     assert str(refused.value).endswith(" bytes are free); free some or choose another disk")
+
+
+def test_a_disk_without_room_for_the_lock_is_named_too(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bertworks.files.os.pwrite", full)
+    with (
+        pytest.raises(UserError, match=r"^cannot write .*/\.lock: No space left on device \(.* free some or"),
+        demo_folder(tmp_path),
+    ):
+        pass
