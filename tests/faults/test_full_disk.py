@@ -44,7 +44,7 @@ def assert_only_old_ones(run):
 
 
 @pytest.fixture
-def run(tmp_path, no_sync):
+def run(tmp_path):
     (tmp_path / "run").mkdir()
     save(tmp_path / "run", 1)
     save(tmp_path / "run", 2)
@@ -186,7 +186,7 @@ def test_a_folder_that_may_not_be_written_any_more_is_named(public_folder):
 
 
 @pytest.fixture
-def small_disk(tmp_path, no_sync):
+def small_disk(tmp_path):
     """A file system of 2.9 MB, where the system lets us have one."""
     folder = tmp_path / "disk"
     folder.mkdir()

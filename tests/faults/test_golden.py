@@ -12,8 +12,6 @@ from golden_runs import SAVED_STEP, TOLERANCE, checkpoint_recipe, losses_recipe,
 from bertworks.train.checkpoint import FORMAT, read_checkpoint
 from bertworks.train.pretrain import pretrain
 
-pytestmark = pytest.mark.usefixtures("no_sync")
-
 
 def assert_agree(found, kept, id, record_property):
     """The same bits on the class of machine that the kept numbers are from; 1e-4 elsewhere, and say so."""

@@ -18,13 +18,6 @@ pytestmark = pytest.mark.faults
 NUM_KILLS, NUM_SIGNALS = 50, 10
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_sync():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)  # a kill is no power cut: what was written is there
-        yield
-
-
 @pytest.fixture(scope="module")
 def reference(data, tmp_path_factory):
     """A run that was never disturbed: its files and its seconds."""

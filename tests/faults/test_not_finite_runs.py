@@ -10,7 +10,7 @@ from bertworks.interop.weights import read_weights
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import pretrain
 
-pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("no_sync")]
+pytestmark = pytest.mark.faults
 STEP = 10
 
 

@@ -23,7 +23,7 @@ REFUSALS = [
 
 
 @pytest.fixture(params=REFUSALS, ids=["gpu", "numpy", "cpu"])
-def no_memory(monkeypatch, no_sync, request):
+def no_memory(monkeypatch, request):
     calls, real = [], loop.accumulate
 
     def accumulate(*arguments, **options):
@@ -60,7 +60,7 @@ def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step_unless_that_is_overruled(
-    data, tmp_path, monkeypatch, no_sync
+    data, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bertworks.plan.memory.free_memory", lambda: 1_000)
     monkeypatch.setattr("bertworks.train.pretrain.free_memory", lambda: 1_000)

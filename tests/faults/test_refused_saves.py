@@ -33,7 +33,7 @@ REFUSED = r"cannot save .*step-0000\d+: it needs [\d,]+ bytes, [\d,]+ should be 
 
 
 @pytest.fixture
-def undisturbed(data, tmp_path, no_sync):
+def undisturbed(data, tmp_path):
     run = tmp_path / "undisturbed"
     pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu")
     return files_of(run)
@@ -81,7 +81,7 @@ def test_a_run_that_may_go_on_warns_with_the_room_and_saves_when_there_is_some(
 
 @pytest.mark.parametrize(("room", "is_published"), [(5, False), (400_000, True)])
 def test_in_the_end_the_model_is_tried_all_the_same_and_the_loss_is_told(
-    data, tmp_path, monkeypatch, no_sync, room, is_published
+    data, tmp_path, monkeypatch, room, is_published
 ):
     """F4: there is room for a model, or not even that; either way a script learns that something is missing."""
     monkeypatch.setattr("bertworks.train.pretrain.ModelWriter", lambda write, _: ModelWriter(write, 100_000))
@@ -99,7 +99,7 @@ def test_in_the_end_the_model_is_tried_all_the_same_and_the_loss_is_told(
     assert len(lines_of(run)) == len([*range(4, 41, 4), *range(10, 41, 10)])
 
 
-def test_the_exit_code_tells(data, tmp_path, monkeypatch, no_sync):
+def test_the_exit_code_tells(data, tmp_path, monkeypatch):
     recipes = {name: tiny_runs.recipe(train__on_save_error=name) for name in ("stop", "continue")}
     full_from(monkeypatch, 38)
     for name, recipe in recipes.items():
@@ -130,7 +130,7 @@ def test_no_line_of_the_log_is_lost_while_the_disk_takes_nothing(data, tmp_path,
     assert {name for name in undisturbed if found[name] != undisturbed[name]} <= {"recipe.toml"}
 
 
-def test_a_log_that_cannot_be_finished_is_told_in_the_end(data, tmp_path, monkeypatch, no_sync):
+def test_a_log_that_cannot_be_finished_is_told_in_the_end(data, tmp_path, monkeypatch):
     """F4: after all else has been saved."""
 
     def refuse(self):

@@ -13,7 +13,6 @@ from bertworks.interop.huggingface import read_folder
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 
-pytestmark = pytest.mark.usefixtures("no_sync")
 TEMPORARY = ".tmp-x-" + "0" * 32
 
 

@@ -1,7 +1,5 @@
 """F7: a run over data with bad shards names them, or goes on without them if it is told to."""
 
-import os
-
 import pytest
 import tiny_runs
 import torch
@@ -19,7 +17,6 @@ from bertworks.train.pretrain import pretrain
 def shards(tmp_path, monkeypatch):
     """Data in several shards; the tokens of each but the first can be spoilt."""
     monkeypatch.setattr(units, "UNIT_BYTES", 4_000)
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     data = tiny_runs.write_data(tmp_path / "made")
     return data, sorted(data.glob("train-*.tokens.npy"))
 

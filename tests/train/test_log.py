@@ -15,8 +15,7 @@ from bertworks.train.log import StepLog, read_log, truncate_to
 
 
 @pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here cuts the power, and hundreds of syncs take seconds
+def path(tmp_path):
     return tmp_path / "metrics.jsonl"
 
 

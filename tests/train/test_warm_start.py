@@ -1,7 +1,6 @@
 """A run that starts from a model: with its weights, its sizes and its words, and what is told when they do not fit."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -31,11 +30,6 @@ def recipe(**changes):
     values = tiny_runs.recipe(**changes).model_dump(exclude_unset=True)
     values["model"] = {key: value for key, value in values["model"].items() if f"model__{key}" in changes}
     return tiny_runs.validate(tiny_runs.Recipe, values, "a test")
-
-
-@pytest.fixture(autouse=True)
-def _no_sync(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here cuts the power
 
 
 @pytest.fixture(scope="module")
