@@ -190,7 +190,10 @@ def _layer(kind: str, folder: Path) -> Layer:
             f"{path}: activation_function {activation[:60]!r} is not read here; {', '.join(_ACTIVATIONS)} are"
         )
     if not (folder / WEIGHTS_FILE).exists():
-        raise UserError(no_weights(folder))
+        raise UserError(
+            f"{folder} has no {WEIGHTS_FILE}; sentence-transformers 3 and newer write one when they save the model, and a "
+            "pickle is not opened here"
+        )
     import numpy as np
 
     from bertworks.interop.numpy_weights import read_arrays

@@ -147,10 +147,12 @@ def texts_of(method: str, texts: str | Sequence[Any], what: str = "text") -> lis
     given = [texts] if isinstance(texts, str) else list(texts)
     empty = [number for number, text in enumerate(given, 1) if isinstance(text, str) and not text.strip()]
     if empty and isinstance(texts, str):
-        raise UserError(f"the {what} is empty, so there is nothing to {method}; give one with a word in it")
+        raise UserError(f"the {what} is empty; give one with a word in it")
     if empty:
         numbers = ", ".join(f"{number:,}" for number in empty[:_MOST_NAMED]) + (", ..." if empty[_MOST_NAMED:] else "")
-        told = "%s: %s of %s texts are empty (number %s); their results mean nothing"
+        told = "%s: %s of %s texts are empty (numbers %s); their results mean nothing"
+        if len(empty) == 1:
+            told = "%s: %s of %s texts is empty (number %s); its result means nothing"
         _log.warning(told, method, f"{len(empty):,}", f"{len(given):,}", numbers)
     return given
 

@@ -91,10 +91,10 @@ def test_an_empty_context_has_no_answer(model, context):
 
 
 def test_an_empty_question_is_refused_by_itself_and_logged_in_a_list(model, caplog):
-    with pytest.raises(UserError, match="the question is empty, so there is nothing to answer"):
+    with pytest.raises(UserError, match="the question is empty; give one"):
         model.answer("", CONTEXT)
     assert model.answer([QUESTION, ""], CONTEXT)[1][0]["text"] in CONTEXT
-    assert "answer: 1 of 2 texts are empty (number 2)" in caplog.text
+    assert "answer: 1 of 2 texts is empty (number 2)" in caplog.text
 
 
 def test_many_questions_are_answered_as_each_by_itself(model):

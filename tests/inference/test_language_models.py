@@ -220,7 +220,7 @@ def test_elmo_reads_texts_of_any_length(models):
     (lambda model: model.embed(["a"], layers=[9]), r"layers \[9\] are not in a model of"),
     (lambda model: model.embed(["a"], pooling="cls"), "choose mean, max, last"),
     (lambda model: model.embed(b"a text"), "takes a list of texts"),
-    (lambda model: model.embed(""), "the text is empty, so there is nothing to embed"),
+    (lambda model: model.embed(""), "the text is empty; give one"),
     (lambda model: model.features([b"a"]), "must be a str"),
     (lambda model: model.next_words("a", 0), "ask for 1 or more"),
 ])  # fmt: skip

@@ -186,9 +186,9 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
     (lambda model: model.embed(["a"], layers=[None]), r"layers \[None\] are not numbers"),
     (lambda model: model.embed(["a"], layers=9), r"layers \[9\] are not in a model of 3"),
     (lambda model: model.embed(b"a text"), r"embed takes a list of texts, not a bytes; write embed\(\[text\]\)"),
-    (lambda model: model.embed(" "), "the text is empty, so there is nothing to embed"),
-    (lambda model: model.fill(""), "the text is empty, so there is nothing to fill"),
-    (lambda model: model.nsp("a", ""), "the text is empty, so there is nothing to nsp"),
+    (lambda model: model.embed(" "), "the text is empty; give one"),
+    (lambda model: model.fill(""), "the text is empty; give one"),
+    (lambda model: model.nsp("a", ""), "the text is empty; give one"),
     (lambda model: model.nsp(["a", "b"], ["a"]), "nsp: 2 texts but 1 for them; give one for each, or one for all"),
     (lambda model: model.fill(["the [MASK]", "a cat"]), r"text 2 of 2: no \[MASK\] to fill in 'a cat'"),
     (lambda model: model.embed(None), "embed takes a list of texts, not a NoneType"),
@@ -232,13 +232,13 @@ def test_one_text_or_many(model, monkeypatch):
 
 def test_an_empty_text_among_many_is_logged_with_its_number(model, caplog):
     assert len(model.embed(["the cat", "", "a", " \n"])) == 4
-    assert caplog.messages == ["embed: 2 of 4 texts are empty (number 2, 4); their results mean nothing"]
+    assert caplog.messages == ["embed: 2 of 4 texts are empty (numbers 2, 4); their results mean nothing"]
     caplog.clear()
     assert model.fill(["", "the [MASK]"])[0] == []
-    assert "fill: 1 of 2 texts are empty (number 1)" in caplog.text
+    assert "fill: 1 of 2 texts is empty (number 1)" in caplog.text
     caplog.clear()
     model.embed([""] * 1_000)
-    assert "1,000 of 1,000 texts are empty (number 1, 2, 3, 4, 5, ...)" in caplog.text
+    assert "1,000 of 1,000 texts are empty (numbers 1, 2, 3, 4, 5, ...)" in caplog.text
 
 
 @pytest.mark.parametrize(("head", "ask"), [("classify", "classify"), ("tag", "tag")])
@@ -250,10 +250,10 @@ def test_tuned_models_take_one_text_or_many(tmp_path, caplog, head, ask):
         assert str(found)[:30] == str(alone)[:30]
     assert not caplog.text
     getattr(tuned, ask)(["the cat", ""])
-    assert f"{ask}: 1 of 2 texts are empty (number 2)" in caplog.text
+    assert f"{ask}: 1 of 2 texts is empty (number 2)" in caplog.text
     if ask == "classify":
         assert tuned.classify("the cat", "a dog")["scores"].keys() == {"O", "B-X", "I-X"}
-        with pytest.raises(UserError, match="the text is empty, so there is nothing to classify"):
+        with pytest.raises(UserError, match="the text is empty; give one"):
             tuned.classify("")
 
 
