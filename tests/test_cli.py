@@ -204,7 +204,7 @@ def test_invalid_utf8_is_replaced_and_counted(bertworks, tmp_path):
     code, out, err = bertworks("vocab", tmp_path / "c.txt", "--out", tmp_path / "v.txt", "--size", 100, "--json")
     assert code == 0
     assert json.loads(out)["replaced_lines"] == 1
-    assert "1 lines were not valid UTF-8" in err
+    assert "1 line was not valid UTF-8" in err
 
 
 def test_a_vocabulary_without_unk_is_refused(bertworks, tmp_path):

@@ -29,7 +29,7 @@ def corpus(tmp_path):
 @pytest.fixture
 def prepared(bertworks, corpus, vocabulary, tmp_path):
     code, _, err = bertworks("prepare", corpus, "--vocab", vocabulary, "--out", tmp_path / "data", "--workers", 1)
-    assert (code, err) == (0, "")
+    assert (code, err.count("\n"), err.startswith("next: bertworks pretrain ")) == (0, 1, True)
     return tmp_path / "data"
 
 

@@ -239,7 +239,7 @@ def test_a_second_text_is_for_all_or_each_has_its_own(bertworks, tmp_path):
     code, out, _ = bertworks("classify", folder, "a cat", "a dog", "--pair", "the mat", "--json")
     assert (code, json.loads(out)[0]) == (0, expected[0])
     code, _, err = bertworks("classify", folder, "a cat", "--pair", "the mat", "--pair", "a mat")
-    assert (code, "1 texts but 2 pairs; give one for each" in err) == (2, True)
+    assert (code, "1 text but 2 pairs; give one for each" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -344,3 +344,27 @@ def test_a_metric_that_is_not_defined_is_not_called_the_best(bertworks, model, t
     assert "pearson on dev is not defined; its model is of step 1;" in out
     code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu", "--resume", "--json")
     assert (code, json.loads(out)["pearson"]) == (0, None)
+
+
+def test_all_that_is_wrong_with_settings_is_told_at_once_also_what_the_model_refuses(bertworks, model, tmp_path):
+    train, dev = write_task(tmp_path, "classify")
+    command = ("finetune", "classify", "--train", train, "--dev", dev, "--out", tmp_path / "run")
+    wrong = ("train.epochs=0", "optim.lr=-1", "foo.bar=1", "task.max_length=10000", "task.freeze=50")
+    code, _, err = bertworks(*command, "--model", model, *wrong)
+    assert (code, "5 problems" in err) == (2, True)
+    for named in ("train.epochs: 0", "optim.lr: -1", "foo.bar", "task.max_length 10000 is more than", "task.freeze=50"):
+        assert named in err
+
+
+def test_a_run_of_very_few_steps_says_so_and_what_to_change(bertworks, model, tmp_path):
+    train, dev = write_task(tmp_path, "classify", num_train=40, num_dev=10)
+    command = ("finetune", "classify", "--model", model, "--train", train, "--dev", dev, "task.max_length=16")
+    _, _, err = bertworks(*command, "--out", tmp_path / "few")
+    said = "only 6 steps: 40 examples, in batches of 32, 3 epochs; a model hardly learns in so few."
+    assert f"{said} Try train.batch_size=8 train.epochs=10\n" in err
+    _, _, err = bertworks(*command, "--out", tmp_path / "more", "train.batch_size=8", "train.epochs=10")
+    assert "only" not in err
+    _, _, err = bertworks(*command, "--out", tmp_path / "asked", "train.max_steps=2")
+    assert "only" not in err
+    notes = [bw.load(tmp_path / name).about["provenance"]["notes"] for name in ("few", "asked")]
+    assert notes[0] == notes[1], "it is nothing to know of the model"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.errors import ConfigError, CorruptFile, UserError, did_you_mean, printable, shortened, shown
+from bertworks.errors import ConfigError, CorruptFile, UserError, counted, did_you_mean, printable, shortened, shown
+from bertworks.tasks.examples import Skipped
 
 
 def test_every_error_of_a_person_is_a_user_error():
@@ -108,3 +109,22 @@ def test_what_is_printable_stays_and_what_is_shown_fits(text):
     if text.isprintable() and len(text) <= 60:
         assert printable(text) == text
         assert shown(text) == repr(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "expected"),
+    [(0, ("row",), "0 rows"), (1, ("row",), "1 row"), (1234, ("new word",), "1,234 new words"),
+     (1, ("query", "queries"), "1 query"), (2, ("query", "queries"), "2 queries")],
+)  # fmt: skip
+def test_a_count_agrees_with_its_noun(count, noun, expected):
+    assert counted(count, *noun) == expected
+
+
+def test_one_thing_that_is_left_out_is_told_in_the_singular():
+    skipped = Skipped()
+    skipped.add("rows without a label", "row 3")
+    skipped.add("questions whose answer is not in the context", "q1")
+    skipped.add("questions whose answer is not in the context", "q2")
+    assert str(skipped) == (
+        "left out: 1 row without a label (first: row 3), 2 questions whose answer is not in the context (first: q1)"
+    )

@@ -9,8 +9,10 @@ from bertworks.cli.options import (
     QuietOption,
     print_json,
     say,
+    say_next,
     warn,
 )
+from bertworks.errors import counted
 
 
 def convert(
@@ -58,4 +60,8 @@ def convert(
     elif not quiet:
         for note in converted.notes:
             say(f"note: {note}", err=True)
-        say(f"{converted.out}: {converted.parameters:,} parameters in {converted.tensors:,} tensors")
+        say(f"{converted.out}: {counted(converted.parameters, 'parameter')} in {counted(converted.tensors, 'tensor')}")
+        if converted.form == "folder":
+            say_next("inspect", converted.out, why="what it is and what it can do")
+        else:
+            say_next("convert", converted.out, "FOLDER", why="the way back")

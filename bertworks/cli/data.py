@@ -30,10 +30,13 @@ from bertworks.cli.options import (
     print_json,
     rules,
     say,
+    say_next,
     warn,
     warn_of_replaced,
 )
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
+
+_RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # to begin with, by the kind of tokens
 
 
 def prepare(
@@ -88,10 +91,12 @@ def prepare(
     if as_json:
         print_json(result)
     elif not quiet:
+        sizes = f"{counted(counts['tokens'], 'token')} in {counted(counts['sentences'], 'sentence')}"
         say(
-            f"{out}: {counts['tokens']:,} tokens in {counts['sentences']:,} sentences of {counts['documents']:,} "
-            f"documents, {manifest['holdout']['documents']:,} more kept aside, in {result['seconds']:.0f} s"
+            f"{out}: {sizes} of {counted(counts['documents'], 'document')}, {manifest['holdout']['documents']:,} more "
+            f"kept aside, in {result['seconds']:.0f} s"
         )
+        say_next("pretrain", _RECIPES[tokenizer.kind], "--data", out, "--out", "RUN", why="others: bertworks recipes")
 
 
 def texts(

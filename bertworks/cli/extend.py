@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertworks.cli.options import check_free_of_ids, check_rules, print_json, say, warn, warn_of_replaced
-from bertworks.errors import UserError
+from bertworks.cli.options import check_free_of_ids, check_rules, print_json, say, say_next, warn, warn_of_replaced
+from bertworks.errors import UserError, counted
 
 if TYPE_CHECKING:
     from bertworks.config import VocabSettings
@@ -43,7 +43,7 @@ def extend_by_words(
     _save_extended(out, found.pieces, tokenizer.rules, is_folder=is_folder)
     warn_of_replaced(source.num_replaced)
     if len(found.pieces) < settings.size:
-        warn(f"the text gives only {found.num_added:,} words; lower --min-count or add text")
+        warn(f"the text gives only {counted(found.num_added, 'word')}; lower --min-count or add text")
     result: dict[str, Any] = {
         "out": out,
         "pieces": len(found.pieces),
@@ -61,6 +61,7 @@ def extend_by_words(
             "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens a word "
             "instead of {tokens_a_word_before:.3f}".format(**result)
         )
+        say_next("prepare", "CORPUS", "--vocab", out, "--out", "DATA", "--holdout", "0.01")
 
 
 def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool]":

@@ -19,7 +19,7 @@ from bertworks.cli.options import (
     say,
     warn,
 )
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 
 # Characters beside an answer: in which its sentence is looked for, and that are shown of it.
 _AROUND, _SHOWN_AROUND = 400, 100
@@ -206,7 +206,7 @@ def features(
     net = _load(model, device, dtype, "features")
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
-    say(f"{out}: features of {len(lines):,} texts", err=True)
+    say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
 
 
 def attend(
@@ -228,7 +228,7 @@ def attend(
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, title))
     num_layers, num_heads, num_tokens, _ = weights.shape
-    say(f"{out}: {num_layers} layers of {num_heads} heads over {num_tokens} tokens", err=True)
+    say(f"{out}: {counted(num_layers, 'layer')} of {num_heads} heads over {counted(num_tokens, 'token')}", err=True)
 
 
 def _load(model: str, device: str, dtype: str, method: str = "") -> Any:

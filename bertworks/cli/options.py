@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertworks.errors import UserError, printable
+from bertworks.errors import UserError, counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,4 +196,5 @@ def warn(message: str) -> None:
 def warn_of_replaced(num_lines: int) -> None:
     """Tell that invalid UTF-8 was replaced."""
     if num_lines:
-        warn(f"{num_lines:,} lines were not valid UTF-8; replaced there (--strict refuses them)")
+        was = "was" if num_lines == 1 else "were"
+        warn(f"{counted(num_lines, 'line')} {was} not valid UTF-8; replaced there (--strict refuses them)")

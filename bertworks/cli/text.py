@@ -25,10 +25,11 @@ from bertworks.cli.options import (
     print_json,
     rules,
     say,
+    say_next,
     warn,
     warn_of_replaced,
 )
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +98,7 @@ def vocab(
     }
     warn_of_replaced(source.num_replaced)
     if len(learned.pieces) < size:
-        warn(f"the text gives only {len(learned.pieces):,} of {size:,} pieces; lower --min-count or add text")
+        warn(f"the text gives only {len(learned.pieces):,} of {counted(size, 'piece')}; lower --min-count or add text")
     if as_json:
         print_json(result)
     elif not quiet:
@@ -105,6 +106,9 @@ def vocab(
             "{out}: {pieces:,} pieces from {words:,} words ({distinct_words:,} distinct, {alphabet:,} characters) "
             "of {documents:,} documents in {seconds:.0f} s".format(**result)
         )
+        same = [*(["--cased"] * cased), *(["--keep-accents"] * keep_accents), *(["--join-cjk"] * join_cjk)]
+        tokens = {"gpt-bpe": ["--tokens", "gpt-bpe"], "words": ["--tokens", "words"]}.get(algorithm, [])
+        say_next("prepare", *corpus, "--vocab", out, *tokens, *same, "--out", "DATA", "--holdout", "0.01")
 
 
 def _check_can_save(out: str, algorithm: str, sources: "Sequence[Path]") -> None:

@@ -17,6 +17,7 @@ from bertworks.cli.options import (
     say,
     say_next,
 )
+from bertworks.errors import counted
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
 
@@ -133,7 +134,8 @@ def _sentence(result: dict[str, Any]) -> str:
         scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
     held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
     ended, then = how_ended(result["reason"])
-    return f"{where}: {ended} after {result['steps']:,} steps, {result['tokens']:,} tokens{then}{held_out}"
+    size = f"{counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')}"
+    return f"{where}: {ended} after {size}{then}{held_out}"
 
 
 def report(

@@ -132,6 +132,7 @@ def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> N
     sizes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     say(f"{sizes}; sequences of up to {max_length}; {seconds:.1f} s", err=True)
     say(metrics_text(metrics), nl=False)
+    say_next("finetune", "classify", "--model", model, "--train", "TRAIN.csv", "--out", "TUNED")
 
 
 def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:

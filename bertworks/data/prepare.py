@@ -30,7 +30,7 @@ from bertworks.data.shards import (
     write_shard,
 )
 from bertworks.data.units import Unit, cut_units
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import (
     LOCK_NAME,
     MAX_MANIFEST_BYTES,
@@ -94,7 +94,7 @@ class _Tally:
     def show(self) -> None:
         speed = self._text_bytes / 1e6 / max(1e-3, time.monotonic() - self._started)
         millions = f"{self._tokens / 1e6:,.{0 if self._tokens > 1e8 else 1}f}M"
-        detail = f"{self._documents:,} documents, {millions} tokens, {speed:.1f} MB/s"
+        detail = f"{counted(self._documents, 'document')}, {millions} tokens, {speed:.1f} MB/s"
         self._progress("preparing", self._read, self._corpus.total_bytes, detail if self._documents else "")
 
 

@@ -12,6 +12,7 @@ from bertworks.demo.page_parts import paragraph
 from bertworks.demo.show import Show, end_if_signalled
 from bertworks.demo.telling import tell
 from bertworks.demo.threads import one_thread
+from bertworks.errors import counted
 from bertworks.show.report_parts import tile
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _trained(show: Show) -> "Outcome":
 
 
 def _told(outcome: "Outcome") -> str:
-    told = f"{outcome.place.step:,} steps, {outcome.place.tokens:,} tokens"
+    told = f"{counted(outcome.place.step, 'step')}, {counted(outcome.place.tokens, 'token')}"
     accuracy = outcome.metrics.get("holdout_mlm_accuracy")
     return told if accuracy is None else f"{told}; it fills {accuracy:.0%} of the masks of documents kept aside rightly"
 

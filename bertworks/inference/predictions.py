@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.interop.folder import OWN_FILE
 from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
@@ -175,7 +175,7 @@ def classify_texts(
         )
     check_texts_of("classify", () if pairs is None else pairs)
     if pairs is not None and len(pairs) != len(texts):
-        raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
+        raise UserError(f"{counted(len(texts), 'text')} but {counted(len(pairs), 'pair')}; give one for each")
     if predictor.is_told and (pairs is None) == task.is_pair:
         raise UserError(
             "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with pairs"

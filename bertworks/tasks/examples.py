@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bertworks.errors import counted
+
 NOT_LOCATED = -1
 
 
@@ -88,7 +90,9 @@ class Skipped:
     def __str__(self) -> str:
         parts: dict[str, list[str]] = {}
         for reason, count in self.counts.items():
-            parts.setdefault(self._fates[reason], []).append(f"{count:,} {reason} (first: {self._first[reason]})")
+            what, rest = reason.split(" ", 1)
+            said = f"{counted(count, what.removesuffix('s'))} {rest} (first: {self._first[reason]})"
+            parts.setdefault(self._fates[reason], []).append(said)
         return "; ".join(f"{fate}: {', '.join(some)}" for fate, some in parts.items()) or "nothing left out"
 
 
@@ -110,7 +114,7 @@ def why_untrainable(example: Example) -> str | None:
         if example.is_impossible or any(answer.start != NOT_LOCATED for answer in example.answers):
             return None
         if not example.answers:
-            return 'questions without an answer that do not say "is_impossible": true'
+            return 'questions without an answer and without "is_impossible": true'
         is_elsewhere = any(answer.text and answer.text in example.context for answer in example.answers)
         return f"questions whose answer is not {'at its answer_start' if is_elsewhere else 'in the context'}"
     if isinstance(example, TagExample):

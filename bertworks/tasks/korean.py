@@ -7,7 +7,7 @@ units are the characters that are not spaces. Naver's tags come as `PER-B` and a
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_labels, tag_problem, to_iob2
 from bertworks.tasks.examples import Skipped, TagExample, words_example
 from bertworks.tasks.glue import NLI_LABELS, same
@@ -71,7 +71,7 @@ def _naver_sentence(line: str, where: str, number: int) -> TagExample:
     text, _, tag_text = line.partition("\t")
     words, tags = text.split(), [_turned(tag) for tag in tag_text.split()]
     if not words or len(words) != len(tags):
-        raise UserError(f"{where}: {len(words)} words and {len(tags)} tags; each word needs one")
+        raise UserError(f"{where}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one")
     for tag in tags:
         if problem := tag_problem(tag, _NAVER_TYPES):
             raise UserError(f"{where}: {problem}")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from bertworks.errors import UserError, did_you_mean
+from bertworks.errors import UserError, counted, did_you_mean
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels
 from bertworks.tasks.examples import Example, Skipped, SpanExample, TagExample
 from bertworks.tasks.json_values import is_json_object
@@ -256,8 +256,8 @@ def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tup
     all_differ = not several and num_rows >= _FEW_ROWS and len(counts) == num_rows
     if all_differ or len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
         raise UserError(
-            f"{path}: column {columns[0]!r} has {len(counts):,} different values in {num_rows:,} rows; is it the label?"
-            " A number to be predicted is the task 'regress'"
+            f"{path}: column {columns[0]!r} has {counted(len(counts), 'different value')} in "
+            f"{counted(num_rows, 'row')}; is it the label? A number to be predicted is the task 'regress'"
         )
     if len(counts) < 2 - several:
         raise UserError(f"{path}: column {columns[0]!r} has {len(counts)} label; there must be at least {2 - several}")

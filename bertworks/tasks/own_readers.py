@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks.errors import CorruptFile, UserError, shown_names
+from bertworks.errors import CorruptFile, UserError, counted, shown_names
 from bertworks.json_files import name_kind, parse_json
 from bertworks.tasks.conll import tag_problem, to_iob2
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TagExample, TextExample, words_example
@@ -161,7 +161,7 @@ def read_tagged_records(
 def _tags(row: Row, column: str, words: Sequence[str], types: tuple[str, ...] | None) -> tuple[str, ...]:
     tags = _strings(row, column)
     if len(tags) != len(words):
-        raise UserError(f"{row.place}: {len(words)} words and {len(tags)} tags; each word needs one")
+        raise UserError(f"{row.place}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one")
     for tag in tags:
         if problem := tag_problem(tag, types):
             raise UserError(f"{row.place}: {problem}")

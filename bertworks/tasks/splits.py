@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 
@@ -31,17 +31,18 @@ def split_off_dev(dataset: Dataset) -> Dataset:
     skipped = Skipped()
     in_dev = _dev_mask(found.read(found.paths, Skipped()), skipped)
     if in_dev and sum(skipped.counts.values()) == len(in_dev):
-        raise UserError(f"{dataset.origin}: nothing can be learnt from its {len(in_dev):,} examples; {skipped}")
+        count = counted(len(in_dev), "example")
+        raise UserError(f"{dataset.origin}: nothing can be learnt from its {count}; {skipped}")
     if not any(in_dev):
         raise UserError(
-            f"{dataset.origin}: no dev set can be split off, as of its {len(in_dev):,} examples "
+            f"{dataset.origin}: no dev set can be split off, as of its {counted(len(in_dev), 'example')} "
             f"{_LACKING.get(dataset.task.kind, 'too few have different texts')}; give a dev set too"
         )
     return Dataset(
         task=dataset.task,
         found={**dataset.found, DEV: found},
         origin=dataset.origin,
-        notes=(*dataset.notes, f"dev: {sum(in_dev):,} of the {len(in_dev):,} examples of train, split off"),
+        notes=(*dataset.notes, f"dev: {sum(in_dev):,} of the {counted(len(in_dev), 'example')} of train, split off"),
         chosen={TRAIN: bytes(1 - place for place in in_dev), DEV: in_dev},
     )
 

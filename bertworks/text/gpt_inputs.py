@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Sequence
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.text.encoding import NO_WORD, Encoding, Encodings, ListColumns
 from bertworks.text.gpt_bpe import CLASSIFY, DELIMITER, FINE_TUNING_TOKENS, START, GptTokenizer
 from bertworks.text.vocabulary import CLS, SEP
@@ -60,7 +60,7 @@ class GptInputs:
         if max_length is not None and max_length < smallest:
             raise UserError(f"max_length={max_length} is too small: the special pieces alone take {smallest}")
         if pairs is not None and len(pairs) != len(texts):
-            raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
+            raise UserError(f"{counted(len(texts), 'text')} but {counted(len(pairs), 'pair')}; give one for each")
         columns, bounds = ListColumns([], [], [], [], []), [0]
         for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
             self._add(columns, text, pair, None if max_length is None else max_length - smallest)

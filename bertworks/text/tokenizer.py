@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import usable_path
 from bertworks.text.by_words import check_text, columns_by_words, pair_columns
 from bertworks.text.detokenize import join_tokens
@@ -232,7 +232,7 @@ def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
     for text in (*texts, *(pairs or ())):
         check_text(text)
     if pairs is not None and len(pairs) != len(texts):
-        raise UserError(f"{len(texts)} texts but {len(pairs)} pairs; give one for each")
+        raise UserError(f"{counted(len(texts), 'text')} but {counted(len(pairs), 'pair')}; give one for each")
 
 
 def _chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[slice]:

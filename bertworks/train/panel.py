@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from bertworks.errors import printable
+from bertworks.errors import counted, printable
 from bertworks.show.braille import braille_curve
 from bertworks.train.run_facts import IN_PERCENT, KINDS
 from bertworks.train.status import Status
@@ -123,7 +123,7 @@ def _progress(status: Status) -> str:
         return f"step {status.step:,}, {status.tokens:,} of {limits.max_tokens:,} tokens"
     if nearest == "minutes":
         return f"step {status.step:,}, {status.seconds / 60:,.1f} of {limits.max_minutes:,g} minutes"
-    return f"{status.step:,} of {limits.max_steps:,} steps"
+    return f"{status.step:,} of {counted(limits.max_steps, 'step')}"
 
 
 def _table(status: Status) -> list[Text]:

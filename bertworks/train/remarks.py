@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from bertworks.errors import counted
 from bertworks.recipe import Recipe
 from bertworks.train.schedules import learning_rate
 
@@ -22,8 +23,9 @@ def remarks(recipe: Recipe, overrides: Sequence[str]) -> Iterator[str]:
         yield "data.short_share changes nothing: data.short_length is not set"
     if not optim.clock and optim.warmup >= train.max_steps:
         yield (
-            f"the warm-up of {optim.warmup:,.0f} steps is as long as the run of {train.max_steps:,}, so the learning "
-            f"rate never comes to {optim.lr:g}; a share of the run, such as optim.warmup=0.1, fits any length"
+            f"the warm-up of {counted(round(optim.warmup), 'step')} is as long as the run of {train.max_steps:,}, "
+            f"so the learning rate never comes to {optim.lr:g}; a share of the run, such as optim.warmup=0.1, fits any "
+            "length"
         )
     if train.max_tokens is not None:
         steps = -(-train.max_tokens // recipe.batch_tokens(data.lengths()[0]))
@@ -36,7 +38,7 @@ def early_end(recipe: Recipe, reason: str, step: int) -> Iterator[str]:
     if reason in _OF_LIMITS and goes_by_steps and step < _MUCH_OF_A_RUN * total:
         rate = learning_rate(recipe.optim, step, total)
         yield (
-            f"{_OF_LIMITS[reason]} ends the run after some {step:,} steps, and the learning rate goes by "
+            f"{_OF_LIMITS[reason]} ends the run after some {counted(step, 'step')}, and the learning rate goes by "
             f"train.max_steps={total:,}: it is {rate:.2g} then; set train.max_steps={step}"
             + (", or optim.clock=true" if reason == "minutes" else "")
         )

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bertworks.errors import counted
 from bertworks.files import atomic_write
 from bertworks.show.chart import Curve, chart
 from bertworks.show.report_parts import filled_page, tile
@@ -43,9 +44,9 @@ def report_page(run: Run) -> str:
 
 def _summary(run: Run) -> str:
     model, most = run.recipe.model, run.recipe.train.max_steps
-    size = f" with {run.num_parameters:,} parameters" if run.num_parameters else ""
+    size = f" with {counted(run.num_parameters, 'parameter')}" if run.num_parameters else ""
     step = max((line["step"] for line in (*run.training, *run.holdout)), default=0)
-    steps = f"{step:,} steps" if step >= most else f"{step:,} of at most {most:,} steps"
+    steps = counted(step, "step") if step >= most else f"{step:,} of at most {most:,} steps"
     tokens = f"{run.training[-1]['tokens']:,}" if run.training else "no"
     return f"A {model.kind.upper()} of size {model.preset}{size}, after {steps} and {tokens} tokens."
 

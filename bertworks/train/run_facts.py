@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import usable_path
 from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.safetensors_format import read_header
@@ -134,7 +134,7 @@ def _training_facts(run: Run) -> dict[str, str]:
     facts = {
         "optimizer": optim.name,
         "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
-        "warm-up": f"{optim.warmup:,.0f} steps" if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
         "batch": " and ".join(f"{tokens:,}" for tokens in tokens_of) + " tokens",
         "seed": f"{train.seed}",
     }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertworks.data.shards import Dataset
-from bertworks.errors import ConfigError, UserError
+from bertworks.errors import ConfigError, UserError, counted
 from bertworks.files import sha256_of
 from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.huggingface import read_config, read_folder
@@ -65,7 +65,7 @@ class Start(NamedTuple):
 
     def sentence(self) -> str:
         """Say in a line what a run starts from."""
-        facts = [f"{self.about['new_words']:,} new words"]
+        facts = [counted(self.about["new_words"], "new word")]
         if "widened_from" in self.about:
             facts.insert(0, f"widened from {self.about['widened_from']} to {_sizes(self.config)}")
         if self.about["drawn"]:

@@ -7,6 +7,7 @@ styles of single elements.
 from collections.abc import Sequence
 from typing import Any
 
+from bertworks.errors import counted
 from bertworks.show.page_files import escaped
 from bertworks.tasks.breakdown import Breakdown, most_confused
 from bertworks.tasks.scores import ClassScore
@@ -88,10 +89,10 @@ def _commonest(breakdown: Breakdown) -> str:
 def _mistakes(dev: DevRecord) -> str:
     if not dev.wrong:
         return ""
-    title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {dev.examples:,} examples are wrong"
+    title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
     note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
     if dev.kind == "regress":
-        title, note = "Its largest errors", f"{len(dev.wrong)} of {dev.examples:,} examples."
+        title, note = "Its largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
     return (
         f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
         f"{''.join(_mistake(one, dev.kind) for one in dev.wrong)}</section>"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertworks.config import check_overrides, read_recipe
-from bertworks.errors import UserError
+from bertworks.errors import ConfigError, UserError
 from bertworks.interop.models import check_model
 from bertworks.nn.devices import find_device
 from bertworks.tasks.kinds import Kind, kind_of
@@ -37,7 +37,7 @@ from bertworks.tuning.elmo_start import check_elmo_settings, starts_with_elmo
 from bertworks.tuning.frozen import open_features
 from bertworks.tuning.session import Finetuned, Session
 from bertworks.tuning.settings import FinetuneSettings, settings_for, without_effect
-from bertworks.tuning.start import find_data, open_task_start, usual_for
+from bertworks.tuning.start import find_data, open_task_start, refused_by_model, usual_for
 from bertworks.tuning.task_start import AnyPath
 
 Init = Literal["model", "random"]
@@ -119,7 +119,11 @@ def finetune(
         note(line)
     if settings is None:
         usual = usual_for(model, run, dataset.task, overrides, note)
-        settings = settings_for(dataset.task, [*usual, *overrides])
+        try:
+            settings = settings_for(dataset.task, [*usual, *overrides])
+        except ConfigError as error:  # with what the model would refuse later: all problems at once
+            refused = refused_by_model(dataset.task, model, overrides)
+            raise ConfigError(error.where, [*error.problems, *refused]) from error
     if cache is not None and not settings.task.features:
         raise UserError("--cache keeps the features of frozen layers; it goes with --features LAYERS")
     inputs = Inputs(

@@ -14,7 +14,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, NamedTuple
 
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.errors import CannotGoOn, UserError, counted
 from bertworks.files import atomic_write
 from bertworks.inference.ensemble import Ensemble
 from bertworks.inference.loading import load
@@ -159,7 +159,7 @@ class Session:
     def run(self, *, from_mnli: bool) -> GlueOutcome:
         """Go through all tasks."""
         for number, task in enumerate([task for task in PAPERS_TASKS if task.name in self.datasets], 1):
-            self._note(f"{task.title}, {number} of {len(self.datasets)} tasks")
+            self._note(f"{task.title}, {number} of {counted(len(self.datasets), 'task')}")
             try:
                 signal = self._learn(task, self._start_model(task, from_mnli))
             except KeyboardInterrupt:

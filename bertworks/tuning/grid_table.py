@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertworks.errors import counted
+
 _WIDTH = 100
 _BEST = "*"
 Row = Sequence[str]
@@ -65,7 +67,7 @@ def _tables(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any
     search, full = ([point for point in results["points"] if point["is_search"] == which] for which in (True, False))
     if not search:
         return [("", full)]
-    seen = f"Search, on {results['search_examples']:,} of {results['examples']:,} examples:"
+    seen = f"Search, on {results['search_examples']:,} of {counted(results['examples'], 'example')}:"
     return [(seen, search), *([("At the best of these:", full)] if full else [])]
 
 
@@ -105,4 +107,5 @@ def _closing(results: Mapping[str, Any]) -> list[str]:
         score = shown(results["runs"][best]["score"])
         lines.append(f"model/ is of the best run, {best}: {results['metric']} {score}; {_BEST} marks the best point")
     failed = f", {results['failed']} of them failed" if results["failed"] else ""
-    return [*lines, f"{len(results['runs'])} runs{failed}, {results['minutes']:.2f} minutes of training in all"]
+    runs = counted(len(results["runs"]), "run")
+    return [*lines, f"{runs}{failed}, {results['minutes']:.2f} minutes of training in all"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.config import read_recipe
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.show.chart import Curve, chart
@@ -111,7 +111,7 @@ def finetune_page(run: FinetuneRun) -> str:
 
 def _summary(run: FinetuneRun) -> str:
     step = max((line["step"] for line in (*run.training, *run.evaluations)), default=0)
-    steps = f"{step:,} of {run.settings.train.max_steps:,} steps"
+    steps = f"{step:,} of {counted(run.settings.train.max_steps, 'step')}"
     name = run.task.get("name", "a task")
     best = f" Its model is that of step {run.dev.step:,}, the best on the dev set." if run.dev else ""
     return f"Fine-tuned for {name}, after {steps} and {duration(60 * run.minutes)}.{best}"
@@ -167,9 +167,9 @@ def _data_facts(run: FinetuneRun) -> dict[str, str]:
     examples = run.about.get("provenance", {}).get("examples")
     unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
     facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
-    facts |= {"to measure on": f"{run.dev.examples:,} examples"} if run.dev else {}
+    facts |= {"to measure on": counted(run.dev.examples, "example")} if run.dev else {}
     facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
-    return facts | {"longest text": f"{run.settings.task.max_length:,} tokens"}
+    return facts | {"longest text": counted(run.settings.task.max_length, "token")}
 
 
 def _notes(run: FinetuneRun) -> Sequence[str]:
@@ -181,8 +181,8 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
     facts = {
         "optimizer": optim.name,
         "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
-        "warm-up": f"{optim.warmup:,.0f} steps" if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
-        "batch": f"{train.batch_size:,} examples",
+        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+        "batch": counted(train.batch_size, "example"),
         "epochs": f"{train.epochs:,}",
         "dropout": "the model's own" if task.dropout is None else f"{task.dropout:g}",
         "seed": f"{train.seed}",

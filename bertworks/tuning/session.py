@@ -38,7 +38,7 @@ from bertworks.tuning.cost import Clock, state_cost
 from bertworks.tuning.dev_record import write_dev
 from bertworks.tuning.feed import TaskFeed, steps_per_epoch
 from bertworks.tuning.objective import counts_of
-from bertworks.tuning.remarks import remarks
+from bertworks.tuning.remarks import few_steps, remarks
 from bertworks.tuning.report import write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
 from bertworks.tuning.start import examples_of
@@ -114,6 +114,8 @@ class Session:
             begin_with_mean(start, self.items.targets)
         for remark in remarks(self.items, self.task.kind, start.tokenizer.pieces):
             noted(f"{TRAIN}: {remark}")
+        for remark in few_steps(len(self.items), len(examples), settings, self.task.kind):
+            note(remark)  # it is nothing to know of the model
         self.dev: list[Example] = examples_of(dataset, DEV, noted)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())
         self.settings = _resolved(settings, len(self.items))

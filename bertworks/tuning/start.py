@@ -6,11 +6,11 @@ it from its checkpoint: the model that it came from may be gone. What kind of mo
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks.errors import UserError
+from bertworks.errors import ConfigError, UserError
 from bertworks.interop.folder import OWN_FILE, read_json
 from bertworks.interop.locate import find_model
 from bertworks.interop.model_folder import read_about, read_rates
@@ -31,7 +31,7 @@ from bertworks.tuning.bert_start import open_bert, open_compound
 from bertworks.tuning.elmo_start import USUAL, check_elmo_settings, open_elmo, starts_with_elmo
 from bertworks.tuning.frozen import open_frozen
 from bertworks.tuning.gpt_start import open_gpt
-from bertworks.tuning.settings import FinetuneSettings, TaskSettings
+from bertworks.tuning.settings import FinetuneSettings, TaskSettings, settings_for
 from bertworks.tuning.subject import check_freeze, num_layers
 from bertworks.tuning.task_start import AnyPath, TaskStart, Wanted, check_length
 
@@ -118,6 +118,23 @@ def usual_for(
     values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
     note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {written(task.defaults.learning_rate)}")
     return (f"optim.lr={values}",)
+
+
+def refused_by_model(task: Task, model: AnyPath, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with a model's name, or what it refuses of single settings, beside what is wrong anyway."""
+    try:
+        folders = [find_encoder(find_model(model))]
+    except UserError as error:
+        yield str(error)
+        return
+    for override in overrides:
+        if override.partition("=")[0].strip() in ("task.max_length", "task.freeze"):
+            try:
+                check_settings(folders, [settings_for(task, [override])], is_random=False)
+            except ConfigError:  # it is among the others
+                continue
+            except UserError as error:
+                yield str(error)
 
 
 # To each kind of model what makes a network with a task's head of it.

@@ -403,7 +403,7 @@ def test_several_labels_are_words(write, refusal, labels):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"tokens": ["a"], "tags": []}, "1 words and 0 tags"),
+        ({"tokens": ["a"], "tags": []}, "1 word and 0 tags"),
         ({"tokens": "a b", "tags": ["O", "O"]}, "column 'tokens': a string where a list"),
         ({"tokens": ["a", 3], "tags": ["O", "O"]}, "tokens[1]: a whole number where a string"),
         ({"tokens": ["a"], "tags": [1]}, "tags[0]: a whole number where a string"),

@@ -71,8 +71,8 @@ def test_an_empty_list_of_answers_says_in_squad_2_that_there_is_none_and_this_is
         "q1": True, "q3": False,
     }  # fmt: skip
     assert str(skipped) == (
-        "read as impossible: 1 questions with an empty list of answers (first: train-v2.0.json, example q1); left out: "
-        '1 questions without an answer that do not say "is_impossible": true (first: train-v2.0.json, example q2)'
+        "read as impossible: 1 question with an empty list of answers (first: train-v2.0.json, example q1); left out: "
+        '1 question without an answer and without "is_impossible": true (first: train-v2.0.json, example q2)'
     )
 
 

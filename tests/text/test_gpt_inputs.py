@@ -60,7 +60,7 @@ def test_a_length_without_room_is_a_user_error(pairs):
 
 
 def test_missing_pairs_are_a_user_error():
-    with pytest.raises(UserError, match="2 texts but 1 pairs"):
+    with pytest.raises(UserError, match="2 texts but 1 pair"):
         INPUTS.encode_batch(["a", "b"], ["c"])
 
 

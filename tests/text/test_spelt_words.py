@@ -114,7 +114,7 @@ def test_the_list_and_its_rules_are_saved_and_not_what_was_met(tokenizer, tmp_pa
     [
         (("a text",), "takes a list of texts"),
         (([3],), "must be a str"),
-        ((["a"], ["b", "c"]), "1 texts but 2 pairs"),
+        ((["a"], ["b", "c"]), "1 text but 2 pairs"),
         ((["a"], ["b"], 2), "max_length=2 is too small"),
     ],
 )

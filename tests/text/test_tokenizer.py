@@ -261,7 +261,7 @@ def test_batches_may_be_tuples(small):
         (lambda t: t.encode(b"abc"), "a text must be a str, not bytes: \"b'abc'\""),
         (lambda t: t.tokenize(5), "a text must be a str, not int: '5'"),
         (lambda t: t.encode("a", 5), "a text must be a str, not int: '5'"),
-        (lambda t: t.encode_batch(["a", "b"], ["c"]), "2 texts but 1 pairs; give one for each"),
+        (lambda t: t.encode_batch(["a", "b"], ["c"]), "2 texts but 1 pair; give one for each"),
         (
             lambda t: t.encode("a", truncation="first"),
             "truncation='first' is not known; use 'longest_first', 'only_second' or None",

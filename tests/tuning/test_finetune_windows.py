@@ -99,8 +99,8 @@ def test_what_cannot_be_learnt_from_is_counted_and_said(model, tmp_path):
         overrides=(*QUICK, "train.epochs=1"),
     )  # fmt: skip
     told = "\n".join(said)
-    assert "1 questions whose answer is not in the context" in told
-    assert "1 questions whose answer has no pieces" in told
+    assert "1 question whose answer is not in the context" in told
+    assert "1 question whose answer has no pieces" in told
 
 
 def test_sentences_alone_or_with_their_document(model, tmp_path):
