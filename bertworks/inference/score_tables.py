@@ -28,9 +28,9 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 def breakdown_text(breakdown: Breakdown) -> str:
     """Return a table of the classes and, where classes exclude each other, one of what was taken for what."""
     text = _rendered(_classes(breakdown))
-    if not _is_matrix(breakdown):
+    if not _is_matrix(breakdown) and not breakdown.commonest:
         return text
-    if matrix := _matrix(breakdown):
+    if breakdown.confusion and (matrix := _matrix(breakdown)):
         return f"{text}\nhow often a class (row) was taken for a class (column)\n{_rendered(matrix)}"
     return f"{text}\nthe commonest mistakes\n{_rendered(_mistakes(breakdown))}"
 

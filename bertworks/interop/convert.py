@@ -37,7 +37,7 @@ from bertworks.interop.folder import (
 from bertworks.interop.google import Tensors, read_google
 from bertworks.interop.google_writer import write_google
 from bertworks.interop.locate import find_model, is_model
-from bertworks.interop.names import COUNTERS, TIED, by_modern_names
+from bertworks.interop.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
@@ -48,7 +48,7 @@ from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
-_NO_STATE = "--with-optimizer: there is no state of Adam's, so none is converted"
+_NO_STATE = "it has no state of Adam's; leave out --with-optimizer"
 _RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our names of parameters
 
 
@@ -107,7 +107,7 @@ def convert(
             )
         return _from_pickle(source, destination, lowercase)
     if to == "google" and is_model(source):
-        source = Path(find_model(source))
+        source = _newest_checkpoint(source) if with_optimizer else Path(find_model(source))
     is_folder = (source / CONFIG_FILE).is_file()
     if to == "folder" and (is_folder or (is_model(source) and not _is_checkpoint(source))):
         raise UserError(_why_no_folder(source))
@@ -127,6 +127,38 @@ def _why_no_folder(source: Path) -> str:
     return f"{source} is a model folder already; give --to google for a checkpoint, or --dtype"
 
 
+def _newest_checkpoint(source: Path) -> Path:
+    """Return a run's newest whole checkpoint, whose weights and Adam's state are of one step; of another model it."""
+    if not (source / "checkpoints").is_dir():
+        return Path(find_model(source))
+    from bertworks.train.checkpoint import latest_checkpoint  # needs torch
+
+    newest = latest_checkpoint(source)
+    return newest.path if newest else Path(find_model(source))
+
+
+def _of_a_run(optimizer: Tensors, weights: Tensors, source: Path) -> Tensors:
+    """Return what a run's checkpoint keeps of Adam by Hugging Face's names; the three of attention are one of ours."""
+    found: Tensors = {GLOBAL_STEP: np.asarray(optimizer[GLOBAL_STEP])} if GLOBAL_STEP in optimizer else {}
+    for name, tensor in optimizer.items():
+        ours, _, slot = name.rpartition(".")
+        if slot not in SLOTS:
+            continue  # the mean of a weight, which Google's code does not have
+        try:
+            theirs = huggingface_names(ours)
+        except KeyError:
+            raise UserError(f"{source}: Google's code has no place for Adam's state of {ours[:80]}") from None
+        parts = dict(zip(theirs, np.split(tensor, len(theirs)), strict=True))
+        for part, array in parts.items():
+            if part in weights and weights[part].shape != array.shape:
+                raise UserError(
+                    f"{source}: fine-tuning keeps Adam's state of the rows in use alone, which Google's code cannot "
+                    "take; leave out --with-optimizer"
+                )
+        found |= {f"{part}.{slot}": array for part, array in parts.items() if part in weights}
+    return found
+
+
 def _pickle_of(source: Path) -> Path | None:
     """Return the pickle that stands where weights should, if there is one."""
     if source.is_dir():
@@ -143,7 +175,7 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
     model = read_google(source, with_optimizer=with_optimizer)
     notes = [_left_out_note(model.left_out)] if model.left_out else []
     if with_optimizer and not model.optimizer:
-        notes.append(_NO_STATE)
+        raise UserError(f"{source}: {_NO_STATE}")
     if lowercase is None:
         lowercase = not has_capitals(model.pieces)
         kind = "no capital letters: lower-cased text" if lowercase else "capital letters: text as it is"
@@ -185,14 +217,14 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
     has_optimizer, is_runs_own = ((source / name).is_file() for name in (OPTIMIZER_FILE, _RUN_STATE))
-    if with_optimizer and is_runs_own:
-        raise UserError(
-            f"{source}: a run keeps its optimizer in a form that Google's has not; leave out --with-optimizer"
-        )
-    optimizer = read_arrays(source / OPTIMIZER_FILE) if has_optimizer and with_optimizer else {}
+    if with_optimizer and not has_optimizer:
+        raise UserError(f"{source}: {_NO_STATE}")
+    optimizer = read_arrays(source / OPTIMIZER_FILE) if with_optimizer else {}
     if has_optimizer and not with_optimizer:
         left_out.append(OPTIMIZER_FILE)
     kept = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    if is_runs_own and optimizer:
+        optimizer = _of_a_run(optimizer, kept, source)
     with _new_folder(prefix.parent) as folder:
         warnings = write_google(folder / prefix.name, config, kept, tokenizer.pieces, optimizer)
     is_lower = tokenizer.rules.lowercase if lowercase is None else lowercase
@@ -207,7 +239,6 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
         left_out=left_out,
         notes=[
             *([_left_out_note(left_out, is_runs_own=is_runs_own)] if left_out else []),
-            *([_NO_STATE] if with_optimizer and not optimizer else []),
             *(["hidden_act gelu_new is called gelu there"] if config.get("hidden_act") == "gelu_new" else []),
             f"the original code must be told --do_lower_case={is_lower}; its files do not say it",
         ],

@@ -39,6 +39,9 @@ class Record:
         self._events = EventFile(run)
         before = 0.0 if place.seconds else training_seconds(read_log(run / TIMING_FILE))
         self._meter = Meter(place, device, before)
+        self._mfu_per_speed = (
+            about.flops_per_token / about.peak_flops if about.flops_per_token and about.peak_flops else None
+        )
         self._status = Status(about, place, read_log(run / METRICS_FILE))
         self._view = view
         view("begin", self._status)
@@ -46,6 +49,8 @@ class Record:
     def train(self, place: Place, values: Mapping[str, Any]) -> None:
         """Tell what was gathered since the last time."""
         timing = self._meter.read(place)
+        if self._mfu_per_speed is not None:
+            timing["mfu"] = timing["tokens_per_second"] * self._mfu_per_speed
         self._metrics.append(place.step, values)
         self._timing.append(place.step, timing)
         self._events.append(place.step, {**values, **timing})

@@ -14,6 +14,7 @@ from bertworks.tasks.scores import ClassScore
 from bertworks.tuning.dev_record import DevRecord, Mistake
 
 _MOST_CLASSES_IN_A_MATRIX = 24
+_MOST_CLASSES_IN_A_TABLE = 200
 _MOST_MISTAKES = 20
 _SHADES = 10
 
@@ -35,9 +36,13 @@ def class_tables(dev: DevRecord) -> str:
     """Return tables of HTML: how well each class was found, and what it was taken for."""
     scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
     counts: list[Any] = dev.confusion.counts if dev.confusion else []
-    breakdown = Breakdown(list(scores), scores, counts)
-    parts = [_scores_table(breakdown)]
-    if counts and not isinstance(counts[0][0], list):
+    commonest = [(str(right), str(said), int(count)) for right, said, count in dev.commonest_mistakes]
+    labels = dev.confusion.labels if dev.confusion else list(scores)
+    breakdown = Breakdown(labels, scores, counts, commonest)
+    parts = [_scores_table(breakdown, dev.num_classes or len(scores))]
+    if commonest:
+        parts.append(_commonest(breakdown))
+    elif counts and not isinstance(counts[0][0], list):
         is_small = len(counts) <= _MOST_CLASSES_IN_A_MATRIX
         parts.append(_matrix(breakdown) if is_small else _commonest(breakdown))
     inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
@@ -56,12 +61,16 @@ def _row(head: str, cells: Sequence[str]) -> str:
     return f'<tr><th scope="row"><bdi title="{escaped(head)}">{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
 
 
-def _scores_table(breakdown: Breakdown) -> str:
+def _scores_table(breakdown: Breakdown, num_classes: int) -> str:
+    shown = sorted(breakdown.per_class.items(), key=lambda item: -item[1].support)[:_MOST_CLASSES_IN_A_TABLE]
+    if len(breakdown.per_class) <= _MOST_CLASSES_IN_A_TABLE:
+        shown = list(breakdown.per_class.items())
+    caption = "Each class" if len(shown) == num_classes else f"The {len(shown)} commonest of {num_classes:,} classes"
     rows = [
         _row(label, [*(f"<td>{share:.1%}</td>" for share in score[:3]), f"<td>{score.support:,}</td>"])
-        for label, score in breakdown.per_class.items()
+        for label, score in shown
     ]
-    return _table("Each class", ["", "precision", "recall", "F1", "examples"], rows, "classes")
+    return _table(caption, ["", "precision", "recall", "F1", "examples"], rows, "classes")
 
 
 def _matrix(breakdown: Breakdown) -> str:

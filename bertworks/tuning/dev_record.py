@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEV_FILE = "dev.json"
 _MOST_WRONG = 20
+_MOST_CLASSES = 1_000  # of more the commonest are written
 _LONGEST_TEXT = 600  # characters; what is wrong is seen by then, and a page stays a page
 _NOT_TEXTS = ("id", "gold", "predicted", "score", "error")
 
@@ -65,6 +66,8 @@ class DevRecord(Settings):
     wrong: list[Mistake]
     per_class: dict[str, ClassFigures] = Field(default_factory=dict)
     confusion: Confusion | None = None
+    commonest_mistakes: list[list[str | int]] = Field(default_factory=list)  # see `Breakdown`
+    num_classes: int | None = None  # where there are more than those of per_class
 
 
 def write_dev(
@@ -93,9 +96,14 @@ def write_dev(
         "wrong": [one for one in map(_mistake, wrong) if math.isfinite(one["score"])][:_MOST_WRONG],
         **(breakdown.as_json() if breakdown else {}),
     }
+    if breakdown and len(breakdown.per_class) > _MOST_CLASSES:
+        chosen = sorted(breakdown.per_class.items(), key=lambda item: -item[1].support)[:_MOST_CLASSES]
+        values |= {"per_class": {label: score._asdict() for label, score in chosen}, "confusion": None}
+        values["num_classes"] = len(breakdown.per_class)
     record = validate(DevRecord, values, str(run / DEV_FILE))
+    unused = {name for name in ("commonest_mistakes", "num_classes") if not getattr(record, name)}
     with atomic_write(run / DEV_FILE) as stream:
-        json.dump(record.model_dump(), stream, ensure_ascii=False, indent=1)
+        json.dump(record.model_dump(exclude=unused), stream, ensure_ascii=False, indent=1)
         stream.write("\n")
 
 

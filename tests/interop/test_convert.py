@@ -17,7 +17,7 @@ from bertworks.files import verify_manifest
 from bertworks.interop import shipped_models
 from bertworks.interop.bundle import Bundle
 from bertworks.interop.convert import convert, has_capitals
-from bertworks.interop.names import by_modern_names
+from bertworks.interop.names import by_modern_names, huggingface_names, parameters
 from bertworks.interop.numpy_weights import read_arrays, write_arrays
 
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
@@ -175,21 +175,38 @@ def test_a_type_keeps_the_rules_where_case_is_said_to_be_what_it_is(folder, tmp_
     assert Tokenizer.from_folder(tmp_path / "half").rules == Tokenizer.from_folder(folder).rules
 
 
-def test_an_optimizer_that_is_not_there_is_told_both_ways(bertworks, folder, tmp_path):
+def test_an_optimizer_that_is_not_there_is_refused_both_ways(bertworks, folder, tmp_path):
     (folder / "optimizer.safetensors").unlink()
-    for source, made in ((folder, tmp_path / "g/x.ckpt"), (tmp_path / "g/x.ckpt", tmp_path / "back")):
+    convert(folder, tmp_path / "plain/x.ckpt")
+    for source, made in ((folder, tmp_path / "g/x.ckpt"), (tmp_path / "plain/x.ckpt", tmp_path / "back")):
         code, _, err = bertworks("convert", source, made, "--with-optimizer")
-        assert (code, err.count("there is no state of Adam's, so none is converted\n")) == (0, 1)
+        assert (code, err.count("it has no state of Adam's; leave out --with-optimizer\n")) == (2, 1)
+        assert not made.exists()
 
 
-def test_a_runs_own_optimizer_is_refused_in_a_line(bertworks, folder, tmp_path):
-    (folder / "optimizer.safetensors").write_bytes(b"damaged, and not needed")
+def test_a_runs_optimizer_goes_to_google_and_back(folder, tmp_path):
+    """A checkpoint as a run writes it: our names, and queries, keys and values in one tensor."""
+    state = read_arrays(folder / "optimizer.safetensors")
+    ours = {"global_step": state["global_step"], "embeddings.token.weight.mean": np.zeros(3, np.float32)}
+    for name in {p.ours for p in parameters(json.loads((folder / "config.json").read_text())["num_hidden_layers"])}:
+        for slot in ("adam_m", "adam_v"):
+            ours[f"{name}.{slot}"] = np.concatenate([state[f"{part}.{slot}"] for part in huggingface_names(name)])
+    write_arrays(folder / "optimizer.safetensors", ours)
+    (folder / "state.json").write_text("{}")
+    convert(folder, tmp_path / "g/x.ckpt", with_optimizer=True)
+    convert(tmp_path / "g/x.ckpt", tmp_path / "back", with_optimizer=True)
+    back = read_arrays(tmp_path / "back/optimizer.safetensors")
+    assert back.keys() == state.keys()
+    assert all(np.array_equal(back[name], state[name]) for name in state)
+    assert convert(folder, tmp_path / "without/x.ckpt").left_out == ["optimizer.safetensors"]
+
+
+def test_the_rows_in_use_alone_are_no_state_that_google_could_take(bertworks, folder, tmp_path):
+    cut = {f"embeddings.token.weight.{slot}": np.zeros((3, 12), np.float32) for slot in ("adam_m", "adam_v")}
+    write_arrays(folder / "optimizer.safetensors", cut)
     (folder / "state.json").write_text("{}")
     code, _, err = bertworks("convert", folder, tmp_path / "g/x.ckpt", "--with-optimizer")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "a run keeps its optimizer in a form that Google's has not" in err
-    code, _, err = bertworks("convert", folder, tmp_path / "g/x.ckpt")
-    assert (code, "left out: optimizer.safetensors\n" in err) == (0, True)
+    assert (code, "fine-tuning keeps Adam's state of the rows in use alone" in err) == (2, True)
 
 
 def test_an_empty_folder_is_filled_and_a_full_one_refused(bertworks, google, folder, tmp_path):

@@ -61,3 +61,11 @@ def test_the_commonest_mistakes_come_first_and_what_is_right_is_none():
     found = break_down(task_of("classify", ["a", "b", "c"]), gold, predicted)
     assert most_confused(found, 5) == [("a", "b", 3), ("b", "a", 1)]
     assert most_confused(found, 1) == [("a", "b", 3)]
+
+
+def test_of_very_many_classes_the_commonest_mistakes_stand_for_the_matrix():
+    labels = [f"c{number}" for number in range(201)]
+    found = break_down(task_of("classify", labels), ["c1", "c1", "c2", "c3"], ["c9", "c9", "c2", "c4"])
+    assert found.as_json()["commonest_mistakes"] == [["c1", "c9", 2], ["c3", "c4", 1]]
+    assert "confusion" not in found.as_json()
+    assert most_confused(found, 1) == [("c1", "c9", 2)]

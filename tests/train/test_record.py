@@ -123,3 +123,14 @@ def test_a_line_costs_the_loop_a_fraction_of_a_millisecond(tmp_path):
         for step in range(20, 220):
             record.train(Place(step=step), {"loss": 1.0, "mlm_accuracy": 0.5, "grad_norm": 1.0, "lr": 1e-4})
         assert (time.perf_counter() - started) / 200 < 0.005
+
+
+def test_where_the_peak_is_known_the_timing_says_which_share_of_it_is_reached(tmp_path):
+    about = ABOUT._replace(flops_per_token=6e6, peak_flops=1e9)
+    with closing(Record(tmp_path, START, about, CPU, is_new=True)) as record:
+        record.train(Place(step=1, tokens=50, seconds=0.5), {"loss": 1.0})
+    (line,) = lines_of(tmp_path / "timing.jsonl")
+    assert line["mfu"] == pytest.approx(100 * 6e6 / 1e9)
+    assert "mfu" not in (tmp_path / "metrics.jsonl").read_text()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"mfu" in events.read_bytes()

@@ -8,12 +8,17 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from small_models import write_small_model
 from toy_tasks import QUICK, SIZES, write_rows, write_task
 
 from bertworks.config import to_toml
+from bertworks.tasks.evaluation import Evaluated
+from bertworks.tasks.examples import TextExample
+from bertworks.tasks.task import Task
+from bertworks.tuning.dev_record import read_dev, write_dev
 from bertworks.tuning.finetune import finetune
 from bertworks.tuning.report import is_finetuned, write_finetune_report
 from bertworks.tuning.settings import FinetuneSettings
@@ -192,3 +197,23 @@ def test_a_broken_record_is_told_not_raised(bertworks, runs, tmp_path, content):
     code, _, err = bertworks("report", run)
     assert code == 2
     assert "dev.json" in err.splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", ["classify", "multilabel"])
+def test_thousands_of_labels_leave_a_record_and_a_page_of_ordinary_size(tmp_path, kind):
+    labels = [f"label {number}" for number in range(9_000)]
+    task = Task(name="many", title="many", kind=kind, splits={}, metrics=("accuracy",), labels=tuple(labels))
+    gold = [labels[number % 4_000] for number in range(6_000)]
+    said = [labels[(number * 7) % 9_000] for number in range(6_000)]
+    if kind == "multilabel":
+        gold, said = [(one,) for one in gold], [(one,) for one in said]
+    examples = [TextExample(str(number), "a text", None, one) for number, one in enumerate(gold)]
+    rows = [np.full(9_000, 0.5, np.float32)] * len(gold)
+    write_dev(tmp_path, task, 3, {"accuracy": 0.1}, examples, Evaluated(said, {}, rows))
+    assert (tmp_path / "dev.json").stat().st_size < 500_000
+    (tmp_path / "recipe.toml").write_text(to_toml(FinetuneSettings()))
+    path = write_finetune_report(tmp_path)
+    assert path.stat().st_size < 500_000
+    assert "The 200 commonest of 9,000 classes" in Page(path).text
+    assert ("The commonest mistakes" in Page(path).text) == (kind == "classify")
+    assert len(read_dev(tmp_path).per_class) == 1_000
