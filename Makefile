@@ -23,9 +23,9 @@ test-faults: .venv/installed
 test-ray: .venv-ray/installed
 	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
 
-# The long sweeps, and the property tests with three times the examples of `make test`.
+# All of `make test` with its sweeps in full, and the long ones that are only here.
 nightly: .venv/installed
-	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "nightly or (hypothesis and not ray and not faults)"
+	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "not ray and not faults"
 
 check: .venv/installed
 	$(BIN)/ruff check
