@@ -1,7 +1,8 @@
-"""The table of faults says what was tried: which test is about which fault, and what becomes of a failure."""
+"""The table of faults says what was tried: which test is about which fault, and what becomes of a failure; the last line says what was skipped."""
 
 from types import SimpleNamespace
 
+import other_texts
 import pytest
 from fault_table import FAULTS, _in_docstring, ids_of, table
 
@@ -83,3 +84,17 @@ def test_notes_stand_below():
     assert table([report(fault_ids={"F16": 1}, fault_note="F16: two threads differ by 1e-7")]).endswith(
         "\n- F16: two threads differ by 1e-7\n"
     )
+
+
+def test_the_summary_counts_what_needs_other_peoples_texts_and_names_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(other_texts, "FOLDER", tmp_path)
+    (tmp_path / "there.txt").write_text("a text")
+    assert other_texts.other_text("there.txt", "texts that are there") == tmp_path / "there.txt"
+    reports = [SimpleNamespace(longrepr=("test.py", 1, "Skipped: needs a GPU"))]
+    for what in ("articles", "articles", "questions"):
+        with pytest.raises(pytest.skip.Exception) as skipped:
+            other_texts.other_text("missing.txt", what)
+        reports.append(SimpleNamespace(longrepr=("test.py", 1, f"Skipped: {skipped.value}")))
+    said = "skipped here: 3 tests that need other people's texts (2 articles, 1 questions)"
+    assert other_texts.summary_line(reports) == said
+    assert other_texts.summary_line(reports[:1]) is None
