@@ -1,4 +1,4 @@
-"""The table of faults says what was tried: which test is about which fault, and what becomes of a failure; the last line says what was skipped."""
+"""What is said after the tests: the table of faults, and which tests need other people's texts."""
 
 from types import SimpleNamespace
 
