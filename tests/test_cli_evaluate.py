@@ -402,7 +402,7 @@ def test_evaluate_knows_the_task_of_a_run(bertworks, runs, glue, tmp_path):
     both = (evaluated(bertworks, glue / "run", "--data", data) for data in (glue, glue / "SST-2/dev.tsv"))
     assert len({found["loss"] for found in both}) == 1
     for run, data, said in (
-        (runs / "classify0", glue, "is a folder, and the model was fine-tuned on files of your own"),
+        (runs / "classify0", glue, "is a folder, and the model does not say that it was fine-tuned on a benchmark"),
         (runs / "classify0", tmp_path / "none.csv", "is not a file"),
         (runs / "classify0", runs / "regress-files/dev.jsonl", "'2' is not a label here"),
         (runs.parent / "none", own, "no model"),

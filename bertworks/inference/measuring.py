@@ -132,8 +132,8 @@ def open_for(
         return ensemble, task or ensemble.task.kind
     if ensemble.task.name in OWN_KINDS:
         raise UserError(
-            f"{data} is a folder, and the model was fine-tuned on files of your own, not on a benchmark: give the file "
-            "with your examples, or name a benchmark with --task"
+            f"{data} is a folder, and the model does not say that it was fine-tuned on a benchmark: give the file with "
+            "your examples, or name the benchmark with --task"
         )
     return ensemble, ensemble.task.name
 
