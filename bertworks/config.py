@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -39,6 +39,17 @@ class Settings(BaseModel):
     """A group of settings that cannot be changed once made and takes no key that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[
+    int, Field(ge=0, le=1 << 53)
+]  # in a file: more than there is of anything, and a float has room for it
+
+
+class Stated(BaseModel):
+    """A part of a file that says more than we read: strict in what is read, and open for all other keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class TokenizerSettings(Settings):
@@ -73,6 +84,7 @@ class VocabSettings(Settings):
 
 
 SomeSettings = TypeVar("SomeSettings", bound=Settings)
+SomeModel = TypeVar("SomeModel", bound=BaseModel)
 
 
 def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
@@ -93,8 +105,8 @@ def is_like(name_or_path: str, name: str) -> bool:
     return bool(like == name)
 
 
-def validate(model_class: type[SomeSettings], values: Mapping[str, Any], where: str) -> SomeSettings:
-    """Build settings from plain values, or raise a ConfigError that names `where` and every problem."""
+def validate(model_class: type[SomeModel], values: Mapping[str, Any], where: str) -> SomeModel:
+    """Build settings or a record of a file from plain values; a ConfigError names `where` and every problem."""
     return _build(model_class, values, where, problems=[])
 
 
@@ -117,6 +129,11 @@ def check_overrides(overrides: Sequence[str]) -> None:
         raise UserError(f"overrides are a list, not one text; write overrides=[{shorten(overrides)}]")
     if not isinstance(overrides, Sequence) or not all(isinstance(one, str) for one in overrides):
         raise UserError(f"overrides are a list of texts such as 'train.seed=1', not {str(overrides)[:60]}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the sections of a recipe file as they are written, or raise UserError with what is wrong with the file."""
+    return _parse_recipe(_read_file(path), str(path))
 
 
 def recipe_names() -> list[str]:
@@ -276,7 +293,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _build(model_class: type[SomeSettings], values: Mapping[str, Any], where: str, problems: list[str]) -> SomeSettings:
+def _build(model_class: type[SomeModel], values: Mapping[str, Any], where: str, problems: list[str]) -> SomeModel:
     try:
         settings = model_class.model_validate(dict(values))
     except ValidationError as error:
@@ -287,7 +304,7 @@ def _build(model_class: type[SomeSettings], values: Mapping[str, Any], where: st
     return settings
 
 
-def _dotted_keys(model_class: type[Settings], prefix: str = "") -> dict[str, bool]:
+def _dotted_keys(model_class: type[BaseModel], prefix: str = "") -> dict[str, bool]:
     """Return every key that the settings have, as written in an override; True for a value, False for a section."""
     keys = {}
     for name, field in model_class.model_fields.items():

@@ -21,10 +21,19 @@ _RULES = {
     "less_than_equal": "{given} is too large; at most {le}",
     "less_than": "{given} is too large; less than {lt}",
     "model_type": "{given} is not a section; set its keys one by one",
+    "dict_type": "{given} is not an object",
+    "list_type": "{given} is not a list",
+    "tuple_type": "{given} is not a list",
+    "too_short": "{given} is too short; at least {min_length}",
+    "too_long": "{given} is too long; at most {max_length}",
     "missing": "not set; it has no default",
     "value_error": "{error}",
 }
 
+# How pydantic calls the kinds that a value may be of, in the place of an error, where the key of an object is too.
+_BRANCH_NAME = re.compile(
+    r"(constrained-)?(int|float|str|bool)|(literal|list|tuple|dict|function-\w+)\[.*\]", re.DOTALL
+)
 # What a value is not, of a key that may be one of several kinds.
 _BRANCHES = {
     "int_type": "a whole number",
@@ -39,7 +48,8 @@ def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> li
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = error["loc"]
-        is_branch = path and isinstance(path[-1], str) and known.get(".".join(map(str, path[:-1])), False)
+        is_value = known.get(".".join(map(str, path[:-1])), False)
+        is_branch = path and is_value and _BRANCH_NAME.fullmatch(str(path[-1])) is not None
         by_key.setdefault(path[:-1] if is_branch else path, []).append(error)
     return [_explain_key(path, found, known) for path, found in by_key.items()]
 
@@ -57,6 +67,8 @@ def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:
         return unknown_key(error["loc"], known)
     given = shorten(error["input"])
     rule = _RULES.get(error["type"])
+    if error["type"] == "model_type" and not error["ctx"]["class_name"].endswith("Settings"):
+        rule = _RULES["dict_type"]  # of a file in JSON, not of a recipe
     said = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
     return f"{_show_key(error['loc'])}: {said}"
 

@@ -248,9 +248,9 @@ def write_outputs(
 
 def training_cost(models: Sequence[Model | TaskModel]) -> dict[str, Any]:
     """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
-    told = [about if isinstance(about := model.about.get("provenance"), dict) else {} for model in models]
-    minutes = [one["minutes"] for one in told if isinstance(one.get("minutes"), int | float)]
-    devices = dict.fromkeys(str(one["device"]) for one in told if "device" in one)
+    told = [model.about.get("provenance") or {} for model in models]
+    minutes = [one["minutes"] for one in told if one.get("minutes") is not None]
+    devices = dict.fromkeys(one["device"] for one in told if "device" in one)
     return {
         "minutes": round(sum(minutes), 3) if len(minutes) == len(models) else None,
         "device": ", ".join(devices) or None,

@@ -39,9 +39,7 @@ _EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengt
 
 def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
     """Return the task that a model was fine-tuned for, as its folder says, or as far as its head tells."""
-    said = about.get("task", {})
-    if not isinstance(said, dict):
-        raise CorruptFile(f"the model's {OWN_FILE} says that its task is {str(said)[:40]!r}, not an object")
+    said = about.get("task") or {}
     kind = said.get("kind") or _kind_by_head(net, about.get("problem"))
     score_range = said.get("score_range")
     try:
@@ -65,16 +63,13 @@ def task_of(net: Bert, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
 
 def stated_threshold(about: Mapping[str, Any]) -> float | None:
     """Return the threshold that a model folder names; None where the model did not learn to see that there is none."""
-    threshold = about.get("threshold")
-    if threshold is not None and type(threshold) not in (int, float):
-        raise UserError(f"the model folder's threshold {str(threshold)[:40]!r} is not a number; give one yourself")
-    return threshold
+    return about.get("threshold")
 
 
 def stated_cut(about: Mapping[str, Any], usual_length: int, max_length: int) -> Cut:
     """Return how much is read at once: as in fine-tuning, as far as a model folder says, and no more than it can."""
-    told = about.get("task")
-    told = {name: told[name] for name in Cut._fields if name in told} if isinstance(told, dict) else {}
+    told = about.get("task") or {}
+    told = {name: told[name] for name in Cut._fields if name in told}
     cut = Cut(**{"max_length": usual_length} | told)
     return cut._replace(max_length=min(cut.max_length, max_length))
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.about import read_about
 from bertworks.interop.folder import COMPOUND_TYPE, CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
-    read_about,
     stated_labels,
     values_for,
     write_description,

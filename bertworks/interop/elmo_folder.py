@@ -12,8 +12,9 @@ import torch
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.about import read_about
 from bertworks.interop.folder import CONFIG_FILE, ELMO_TYPE, WEIGHTS_FILE, read_json, read_tensors
-from bertworks.interop.model_folder import ModelFolder, contradictions, read_about, values_for, write_description
+from bertworks.interop.model_folder import ModelFolder, contradictions, values_for, write_description
 from bertworks.interop.weights import read_weights, write_weights
 from bertworks.nn.baseline_config import ElmoConfig
 from bertworks.nn.elmo import Elmo

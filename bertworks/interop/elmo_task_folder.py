@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.about import read_about
 from bertworks.interop.divided_weights import Put, put_whole
 from bertworks.interop.elmo_folder import SPELLING, spelling_problems
 from bertworks.interop.folder import CONFIG_FILE, ELMO_TASK_TYPE, read_json, read_tensors
@@ -21,7 +22,6 @@ from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
-    read_about,
     stated_labels,
     values_for,
     write_description,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.about import read_about
 from bertworks.interop.divided_weights import Put, put_whole
 from bertworks.interop.folder import CONFIG_FILE, FEATURES_TYPE, read_json, read_tensors
 from bertworks.interop.huggingface import config_json, read_config, to_ours, to_theirs
@@ -21,7 +22,6 @@ from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
-    read_about,
     stated_labels,
     values_for,
     write_description,

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError
+from bertworks.interop.about import read_about
 from bertworks.interop.folder import CONFIG_FILE, GPT_TYPE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.gpt_names import EMBEDDING, HEADS, OUTPUT, by_published_names, from_openai, is_weight, to_openai
 from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
-    read_about,
     stated_labels,
     values_for,
     write_description,

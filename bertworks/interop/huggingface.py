@@ -14,13 +14,13 @@ from torch import Tensor
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError, UserError
+from bertworks.interop.about import read_about
 from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json, read_tensors
 from bertworks.interop.model_folder import (
     ModelFolder,
     contradictions,
     labels_of,
     problem_type,
-    read_about,
     stated_labels,
     stated_problem,
     values_for,
@@ -171,7 +171,7 @@ def _classifier(raw: Mapping[str, Any], about: Mapping[str, Any], tensors: Mappi
     """Find out what a tensor called classifier is for: the architecture says it, or else the pooler."""
     names = raw.get("architectures") or []
     known = [_CLASSIFIERS[name] for name in names if isinstance(name, str) and name in _CLASSIFIERS]
-    if about.get("head") in _CLASSIFIERS.values():
+    if about.get("head"):
         known.insert(0, about["head"])
     if not known and names:
         raise UserError(f"{folder}: cannot tell what the classifier of {str(names)[:80]} is for")

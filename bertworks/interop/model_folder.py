@@ -8,9 +8,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from bertworks.config import Settings
-from bertworks.errors import CorruptFile
 from bertworks.files import atomic_write
-from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, read_json
+from bertworks.interop.folder import CONFIG_FILE, OWN_FILE
 
 _PROBLEM_TYPES = {
     "classify": "single_label_classification",
@@ -27,26 +26,6 @@ class ModelFolder(NamedTuple, Generic[Net]):
     labels: list[str]  # of the classes or tags; empty if there are none
     about: dict[str, Any]  # what bertworks.json says
     unused: list[str]  # tensors that no part of the model reads
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """Return what bertworks.json says; nothing if there is none."""
-    return read_json(folder / OWN_FILE) if (folder / OWN_FILE).exists() else {}
-
-
-def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return at which learning rates a model is best fine-tuned, as bertworks.json says it under `finetune`.
-
-    `lr` is the rate to begin with, `lr_grid` are those that a search goes through; nothing where nothing is said.
-    """
-    said = about.get("finetune")
-    if said is None:
-        return {}
-    grid = said.get("lr_grid", []) if isinstance(said, dict) else None
-    rates: list[Any] = [said.get("lr"), *grid] if isinstance(grid, list) else [None]
-    if not all(type(rate) in (int, float) and 0 < rate <= 100 for rate in rates):
-        raise CorruptFile(f"{OWN_FILE}: finetune: {str(said)[:60]!r} where lr, and perhaps a list lr_grid, is expected")
-    return {"lr": float(rates[0]), "lr_grid": [float(rate) for rate in rates[1:] or rates]}
 
 
 def values_for(config: type[Settings], raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,8 +88,7 @@ def stated_problem(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def problem_type(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a config.json says of a classifier's task, by which transformers chooses the loss."""
-    task = about.get("task")
-    kind = task.get("kind") if isinstance(task, dict) else about.get("problem")
+    kind = (about.get("task") or {}).get("kind") or about.get("problem")
     return {"problem_type": _PROBLEM_TYPES[kind]} if kind in _PROBLEM_TYPES else {}
 
 

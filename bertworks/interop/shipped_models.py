@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertworks.errors import UserError, did_you_mean
-from bertworks.interop.folder import CARD_FILE, CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.folder import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, read_json
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
 
@@ -63,9 +63,9 @@ def read_card(name: str) -> str:
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    told = read_json(folder / OWN_FILE).get("shipped", {}) if (folder / OWN_FILE).exists() else {}
-    assert isinstance(told, dict), f"{folder}: `shipped` in {OWN_FILE} is no object"
-    return told
+    from bertworks.interop.about import read_about  # with pydantic, which finding a model by its name can do without
+
+    return read_about(folder).get("shipped") or {}
 
 
 def _folder_of(name: str) -> Path:

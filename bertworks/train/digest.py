@@ -4,10 +4,12 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Container, Mapping
+from pathlib import Path
 from typing import Any
 
-from bertworks.config import Settings
+from bertworks.config import Settings, read_toml
 from bertworks.data.shards import Dataset
+from bertworks.errors import UserError
 from bertworks.recipe import Recipe
 
 # Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes; and how memory
@@ -49,11 +51,11 @@ def _without(free: set[str], sections: Mapping[str, Mapping[str, Any]]) -> dict[
     return {**sections, _TRAIN: {key: value for key, value in sections.get(_TRAIN, {}).items() if key not in free}}
 
 
-def other_settings(before: str, now: str) -> list[str] | None:
-    """Name the settings by which two recipes in TOML differ, but for those that may; None if one cannot be read."""
+def other_settings(recipe: Path, now: str) -> list[str] | None:
+    """Name the settings by which a recipe in TOML differs from a file's, but for those that may; None if unreadable."""
     try:
-        there, here = (_decisive(tomllib.loads(text)) for text in (before, now))
-    except (tomllib.TOMLDecodeError, AttributeError):
+        there, here = _decisive(read_toml(recipe)), _decisive(tomllib.loads(now))
+    except (UserError, AttributeError):  # the latter for a value where a section is expected
         return None
     return [
         f"{key} was {there.get(key)}, not {here.get(key)}"

@@ -15,7 +15,7 @@ import torch
 from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
 from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
-from bertworks.errors import UserError
+from bertworks.errors import CorruptFile, UserError
 from bertworks.recipe import Recipe
 from bertworks.train.batch import dropout_seed, moved, to_device
 from bertworks.train.distributed import Ranks
@@ -86,6 +86,8 @@ class Feed:
         """Take apart what a checkpoint remembers; the first ones did not say the length, having but one."""
         if not data:
             return State(), None
+        if data.keys() - {"length"} != set(State._fields) or data.get("length") not in (None, *self._shapes):
+            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is no place in it")
         state = State(data["epoch"], data["block"], data["offset"])
         num_blocks = len(self.dataset.shards("train"))
         if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written

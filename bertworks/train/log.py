@@ -16,10 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from bertworks.errors import UserError
+from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write
+from bertworks.json_files import parse_json
 
 METRICS_FILE, TIMING_FILE = "metrics.jsonl", "timing.jsonl"
+_LARGEST_STEP, _LARGEST = 1 << 53, 1e100  # sums and squares of such numbers are numbers still
+_LONGEST_LINE = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -77,17 +80,21 @@ def truncate_to(path: Path, step: int) -> None:
         stream.writelines(line for line, record in _lines(path) if record["step"] <= step)
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a log, also of one that is being written; none if there is no file yet."""
-    return [record for _, record in _lines(path)] if path.exists() else []
+def read_log(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the records of a log, also of one that is being written; none if there is no file yet.
+
+    A record has a step, and other numbers or None by their names; those without one of the `needed` are left out.
+    """
+    records = [record for _, record in _lines(path)] if path.exists() else []
+    return [record for record in records if all(record.get(name) is not None for name in needed)]
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Give the whole lines of a log with what they say."""
     try:
         with open(path, "rb") as stream:
-            for number, line in enumerate(stream, 1):
-                record = _parse(line)
+            for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), 1):
+                record = _parse(line, path, number)
                 if record is not None:
                     yield line, record
                 elif line.endswith(b"\n"):
@@ -96,14 +103,19 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return what a line says; None if it is cut off or not of a log."""
+def _parse(line: bytes, path: Path, number: int) -> dict[str, Any] | None:
+    """Return what a line says; None if it is cut off or not of a log: a step, and names of numbers or null."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line, str(path), line=number, strict=True)
+    except CorruptFile:
         return None
     is_record = line.endswith(b"\n") and isinstance(record, dict) and type(record.get("step")) is int
-    return record if is_record else None
+    is_record = is_record and 0 <= record["step"] <= _LARGEST_STEP
+    return record if is_record and all(map(_is_number_or_null, record.values())) else None
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and abs(value) <= _LARGEST)
 
 
 def training_seconds(timing: Sequence[Mapping[str, Any]]) -> float:

@@ -9,15 +9,17 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.config import Count, Settings, Stated, validate
+from bertworks.errors import CannotGoOn, CorruptFile, UserError
 from bertworks.files import atomic_write
 from bertworks.plan.gpus import named_by_driver, peak_flops
-from bertworks.train.checkpoint import Checkpoint, latest_checkpoint, save_checkpoint
+from bertworks.train.checkpoint import STATE_FILE, Checkpoint, latest_checkpoint, save_checkpoint
 from bertworks.train.digest import other_settings
 from bertworks.train.distributed import Ranks
 from bertworks.train.loop import Job, Part, Place, Stop, Window, is_through, train
@@ -37,6 +39,33 @@ from bertworks.train.view import View
 Shapes = Literal["one", "few", "many"]
 _MOST_NAMED = 5  # of settings that differ
 _log = logging.getLogger(__name__)
+
+
+class _Place(Settings):
+    """See `Place`; the state of the data, as both kinds of training write it."""
+
+    step: Count
+    tokens: Count
+    data: dict[str, Count | None] | None
+    skipped: Count
+    seconds: float = Field(ge=0)
+
+
+class _Window(Settings):
+    """See `Window`."""
+
+    sums: list[Annotated[list[float], Field(min_length=3, max_length=3)]]
+    norm: float
+
+
+class RunState(Stated):
+    """What `state.json` of a checkpoint says of a run, besides what every checkpoint says of itself."""
+
+    place: _Place
+    window: _Window
+    metrics: dict[str, float]
+    rng: list[str]
+    memory: dict[str, Any] | None = None
 
 
 class Outcome(NamedTuple):
@@ -319,9 +348,7 @@ class Engine:
 
     def _others(self, duties: Duties) -> str:
         """Say which settings are others now, or that none is, as far as that is known."""
-        path = self.folder / RECIPE_FILE
-        before = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        found = other_settings(before, duties.recipe_text) if before else None
+        found = other_settings(self.folder / RECIPE_FILE, duties.recipe_text)
         if found is None:
             return ""
         named = f"{', '.join(found[:_MOST_NAMED])}{', ...' * (len(found) > _MOST_NAMED)}"
@@ -333,19 +360,22 @@ class Engine:
                 f"{self.folder} was trained with other settings or data{self._others(duties)}; give the same to go on "
                 f"(its {RECIPE_FILE} has them), or choose another --out"
             )
+        where = f"{checkpoint.path / STATE_FILE}"
+        state = validate(RunState, checkpoint.state, where)
+        if state.place.step != checkpoint.step or len(state.window.sums) not in (0, len(self.kinds)):
+            raise CorruptFile(f"{where}: place and window are not of step {checkpoint.step} of this run")
         self.placed.load(self.subject.from_file(checkpoint.weights))
         tensors = dict(checkpoint.optimizer)
         if duties.memory:
             own = {name: tensors.pop(name) for name in duties.memory.tensors() if name in tensors}
-            duties.memory.restore(own, checkpoint.state["memory"])
+            duties.memory.restore(own, state.memory or {})
         self.optimizer.load_state_dict(tensors, str(checkpoint.path))
-        place = Place(**checkpoint.state["place"])
+        place = Place(**dict(state.place))
         self.optimizer.num_steps = place.step
-        states = checkpoint.state["rng"]
-        if len(states) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
-            restore_rng(states[self.ranks.rank])
-        self.metrics = checkpoint.state["metrics"]
-        return place, Window(checkpoint.state["window"], self.device)
+        if len(state.rng) == self.ranks.world_size:  # else the seed's: what there was is of other ranks
+            restore_rng(state.rng[self.ranks.rank])
+        self.metrics = state.metrics
+        return place, Window(dict(state.window), self.device)
 
     def publish(self, writer: ModelWriter) -> None:
         """Make a model that of the run; again if need be, for a kill may have come between. All ranks must call it."""

@@ -60,13 +60,18 @@ def read_run(folder: Path) -> Run:
         name=folder.absolute().name,
         recipe=load_recipe(str(folder / RECIPE_FILE)),
         recipe_text=(folder / RECIPE_FILE).read_text(encoding="utf-8"),
-        training=[line for line in metrics if "lr" in line],
+        training=training_lines(metrics),
         holdout=[line for line in metrics if any(name.startswith("holdout_") for name in line)],
         timing=read_log(folder / TIMING_FILE),
         samples=read_samples(folder),
         config=config,
         num_parameters=num_parameters,
     )
+
+
+def training_lines(metrics: Sequence[Line]) -> list[Line]:
+    """Return the lines of metrics that are of training, and not of an evaluation."""
+    return [line for line in metrics if line.get("lr") is not None and line.get("tokens") is not None]
 
 
 def newest_model(folder: Path) -> tuple[Mapping[str, Any] | None, int | None]:
@@ -124,7 +129,7 @@ def _data_facts(run: Run) -> dict[str, str]:
     counts = run.samples.counts
     for split, name in (("train", "for training"), ("holdout", "kept aside")):
         facts |= {f"{what} {name}": f"{count:,}" for what, count in counts.get(split, {}).items()}
-    seen, there = (run.training[-1]["tokens"] if run.training else 0), counts["train"]["tokens"]
+    seen, there = (run.training[-1]["tokens"] if run.training else 0), counts.get("train", {}).get("tokens", 0)
     return {"folder": run.samples.data, **facts, "tokens seen for each there": f"{seen / max(there, 1):,.2f}"}
 
 

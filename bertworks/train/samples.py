@@ -7,7 +7,9 @@ can be made again where the data is gone. Nothing here needs torch.
 import json
 from pathlib import Path
 
-from bertworks.config import Settings, validate
+from pydantic import Field, ValidationInfo, field_validator
+
+from bertworks.config import Count, Settings, validate
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 
@@ -18,7 +20,7 @@ class Guess(Settings):
     """A piece and how likely the model finds it."""
 
     piece: str
-    probability: float
+    probability: float = Field(ge=0, le=1)
 
 
 class Blank(Settings):
@@ -33,24 +35,32 @@ class Span(Settings):
     """A stretch of text; one that was asked for says which of the blanks it is."""
 
     text: str
-    blank: int | None = None
+    blank: Count | None = None
 
 
 class Sample(Settings):
     """A text, or a pair of them."""
 
-    texts: list[list[Span]]
+    texts: list[list[Span]] = Field(min_length=1, max_length=2)
     blanks: list[Blank]
     follows: bool | None = None  # whether the second text does follow the first
-    follows_probability: float | None = None
+    follows_probability: float | None = Field(default=None, ge=0, le=1)
+
+    @field_validator("blanks")
+    @classmethod
+    def _spans_are_of_blanks(cls, blanks: list[Blank], info: ValidationInfo) -> list[Blank]:
+        named = [span.blank for spans in info.data.get("texts", []) for span in spans if span.blank is not None]
+        if named and max(named) >= len(blanks):
+            raise ValueError(f"there are {len(blanks)}, and a text has one of the number {max(named)}")
+        return blanks
 
 
 class Samples(Settings):
     """What the model was asked, and what is known of the data."""
 
     data: str  # the name of its folder
-    vocab_size: int
-    counts: dict[str, dict[str, int]]  # documents, sentences and tokens of each split
+    vocab_size: Count
+    counts: dict[str, dict[str, Count]]  # documents, sentences and tokens of each split
     next_majority: float | None  # of the pairs kept aside, the share of the more frequent kind
     samples: list[Sample]
 

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.files import sha256_of
-from bertworks.interop.folder import CONFIG_FILE, OWN_FILE, WEIGHTS_FILE, read_json
+from bertworks.interop.about import read_about, read_rates
+from bertworks.interop.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.interop.huggingface import read_config, read_folder
 from bertworks.interop.locate import find_model
-from bertworks.interop.model_folder import read_about, read_rates
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.widening import can_widen, widened, wider
@@ -92,10 +92,9 @@ def _begun(folders: Sequence[Path]) -> Start | None:
     """Ask the newest checkpoint that can be read; whether it is whole is seen when its weights are needed."""
     for folder in folders:
         try:
-            about = read_json(folder / OWN_FILE)
-            provenance = about.get("provenance")
-            start = provenance.get("start") if isinstance(provenance, dict) else None
-            if not isinstance(start, dict):
+            about = read_about(folder)
+            start = (about.get("provenance") or {}).get("start")
+            if start is None:
                 return None
             config = read_config(read_json(folder / CONFIG_FILE), about, folder / CONFIG_FILE)
             return Start(config, start, {}, read_rates(about))

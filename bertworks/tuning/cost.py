@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertworks.files import atomic_write
-from bertworks.interop.folder import OWN_FILE, read_json
+from bertworks.interop.about import read_about
+from bertworks.interop.folder import OWN_FILE
 from bertworks.train.log import StepLog, read_log
 from bertworks.train.run_folder import MODEL, ModelWriter, publish_model
 
@@ -37,9 +38,9 @@ class Clock:
 
     def __init__(self, run: Path, device: "torch.device", num_devices: int = 1, *, writes: bool = True) -> None:
         self._path, self._device, self._num_devices, self._writes = run / STARTS_FILE, device, num_devices, writes
-        earlier = read_log(self._path)
+        earlier = read_starts(run)
         self._earlier = device_minutes(earlier)
-        self._start = 1 + max((line.get("start", 0) for line in earlier), default=0)
+        self._start = 1 + max((line["start"] for line in earlier), default=0)
         self._log: StepLog | None = None
         self._began = time.monotonic()
 
@@ -66,9 +67,14 @@ class Clock:
             self._log.close()
 
 
+def read_starts(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of `starts.jsonl`."""
+    return read_log(run / STARTS_FILE, ("start", "seconds", "devices"))
+
+
 def device_minutes(lines: Sequence[dict[str, Any]]) -> float:
     """Return the minutes that the lines of `starts.jsonl` tell: of each start the last."""
-    by_start = {line.get("start"): float(line.get("seconds", 0) * line.get("devices", 1)) for line in lines}
+    by_start = {line["start"]: float(line["seconds"] * line["devices"]) for line in lines}
     return sum(by_start.values()) / 60
 
 
@@ -86,8 +92,8 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
         for path in model.iterdir():
             if path.name != OWN_FILE:
                 _link_or_copy(path, folder / path.name)
-        about = read_json(model / OWN_FILE)
-        about["provenance"] = {**about.get("provenance", {}), **cost}
+        about = read_about(model)
+        about["provenance"] = {**(about.get("provenance") or {}), **cost}
         with atomic_write(folder / OWN_FILE) as stream:
             json.dump(about, stream, ensure_ascii=False, indent=2)
 

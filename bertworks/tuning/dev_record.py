@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Settings, validate
+from bertworks.config import Count, Settings, validate
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.tasks.breakdown import break_down, gold_of
@@ -35,14 +35,14 @@ class ClassFigures(Settings):
     precision: float
     recall: float
     f1: float
-    support: int
+    support: Count
 
 
 class Confusion(Settings):
     """See `Breakdown`."""
 
     labels: list[str]
-    counts: list[list[int]] | list[list[list[int]]]
+    counts: list[list[Count]] | list[list[list[Count]]]
 
 
 class Mistake(Settings):
@@ -59,15 +59,29 @@ class DevRecord(Settings):
     """What is known of the best model."""
 
     kind: str  # of the task
-    step: int
+    step: Count
     metrics: dict[str, float]
-    examples: int
-    num_wrong: int
+    examples: Count
+    num_wrong: Count
     wrong: list[Mistake]
     per_class: dict[str, ClassFigures] = Field(default_factory=dict)
     confusion: Confusion | None = None
     commonest_mistakes: list[list[str | int]] = Field(default_factory=list)  # see `Breakdown`
     num_classes: int | None = None  # where there are more than those of per_class
+
+    @field_validator("confusion")
+    @classmethod
+    def _has_a_row_and_a_column_for_each_class(
+        cls, confusion: Confusion | None, info: ValidationInfo
+    ) -> Confusion | None:
+        num_classes = len(info.data.get("per_class", {}))
+        if confusion and {len(confusion.labels), len(confusion.counts)} != {num_classes}:
+            raise ValueError(f"it is not of the {num_classes} classes of per_class")
+        rows = confusion.counts if confusion else []
+        # Of several labels there are two rows of two numbers for each, else a row of a number for each.
+        if any(len(row) != (num_classes if isinstance(row[0], int) else 2) for row in rows if row) or [] in rows:
+            raise ValueError("its rows are not of one length")
+        return confusion
 
 
 def write_dev(

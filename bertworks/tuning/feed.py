@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertworks.errors import CorruptFile
 from bertworks.tasks.items import Items, Laying, TaskBatch, lay
 from bertworks.train.batch import dropout_seed
 from bertworks.train.distributed import Ranks
@@ -91,6 +92,8 @@ class TaskFeed:
     def batches(self, place: Place) -> Generator[tuple[list[Part], dict[str, int]], None, None]:
         """Yield the rank's parts of the batches behind a place, each with the state of the data behind it."""
         state = place.data or {"epoch": 0, "offset": 0}
+        if state.keys() != {"epoch", "offset"}:
+            raise CorruptFile(f"a checkpoint says that its data is at {str(state)[:80]}, which is no place in it")
         epoch, offset, step = state["epoch"], state["offset"], place.step
         while True:
             order = self._order(epoch)

@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
+from pydantic import Field, model_validator
+
+from bertworks.config import Stated, validate
 from bertworks.errors import CannotGoOn, UserError, counted
 from bertworks.files import atomic_write
 from bertworks.inference.ensemble import Ensemble
@@ -132,6 +135,39 @@ def finetune_glue(
         return Session(folder, Path(data), model, datasets, start, device, note).run(from_mnli=from_mnli)
 
 
+class _TaskState(Stated):
+    """What is known of a task."""
+
+    title: str
+    metric: str
+    state: Literal["waiting", "missing", "failed", "finished"]
+    minutes: float = Field(default=0.0, ge=0, le=1e9)
+    notes: list[str] = Field(default_factory=list)
+    error: str = ""
+    mean: float | None = None
+    std: float | None = None
+    seeds: int = 0
+    measured: dict[str, float | None] = Field(default_factory=dict)
+    model_of: str = ""
+    predicted: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _has_scores(self) -> Self:
+        needed = {"mean", "seeds"} if self.std is not None else set()
+        needed |= (
+            {"measured", "predicted"} if self.state == "finished" or "model_of" in self.model_fields_set else set()
+        )
+        if missing := sorted(needed - self.model_fields_set):
+            raise ValueError(f"{', '.join(missing)} should be there")
+        return self
+
+
+class _File(Stated):
+    """What is read of `glue.json`."""
+
+    tasks: dict[str, _TaskState]
+
+
 class Session:
     """One start of GLUE."""
 
@@ -150,7 +186,11 @@ class Session:
         (out / PREDICTIONS).mkdir(exist_ok=True)
         self._wnli = write_majority(out / PREDICTIONS, data)
         path = out / GLUE_FILE
-        before: dict[str, Any] = read_json(path).get("tasks", {}) if path.exists() else {}
+        before: dict[str, Any] = {}
+        if path.exists():
+            content = read_json(path)
+            validate(_File, content, str(path))
+            before = content["tasks"]
         # What an earlier start has found holds until this one comes to it.
         self.tasks = {
             task.name: before.get(task.name) or _unknown(task, task.name in datasets) for task in PAPERS_TASKS

@@ -10,9 +10,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
-from bertworks.errors import CannotGoOn, CorruptFile
+from pydantic import Field, ValidationInfo, field_validator
+
+from bertworks.config import Settings, Stated, validate
+from bertworks.errors import CannotGoOn
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.train.digest import outcome_of
@@ -21,7 +24,7 @@ GRID_FILE = "grid.json"
 _SAME = ("task", "metric", "examples", "data", "model", "init")  # in all runs of a grid; the rest is for people
 
 
-class Result(NamedTuple):
+class Result(Settings):
     """How a run ended.
 
     Attributes:
@@ -41,17 +44,33 @@ class Result(NamedTuple):
     values: dict[str, str]
     seed: int
     is_search: bool
-    settings: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
     score: float | None = None
     step: int = 0
-    metrics: dict[str, float] = {}  # noqa: RUF012 -- never changed
-    minutes: float = 0.0
+    metrics: dict[str, float] = Field(default_factory=dict)
+    minutes: float = Field(default=0.0, ge=0, le=1e9)
     error: str = ""
 
     @property
     def rank(self) -> tuple[bool, float]:
         """What is compared for the best run: one that saw all examples is before any of the search."""
         return not self.is_search, -math.inf if self.score is None else self.score
+
+
+class _File(Stated):
+    """What is read of `grid.json`; the rest of it is computed from this, or compared as it is."""
+
+    runs: dict[str, Result]
+    search_examples: int = Field(ge=0, le=1 << 53)
+    chosen: str | None
+    model_of: str | None
+
+    @field_validator("model_of")
+    @classmethod
+    def _model_is_of_a_run(cls, model_of: str | None, info: ValidationInfo) -> str | None:
+        if model_of is not None and model_of not in info.data.get("runs", [model_of]):
+            raise ValueError(f"{model_of[:60]!r} is none of the runs")
+        return model_of
 
 
 class Record:
@@ -78,12 +97,9 @@ class Record:
                 raise CannotGoOn(
                     f"{self.path.parent} has runs of another {name}; give the same to go on, or choose another --out"
                 )
-        try:
-            self.runs = {folder: Result(**run) for folder, run in content["runs"].items()}
-            self.model_of, self.chosen = content["model_of"], content["chosen"]
-            self.search_examples = self.search_examples or content["search_examples"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{self.path} is not the record of a grid: {error}") from error
+        known = validate(_File, content, str(self.path))
+        self.runs, self.model_of, self.chosen = dict(known.runs), known.model_of, known.chosen
+        self.search_examples = self.search_examples or known.search_examples
 
     def finished(self, folder: str, settings: Mapping[str, Any]) -> Result | None:
         """Return how a run ended, if it did and did not fail; one with other settings is an error."""
@@ -119,7 +135,7 @@ class Record:
             "model_of": self.model_of,
             "minutes": round(sum(run.minutes for run in self.runs.values()), 4),
             "failed": sum(bool(run.error) for run in self.runs.values()),
-            "runs": {folder: run._asdict() for folder, run in self.runs.items()},
+            "runs": {folder: run.model_dump() for folder, run in self.runs.items()},
         }
 
     def _points(self) -> list[dict[str, Any]]:

@@ -19,11 +19,10 @@ import torch
 
 from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
-from bertworks.train.log import read_log
 from bertworks.train.run_folder import CHECKPOINTS, MODEL, ModelWriter, publish_model
 from bertworks.train.view import View
 from bertworks.tuning.axes import Point
-from bertworks.tuning.cost import STARTS_FILE, device_minutes
+from bertworks.tuning.cost import device_minutes, read_starts
 from bertworks.tuning.grid_progress import GridProgress, titled
 from bertworks.tuning.grid_record import Record, Result
 from bertworks.tuning.grid_table import grid_markdown
@@ -161,7 +160,7 @@ class GridRuns:
         except CannotGoOn:  # no run could
             raise
         except (UserError, torch.OutOfMemoryError) as error:
-            return trial.result(minutes=device_minutes(read_log(folder / STARTS_FILE)), error=str(error)), 0
+            return trial.result(minutes=device_minutes(read_starts(folder)), error=str(error)), 0
         finally:
             _free_memory()
         score = ended.metrics.get(ended.metric)

@@ -4,24 +4,23 @@ Like that of pre-training the page loads nothing, needs no script, and is made f
 a run and again whenever it is asked for. `dev_page.py` makes the part about the dev set.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertworks.config import read_recipe
+from bertworks.config import read_recipe, read_toml
 from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
-from bertworks.interop.folder import OWN_FILE, read_json
+from bertworks.interop.about import read_about
 from bertworks.show.chart import Curve, chart
 from bertworks.show.curves import value_label
 from bertworks.show.page_files import page_file
 from bertworks.show.report_parts import filled_page, tile
 from bertworks.train.log import METRICS_FILE, TIMING_FILE, read_log
 from bertworks.train.report import REPORT_FILE, course_charts
-from bertworks.train.run_facts import IN_PERCENT, RECIPE_FILE, Line, duration, newest_model, points_of
+from bertworks.train.run_facts import IN_PERCENT, RECIPE_FILE, Line, duration, newest_model, points_of, training_lines
 from bertworks.train.run_folder import MODEL
-from bertworks.tuning.cost import STARTS_FILE, device_minutes
+from bertworks.tuning.cost import device_minutes, read_starts
 from bertworks.tuning.dev_page import dev_sections
 from bertworks.tuning.dev_record import DevRecord, read_dev
 from bertworks.tuning.settings import FinetuneSettings
@@ -48,7 +47,12 @@ class FinetuneRun(NamedTuple):
     @property
     def task(self) -> Mapping[str, Any]:
         """What the model says of its task."""
-        return self.about.get("task", {})  # type: ignore[no-any-return]
+        return self.about.get("task") or {}
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What the model says of where it comes from."""
+        return self.about.get("provenance") or {}
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -59,8 +63,8 @@ class FinetuneRun(NamedTuple):
 def is_finetuned(folder: str | Path) -> bool:
     """Tell whether a run folder is that of a fine-tuning run, by the sections of its recipe."""
     try:
-        return "task" in tomllib.loads((Path(folder) / RECIPE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return "task" in read_toml(Path(folder) / RECIPE_FILE)
+    except UserError:
         return False
 
 
@@ -83,11 +87,11 @@ def read_finetune_run(folder: Path) -> FinetuneRun:
         name=folder.absolute().name,
         settings=read_recipe(FinetuneSettings, str(folder / RECIPE_FILE)),
         recipe_text=(folder / RECIPE_FILE).read_text(encoding="utf-8"),
-        training=[line for line in metrics if "lr" in line],
+        training=training_lines(metrics),
         evaluations=[line for line in metrics if any(name.startswith("dev_") for name in line)],
         timing=read_log(folder / TIMING_FILE),
-        minutes=device_minutes(read_log(folder / STARTS_FILE)),
-        about=read_json(folder / MODEL / OWN_FILE) if (folder / MODEL / OWN_FILE).is_file() else {},
+        minutes=device_minutes(read_starts(folder)),
+        about=read_about(folder / MODEL),
         dev=read_dev(folder),
         config=config,
         num_parameters=num_parameters,
@@ -123,7 +127,7 @@ def _tiles(run: FinetuneRun) -> Iterable[str]:
         beside = f"the best, at step {run.dev.step:,}" if run.dev and not number else ""
         yield tile(f"{_titled(name)} on dev", f"{value:.1%}" if _is_share(run, name) else f"{value:.4g}", beside)
     if run.timing or run.minutes:
-        where = str(run.about.get("provenance", {}).get("device", ""))
+        where = str(run.provenance.get("device", ""))
         yield tile("Device time", duration(60 * run.minutes), where)
 
 
@@ -149,7 +153,7 @@ def learning_charts(run: FinetuneRun) -> Iterable[str]:
 
 
 def _model_facts(run: FinetuneRun) -> dict[str, str]:
-    sizes, start = run.config or {}, run.about.get("provenance", {}).get("start", {})
+    sizes, start = run.config or {}, run.provenance.get("start") or {}
     facts = {"from": str(start["model"])} if "model" in start else {}
     facts |= {"weights": "drawn from the seed"} if start.get("init") == "random" else {}
     named = {
@@ -163,8 +167,12 @@ def _model_facts(run: FinetuneRun) -> dict[str, str]:
 
 
 def _data_facts(run: FinetuneRun) -> dict[str, str]:
-    facts = {"task": ", ".join(dict.fromkeys((run.task["name"], run.task["kind"])))} if run.task else {}
-    examples = run.about.get("provenance", {}).get("examples")
+    facts = (
+        {"task": ", ".join(dict.fromkeys(run.task[key] for key in ("name", "kind") if run.task.get(key)))}
+        if run.task
+        else {}
+    )
+    examples = run.provenance.get("examples")
     unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
     facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
     facts |= {"to measure on": counted(run.dev.examples, "example")} if run.dev else {}
@@ -173,7 +181,7 @@ def _data_facts(run: FinetuneRun) -> dict[str, str]:
 
 
 def _notes(run: FinetuneRun) -> Sequence[str]:
-    return list(map(str, run.about.get("provenance", {}).get("notes", [])))
+    return list(map(str, run.provenance.get("notes", [])))
 
 
 def _training_facts(run: FinetuneRun) -> dict[str, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertworks.config import to_toml
+from bertworks.config import Count, Settings, Stated, to_toml, validate
 from bertworks.errors import UserError
 from bertworks.interop.divided_weights import put_divided
 from bertworks.interop.folder import save_tokenizer
@@ -81,6 +81,22 @@ class Best(NamedTuple):
     step: int
     metrics: dict[str, float]
     num_since: int = 0
+
+
+class _Best(Settings):
+    """See `Best`."""
+
+    step: Count
+    metrics: dict[str, float]
+    num_since: Count = 0
+
+
+class _Memory(Stated):
+    """What a checkpoint remembers besides, as `_remembered` writes it."""
+
+    idle: float
+    idle_mean: float = 1.0
+    best: _Best | None = None
 
 
 class Session:
@@ -315,9 +331,10 @@ class Session:
         return state
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        self.best = self._published = Best(**state["best"]) if "best" in state else None
-        self.engine.optimizer.idle.fill_(state["idle"])
-        self.engine.optimizer.idle_mean.fill_(state.get("idle_mean", 1.0))
+        known = validate(_Memory, state, f"{self.engine.folder}: the memory of its checkpoint")
+        self.best = self._published = Best(**dict(known.best)) if known.best else None
+        self.engine.optimizer.idle.fill_(known.idle)
+        self.engine.optimizer.idle_mean.fill_(known.idle_mean)
         if self.table:
             self.table.restore(tensors)
 

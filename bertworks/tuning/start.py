@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bertworks.errors import ConfigError, UserError
-from bertworks.interop.folder import OWN_FILE, read_json
+from bertworks.interop.about import read_about, read_rates
 from bertworks.interop.locate import find_model
-from bertworks.interop.model_folder import read_about, read_rates
 from bertworks.interop.models import kind_of_model, read_model
 from bertworks.interop.sentence_folders import find_encoder
 from bertworks.tasks.examples import Example, Skipped
@@ -200,8 +199,7 @@ def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
 
 def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[str, Any]:
     """Return where a run that goes on came from; another model now is an error, one that is gone is not."""
-    provenance = read_json(checkpoint / OWN_FILE).get("provenance")
-    about: dict[str, Any] = provenance.get("start", {}) if isinstance(provenance, dict) else {}
+    about: dict[str, Any] = (read_about(checkpoint).get("provenance") or {}).get("start") or {}
     try:
         sources = [source] if beside is None else [source, beside]
         is_another = _weights([find_encoder(find_model(one)) for one in sources]) != about.get("weights")

@@ -24,7 +24,7 @@ def write_steps(path, steps, last_step=None):
         for step in steps:
             log.append(step, {"loss": 1 / step, "accuracy": step / 7})
             if step % 5 == 0:
-                log.append(step, {"held_out": {"mlm": 1 / 3}})
+                log.append(step, {"held_out_mlm": 1 / 3})
 
 
 def test_every_number_comes_back_as_it_was(path):
@@ -32,8 +32,7 @@ def test_every_number_comes_back_as_it_was(path):
         "loss": 0.1 + 0.2,
         "tiny": 5e-324,
         "count": 2**60,
-        "name": "한국어",
-        "kinds": {"mlm": 1e-30},
+        "한국어": -1e-30,
         "none": None,
     }
     with closing(StepLog(path, None)) as log:
@@ -97,6 +96,15 @@ GARBAGE = [
     b'{"step": true}\n',
     b'{"step": 1.0}\n',
     b"[" * 100_000 + b"\n",
+    b'{"step": -1}\n',
+    b'{"step": 9007199254740993}\n',
+    b'{"step": 1, "loss": "0.5"}\n',
+    b'{"step": 1, "loss": [0.5]}\n',
+    b'{"step": 1, "loss": true}\n',
+    b'{"step": 1, "loss": NaN}\n',
+    b'{"step": 1, "loss": 1e999}\n',
+    b'{"step": 1, "loss": 1e200}\n',
+    b'{"step": 1, "loss": ' + b"9" * 200 + b"}\n",
     b'{"step": ' + b"9" * 5000 + b"}\n",
 ]
 

@@ -136,7 +136,7 @@ def test_endings_names_and_notes_are_text_too(tmp_path):
     run = tmp_path / "run"
     (run / "model").mkdir(parents=True)
     (run / "recipe.toml").write_text(to_toml(FinetuneSettings()))
-    about = {"task": {"name": HOSTILE, "kind": HOSTILE}, "provenance": {"notes": [HOSTILE], "device": HOSTILE}}
+    about = {"task": {"name": HOSTILE, "kind": "choose"}, "provenance": {"notes": [HOSTILE], "device": HOSTILE}}
     (run / "model/bertworks.json").write_text(json.dumps(about))
     (run / "starts.jsonl").write_text('{"step": 1, "start": 1, "seconds": 60, "devices": 1}\n')
     mistake = {"id": HOSTILE, "texts": [HOSTILE, [HOSTILE, HOSTILE]], "gold": "0", "predicted": "1", "score": 0.5}
