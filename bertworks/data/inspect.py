@@ -18,7 +18,7 @@ def summary(dataset: Dataset) -> dict[str, Any]:
     """Return what the data is: counts, settings, and how many sentences and documents have up to 1, 2, 4 ... tokens."""
     manifest = dataset.manifest
     names = ("kind", "vocab_size", "tokenizer", "options", *SPLITS, *_LEFT_OUT, "replaced_lines")
-    return {name: manifest[name] for name in names} | {
+    return {name: manifest.get(name, 0) for name in names} | {
         "shards": len(dataset.shards("train")),
         "skipped": dataset.skipped,
         "sentence_lengths": _histogram(dataset, of_documents=False),

@@ -18,12 +18,14 @@ import hashlib
 import logging
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.config import Count, Stated, validate
+from bertworks.errors import ConfigError, CorruptFile, UserError, shown
 from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.json_files import read_object
 from bertworks.text.gpt_bpe import GptTokenizer
@@ -35,7 +37,7 @@ MANIFEST = "manifest.json"
 ARRAYS = ("tokens", "sentences", "documents")
 SPLITS = ("train", "holdout")
 CHARACTERS_FILE = "characters.npy"
-_FILE_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy|{re.escape(CHARACTERS_FILE)}")
+_FILE_NAME = rf"^(({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy|{re.escape(CHARACTERS_FILE)})$"
 
 
 class Shard(NamedTuple):
@@ -85,6 +87,34 @@ def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
         stream.write(array.data)  # where numpy writes itself, a full disk is told in its words
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+class _Split(Stated):
+    tokens: Count
+    sentences: Count
+    documents: Count
+
+
+class _File(Stated):
+    bytes: Count
+    sha256: str
+
+
+class _Manifest(Stated):
+    """What is read of a manifest, for training, for `inspect`, or to know the data again."""
+
+    kind: Literal["wordpiece", "gpt-bpe", "words"]
+    vocab_size: Count
+    train: _Split
+    holdout: _Split
+    files: dict[Annotated[str, Field(pattern=_FILE_NAME)], _File]
+    vocab_sha256: str = ""
+    tokenizer: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
+    duplicates: Count = 0
+    empty: Count = 0
+    too_short: Count = 0
+    replaced_lines: Count = 0
 
 
 class Dataset:
@@ -234,28 +264,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not a folder; give one that `bertworks prepare` made")
     if not path.exists():
         raise UserError(f"{folder} has no {MANIFEST}: not prepared data, or `bertworks prepare` was not finished")
+    manifest = read_object(path, max_bytes=MAX_MANIFEST_BYTES, unique=True)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path}: format {shown(manifest.get('format'))}; this version reads {FORMAT}")
     try:
-        manifest = read_object(path, max_bytes=MAX_MANIFEST_BYTES, unique=True)
-        if manifest["format"] != FORMAT:
-            raise UserError(f"{path}: format {manifest['format']!r}; this version reads {FORMAT}")
-        _check_manifest(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"{path} is not a manifest of prepared data: {error!r}"[:400]) from error
+        validate(_Manifest, manifest, str(path))
+    except ConfigError as error:
+        problems = "; ".join(error.problems)
+        raise CorruptFile(f"{path} is not a manifest of prepared data: {problems[:400]}") from error
     return manifest
-
-
-def _check_manifest(manifest: dict[str, Any]) -> None:
-    if manifest["kind"] not in CLASSES:
-        raise ValueError(f"no tokens of kind {str(manifest['kind'])[:60]!r}; known are {', '.join(CLASSES)}")
-    numbers = [manifest["vocab_size"], *(manifest[split][kind] for split in SPLITS for kind in ARRAYS)]
-    for name, entry in manifest["files"].items():
-        if not _FILE_NAME.fullmatch(name):
-            raise ValueError(f"{name[:60]!r} is no name of a shard's file")
-        if type(entry["sha256"]) is not str:
-            raise ValueError(f"{name} has no sha256")
-        numbers.append(entry["bytes"])
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError("a size or count is not a whole number")
 
 
 def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> AnyTokenizer:

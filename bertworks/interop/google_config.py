@@ -28,7 +28,7 @@ class GoogleConfig(Settings):
     vocab_size: int = Field(ge=1, le=_MAX_SIZE)
     hidden_size: int = Field(default=768, ge=1, le=_MAX_SIZE)
     num_hidden_layers: int = Field(default=12, ge=1, le=1_000)
-    num_attention_heads: int = Field(default=12, ge=1, le=10_000)
+    num_attention_heads: int = Field(default=12, ge=1, le=10_000, validate_default=True)
     intermediate_size: int = Field(default=3072, ge=1, le=_MAX_SIZE)
     hidden_act: Literal["gelu", "relu", "tanh", "linear"] = "gelu"
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)

@@ -123,6 +123,8 @@ def _not_bert(raw: Mapping[str, Any]) -> list[str]:
             f"embedding_size: {str(raw['embedding_size'])[:40]!r} differs from hidden_size {str(width)[:40]}; in BERT "
             "they are one"
         )
+    if not isinstance(names := raw.get("architectures") or [], list):
+        problems.append(f"architectures: {str(names)[:40]!r} is not a list of names")
     if not isinstance(raw.get("is_decoder", False), bool):
         problems.append(f"is_decoder: {str(raw['is_decoder'])[:40]!r} is neither true nor false")
     dropout = raw.get("classifier_dropout")

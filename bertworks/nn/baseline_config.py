@@ -25,7 +25,7 @@ class GptConfig(Settings):
     n_positions: int = Field(default=512, ge=1, le=_MAX_POSITIONS)
     n_embd: int = Field(default=768, ge=1, le=_MAX_WIDTH)
     n_layer: int = Field(default=12, ge=0, le=_MAX_LAYERS)
-    n_head: int = Field(default=12, ge=1, le=_MAX_WIDTH)
+    n_head: int = Field(default=12, ge=1, le=_MAX_WIDTH, validate_default=True)
     afn: Literal["gelu", "relu"] = "gelu"  # what GPT-1 calls gelu is the tanh form
     resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
     embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
@@ -75,7 +75,7 @@ class ElmoConfig(Settings):
     )  # fmt: skip
     num_highway_layers: int = Field(default=2, ge=0, le=_MAX_LAYERS)
     projection_size: int = Field(default=512, ge=1, le=_MAX_WIDTH)
-    cell_size: int = Field(default=4_096, ge=2, le=_MAX_WIDTH)
+    cell_size: int = Field(default=4_096, ge=2, le=_MAX_WIDTH, validate_default=True)
     num_layers: int = Field(default=2, ge=1, le=_MAX_LAYERS)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     num_negatives: int = Field(default=8_192, ge=1, le=_MAX_VOCABULARY)

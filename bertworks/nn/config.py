@@ -38,7 +38,7 @@ class BertConfig(Settings):
     vocab_size: int = Field(default=30_522, ge=1, le=_MAX_VOCABULARY)
     hidden_size: int = Field(default=768, ge=1, le=_MAX_WIDTH)
     num_hidden_layers: int = Field(default=12, ge=0, le=_MAX_LAYERS)
-    num_attention_heads: int = Field(default=12, ge=1, le=_MAX_WIDTH)
+    num_attention_heads: int = Field(default=12, ge=1, le=_MAX_WIDTH, validate_default=True)
     intermediate_size: int = Field(default=3_072, ge=1, le=16 * _MAX_WIDTH)
     hidden_act: Activation = "gelu"  # gelu_new is the tanh form, which the original code calls gelu
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)

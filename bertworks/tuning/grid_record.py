@@ -44,7 +44,7 @@ class Result(Settings):
     values: dict[str, str]
     seed: int
     is_search: bool
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, dict[str, bool | int | float | str | None]]
     score: float | None = None
     step: int = 0
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -18,6 +18,11 @@ _VALUES = (
 )  # fmt: skip
 
 
+_BYTES = (b"\0", b"\xff", b"\n", b'"', b"{", b"\xed\xa0\x80", b"\\ud800", b"\xef\xbb\xbf")
+_TOML = (*_VALUES, "nan", "inf", "2026-01-01", "1_000", "'''a'''", "0x10", "{a = 1}", "'base'")
+_TOML_LINES = ("[task]", "[[train]]", "a.b.c = 1", "like = 3", 'like = "base"', "x", "= 1")
+
+
 class Raw:
     """A value as it is to be written."""
 
@@ -47,12 +52,19 @@ def _written(value):
     return json.dumps(value)
 
 
-def _changed(value, path, change):
+def _with(value, path, changed):
+    """A value with another one at a place."""
     if not path:
-        return change(value)
+        return changed
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = _changed(value[path[0]], path[1:], change)
+    copy[path[0]] = _with(value[path[0]], path[1:], changed)
     return copy
+
+
+def _at(value, path):
+    for key in path:
+        value = value[key]
+    return value
 
 
 def mutated_json(text, rng):
@@ -60,44 +72,30 @@ def mutated_json(text, rng):
     value = json.loads(text)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         places = [path for path in _places(value) if path] or [()]
-        path = rng.choice(places)
-        kind = rng.random()
+        path, odd, kind = rng.choice(places), Raw(rng.choice(_VALUES)), rng.random()
         if kind < 0.7 or not path:
-            value = _changed(value, path, lambda _: Raw(rng.choice(_VALUES)))
+            value = _with(value, path, odd)
         elif kind < 0.8:  # a key or an item is gone
-            value = _changed(value, path[:-1], lambda parent: _without(parent, path[-1]))
-        elif kind < 0.9:  # another place's value
-            other = rng.choice(places)
-            value = _changed(value, path, lambda _: _at(value, other))
-        else:  # a key more, or one again in another form
-            key = rng.choice((*_WORDS, path[-1]))
-            value = _changed(value, path[:-1], lambda parent: _with(parent, key, Raw(rng.choice(_VALUES))))
+            parent, key = _at(value, path[:-1]), path[-1]
+            left = [item for index, item in enumerate(parent) if index != key]
+            if isinstance(parent, dict):
+                left = {name: item for name, item in parent.items() if name != key}
+            value = _with(value, path[:-1], left)
+        elif kind < 0.9:  # what another place has
+            value = _with(value, path, _at(value, rng.choice(places)))
+        else:  # an item more, or a key, perhaps one that is there already
+            parent = _at(value, path[:-1])
+            more = [*parent, odd]
+            if isinstance(parent, dict):
+                start = _written(parent)[:-1] + (", " if parent else "")
+                more = Raw(f"{start}{json.dumps(rng.choice((*_WORDS, path[-1])))}: {odd.text}}}")
+            value = _with(value, path[:-1], more)
         text = _written(value)
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             break
     return text.encode("utf-8", "surrogatepass")
-
-
-def _without(parent, key):
-    if isinstance(parent, dict):
-        return {name: value for name, value in parent.items() if name != key}
-    return [value for index, value in enumerate(parent) if index != key]
-
-
-def _with(parent, key, value):
-    if isinstance(parent, dict):
-        return Raw(
-            _written(parent)[:-1] + (", " if parent else "") + f"{json.dumps(str(key))}: {_written(value)}" + "}"
-        )
-    return [*parent, value]
-
-
-def _at(value, path):
-    for key in path:
-        value = value[key]
-    return value
 
 
 def mutated_bytes(data, rng):
@@ -143,11 +141,12 @@ def mutated_lines(data, rng, mutate):
 
 def mutated_text(data, rng):
     """A file of plain lines with some of them changed."""
-    return mutated_lines(
-        data,
-        rng,
-        lambda line, rng: rng.choice((rng.choice(_WORDS).encode("utf-8", "surrogatepass"), mutated_bytes(line, rng))),
-    )
+
+    def other(line, rng):
+        word = rng.choice(_WORDS).encode("utf-8", "surrogatepass")
+        return rng.choice((word, mutated_bytes(line, rng)))
+
+    return mutated_lines(data, rng, other)
 
 
 def mutated_toml(data, rng):
@@ -158,17 +157,14 @@ def mutated_toml(data, rng):
         key, equals, _ = lines[index].partition(" = ")
         kind = rng.random()
         if equals and kind < 0.7:
-            value = rng.choice((*_VALUES, "nan", "inf", "2026-01-01", "1_000", "'''a'''", "0x10", "{a = 1}", "'base'"))
-            lines[index] = f"{key} = {value}"
+            lines[index] = f"{key} = {rng.choice(_TOML)}"
         elif kind < 0.8:
             lines.insert(index, lines[rng.randrange(len(lines))])
         elif kind < 0.9:
             del lines[index]
             lines = lines or [""]
         else:
-            lines.insert(
-                index, rng.choice(("[task]", "[[train]]", "a.b.c = 1", "like = 3", 'like = "base"', "x", "= 1"))
-            )
+            lines.insert(index, rng.choice(_TOML_LINES))
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
@@ -199,7 +195,7 @@ def mutate(name, data, rng):
 def _is_json(line):
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -107,42 +107,45 @@ def use_google(folder):
 
 
 def use_run(folder):
-    """The report, a resumed run that is through, and one that goes on from this one."""
-    with suppress(UserError):
-        assert not is_finetuned(folder / "run")
-        write_report(folder / "run")
+    """Resume a run that is through."""
     pretrain(tiny_runs.recipe(**SHORT), data=folder / "data", out=folder / "run", resume=True, device="cpu")
+
+
+def use_report(folder):
+    assert not is_finetuned(folder / "run")
+    write_report(folder / "run")
+
+
+def use_finetune_report(folder):
+    is_finetuned(folder / "run")
+    write_finetune_report(folder / "run")
+
+
+def use_other_settings(folder):
+    pretrain(tiny_runs.recipe(**SHORT, optim__lr=1.0), data=folder / "data", out=folder / "run", resume=True)
 
 
 def use_checkpoint(folder):
     (checkpoint,) = (folder / "run/checkpoints").iterdir()
     write_manifest(checkpoint)
-    use_run(folder)
-
-
-def use_manifest(folder):
-    use_run(folder)
+    one_more = SHORT | {"train__max_steps": 4}
+    pretrain(tiny_runs.recipe(**one_more), data=folder / "data", out=folder / "run", resume=True, device="cpu")
 
 
 def use_finetuned(folder):
-    with suppress(UserError):
-        is_finetuned(folder / "run")
-        write_finetune_report(folder / "run")
-    with suppress(UserError):
-        use_model(folder / "run")
     run_task(folder, resume=True)
 
 
 def use_finetuned_checkpoint(folder):
     (checkpoint,) = (folder / "run/checkpoints").iterdir()
     write_manifest(checkpoint)
-    run_task(folder, resume=True)
+    run_task(folder, resume=True, more=["train.epochs=2", "train.max_steps=3"])
 
 
-def run_task(folder, **options):
+def run_task(folder, more=(), **options):
     finetune(
         "classify", model=folder / "model", train=folder / "train.jsonl", dev=folder / "dev.jsonl", out=folder / "run",
-        device="cpu", overrides=[*QUICK, "train.epochs=1", "train.keep=1"], **options,
+        device="cpu", overrides=[*QUICK, "train.epochs=1", "train.keep=1", *more], **options,
     )  # fmt: skip
 
 
@@ -268,7 +271,7 @@ def make_features(folder):
 
 def make_tokenizer_json(folder):
     """As transformers 5 writes it, with words that were added."""
-    make_bert(folder)
+    write_small_model(folder / "m", vocab_size=26)
     (folder / "m/vocab.txt").unlink()
     path = folder / "m/tokenizer.json"
     content = json.loads(path.read_text())
@@ -384,7 +387,8 @@ def make_rows(folder):
         with open(folder / f"{kind}.csv", "w", newline="") as stream:
             writer = csv.DictWriter(stream, list(some[0]))
             writer.writeheader()
-            writer.writerows(some)
+            for row in some:
+                writer.writerow({name: "|".join(v) if isinstance(v, list) else v for name, v in row.items()})
     texts = [{"text": "the cat sat.\nIt ran.", "id": number} for number in range(6)]
     write_rows(folder / "corpus.jsonl", texts)
     (folder / "sentences.conll").write_text("".join(f"{w} {t}\n" for w, t in (("the", "O"), ("cat", "B-X"))) * 3 + "\n")
@@ -399,12 +403,13 @@ def make_rows(folder):
     (folder / "recipe.toml").write_text(to_toml(tiny_runs.recipe()))
 
 
-# Group: what makes the folder; and of each of its files by what it is used, and how many of the hundred changes are made
-# in `make test`, for those that take long. A use is given the folder `m` where there is one, else all; or the file.
+# To each group what makes the folder; and of each file what uses it, and how many changes are made in `make test`,
+# less than a hundred where they take long. A use is given the folder `m` where there is one, else all; or the file.
 MODEL_FILES = [("m/config.json", use_model, 25), ("m/bertworks.json", use_model, 25)]
 GROUPS = {
     "BERT": (make_bert, [
-        ("m/config.json", use_and_save, 25), ("m/bertworks.json", use_and_save, 25), ("m/vocab.txt", use_tokenizer, 100),
+        ("m/config.json", use_and_save, 25), ("m/bertworks.json", use_and_save, 25),
+        ("m/vocab.txt", use_tokenizer, 100),
         ("m/tokenizer_config.json", use_tokenizer, 100), ("m/tokenizer.json", use_tokenizer, 100),
         ("m/model.safetensors", use_model, 50),
     ]),
@@ -432,23 +437,27 @@ GROUPS = {
     ]),
     "divided weights": (make_divided, [("m/model.safetensors.index.json", use_model, 100)]),
     "the original's": (make_google, [
-        ("m/bert_config.json", use_google, 50), ("m/vocab.txt", use_google, 25), ("m/bert_model.ckpt.index", use_google, 25),
+        ("m/bert_config.json", use_google, 50), ("m/vocab.txt", use_google, 25),
+        ("m/bert_model.ckpt.index", use_google, 25),
     ]),
     "a run": (make_run, [
-        ("run/recipe.toml", use_run, 10), ("run/metrics.jsonl", use_run, 20), ("run/timing.jsonl", use_run, 20),
-        ("run/samples.json", use_run, 20), ("run/model/config.json", use_run, 10),
-        ("run/model/bertworks.json", use_run, 10), ("run/checkpoints/step-00000003/state.json", use_checkpoint, 25),
-        ("run/checkpoints/step-00000003/bertworks.json", use_checkpoint, 10),
-        ("run/checkpoints/step-00000003/config.json", use_checkpoint, 10),
+        ("run/recipe.toml", use_report, 50), ("run/recipe.toml", use_other_settings, 10),
+        ("run/metrics.jsonl", use_report, 100), ("run/metrics.jsonl", use_run, 5),
+        ("run/timing.jsonl", use_report, 100), ("run/timing.jsonl", use_run, 5),
+        ("run/samples.json", use_report, 100), ("run/model/config.json", use_report, 20),
+        ("run/checkpoints/step-00000003/state.json", use_checkpoint, 20),
+        ("run/checkpoints/step-00000003/bertworks.json", use_checkpoint, 5),
+        ("run/checkpoints/step-00000003/config.json", use_checkpoint, 5),
         ("run/checkpoints/step-00000003/manifest.json", use_run, 10),
-        ("run/checkpoints/step-00000003/optimizer.safetensors", use_checkpoint, 10),
+        ("run/checkpoints/step-00000003/optimizer.safetensors", use_checkpoint, 5),
     ]),
     "a fine-tuning run": (make_finetuned, [
-        ("run/recipe.toml", use_finetuned, 10), ("run/metrics.jsonl", use_finetuned, 20),
-        ("run/timing.jsonl", use_finetuned, 20), ("run/starts.jsonl", use_finetuned, 20),
-        ("run/dev.json", use_finetuned, 20), ("run/model/bertworks.json", use_finetuned, 20),
+        ("run/recipe.toml", use_finetune_report, 50), ("run/metrics.jsonl", use_finetune_report, 100),
+        ("run/timing.jsonl", use_finetune_report, 100), ("run/starts.jsonl", use_finetune_report, 100),
+        ("run/starts.jsonl", use_finetuned, 5), ("run/dev.json", use_finetune_report, 100),
+        ("run/model/bertworks.json", use_finetune_report, 100), ("run/model/bertworks.json", use_finetuned, 5),
         ("run/checkpoints/step-00000002/state.json", use_finetuned_checkpoint, 20),
-        ("run/checkpoints/step-00000002/bertworks.json", use_finetuned_checkpoint, 20),
+        ("run/checkpoints/step-00000002/bertworks.json", use_finetuned_checkpoint, 5),
     ]),
     "a grid": (make_grid, [("grid/grid.json", use_grid, 15)]),
     "GLUE": (make_glue, [("out/glue.json", use_glue, 10), ("out/rte/grid.json", use_glue, 5)]),
@@ -461,13 +470,22 @@ GROUPS = {
     "a lock": (make_lock, [("m/.lock", use_lock, 100)]),
     "files of rows": (make_rows, [
         *((f"{kind}.{form}", own_files(kind), 50) for kind in ROWS for form in ("jsonl", "json", "csv")
-          if (kind, form) != ("tag", "csv")),
+          if form != "csv" or kind not in ("tag", "choose")),
         ("corpus.jsonl", use_corpus, 100), ("own-squad.json", own_files("answer"), 50),
         ("sentences.conll", own_files("tag"), 50), ("squad/train-v1.1.json", benchmark("squad1"), 50),
         ("korquad/KorQuAD_v1.0_train.json", benchmark("korquad"), 50), ("recipe.toml", use_recipe, 100),
     ]),
 }  # fmt: skip
-WRITING = (use_run, use_checkpoint, use_finetuned, use_finetuned_checkpoint, use_grid, use_glue)  # into the folder
+# Those that write into the folder.
+WRITING = (
+    use_run,
+    use_other_settings,
+    use_checkpoint,
+    use_finetuned,
+    use_finetuned_checkpoint,
+    use_grid,
+    use_glue,
+)
 CASES = [(group, name, use, count) for group, (_, uses) in GROUPS.items() for name, use, count in uses]
 
 

@@ -262,7 +262,7 @@ def test_other_merges_are_refused(prepared):
 def test_a_kind_that_nobody_knows_is_refused(prepared):
     manifest = json.loads((prepared / MANIFEST).read_text(encoding="utf-8"))
     (prepared / MANIFEST).write_text(json.dumps(manifest | {"kind": "bytes"}), encoding="utf-8")
-    with pytest.raises(CorruptFile, match="no tokens of kind 'bytes'"):
+    with pytest.raises(CorruptFile, match="kind: 'bytes' is not allowed; choose 'wordpiece', 'gpt-bpe'"):
         Dataset(prepared)
 
 
