@@ -108,7 +108,7 @@ def use_google(folder):
 
 def use_run(folder):
     """Resume a run that is through."""
-    pretrain(tiny_runs.recipe(**SHORT), data=folder / "data", out=folder / "run", resume=True, device="cpu")
+    pretrain(tiny_runs.recipe(**SHORT), data=folder / "data", out=folder / "run", resume=True, device="cpu", quiet=True)
 
 
 def use_report(folder):
@@ -122,14 +122,18 @@ def use_finetune_report(folder):
 
 
 def use_other_settings(folder):
-    pretrain(tiny_runs.recipe(**SHORT, optim__lr=1.0), data=folder / "data", out=folder / "run", resume=True)
+    pretrain(
+        tiny_runs.recipe(**SHORT, optim__lr=1.0), data=folder / "data", out=folder / "run", resume=True, quiet=True
+    )
 
 
 def use_checkpoint(folder):
     (checkpoint,) = (folder / "run/checkpoints").iterdir()
     write_manifest(checkpoint)
     one_more = SHORT | {"train__max_steps": 4}
-    pretrain(tiny_runs.recipe(**one_more), data=folder / "data", out=folder / "run", resume=True, device="cpu")
+    pretrain(
+        tiny_runs.recipe(**one_more), data=folder / "data", out=folder / "run", resume=True, device="cpu", quiet=True
+    )
 
 
 def use_finetuned(folder):
@@ -145,7 +149,7 @@ def use_finetuned_checkpoint(folder):
 def run_task(folder, more=(), **options):
     finetune(
         "classify", model=folder / "model", train=folder / "train.jsonl", dev=folder / "dev.jsonl", out=folder / "run",
-        device="cpu", overrides=[*QUICK, "train.epochs=1", "train.keep=1", *more], **options,
+        device="cpu", overrides=[*QUICK, "train.epochs=1", "train.keep=1", *more], quiet=True, **options,
     )  # fmt: skip
 
 
@@ -153,13 +157,14 @@ def use_grid(folder, resume=True):
     finetune_grid(
         "classify", model=folder / "model", train=folder / "train.jsonl", dev=folder / "dev.jsonl", out=folder / "grid",
         device="cpu", overrides=[*QUICK, "train.epochs=1", "optim.lr=1e-3"], plan=GridPlan(restarts=1), resume=resume,
+        quiet=True,
     )  # fmt: skip
 
 
 def use_glue(folder):
     glue.finetune_glue(
         model=folder / "model", data=folder / "glue", out=folder / "out", overrides=["train.epochs=1", *QUICK[1:3]],
-        device="cpu", resume=True,
+        device="cpu", resume=True, quiet=True,
     )  # fmt: skip
 
 
@@ -314,7 +319,7 @@ def make_google(folder):
 def make_run(folder):
     tiny_runs.write_data(folder / "made")
     (folder / "made/data").rename(folder / "data")
-    pretrain(tiny_runs.recipe(**SHORT), data=folder / "data", out=folder / "run", device="cpu")
+    pretrain(tiny_runs.recipe(**SHORT), data=folder / "data", out=folder / "run", device="cpu", quiet=True)
 
 
 def make_finetuned(folder):
