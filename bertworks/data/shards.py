@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from bertworks.config import Count, Stated, validate
-from bertworks.errors import ConfigError, CorruptFile, UserError, shown
+from bertworks.config_problems import shorten
+from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.json_files import read_object
 from bertworks.text.gpt_bpe import GptTokenizer
@@ -266,7 +267,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} has no {MANIFEST}: not prepared data, or `bertworks prepare` was not finished")
     manifest = read_object(path, max_bytes=MAX_MANIFEST_BYTES, unique=True)
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{path}: format {shown(manifest.get('format'))}; this version reads {FORMAT}")
+        raise UserError(f"{path}: format {shorten(manifest.get('format'))}; this version reads {FORMAT}")
     try:
         validate(_Manifest, manifest, str(path))
     except ConfigError as error:

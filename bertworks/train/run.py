@@ -56,6 +56,7 @@ class _Window(Settings):
 
     sums: list[Annotated[list[float], Field(min_length=3, max_length=3)]]
     norm: float
+    num_random: float | None = None
 
 
 class RunState(Stated):
