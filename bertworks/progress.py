@@ -1,16 +1,19 @@
 """What a person sees while something long runs: one bar with a name, a share done, the time left and some counts.
 
-Work is told to a `Progress`; the bar is drawn on a terminal, goes away when it is finished, and is silent elsewhere.
+Work is told to a `Progress`; the bar is drawn on a terminal and goes away when it is finished. Elsewhere, as in a
+notebook or a log file, work that takes long gets a line now and then.
 """
 
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from bertworks.errors import printable
 
 _BAR_WIDTH = 16
+_LINE_EVERY_S = 30.0  # where there is no terminal
 
 
 class Progress(Protocol):
@@ -26,9 +29,9 @@ def silent(stage: str, done: float, total: float | None, detail: str = "") -> No
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
-    """Give a Progress that draws a bar on the terminal's error stream, or nothing if quiet or not a terminal."""
+    """Give a Progress for the error stream: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
     if quiet or not sys.stderr.isatty():
-        yield silent
+        yield silent if quiet else _lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -57,3 +60,18 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
             bars.update(bars.task_ids[0], completed=done, total=total, detail=detail)
 
         yield show
+
+
+def _lines() -> Progress:
+    """Return a Progress that writes a line when there was none for long."""
+    last = time.monotonic()
+
+    def write(stage: str, done: float, total: float | None, detail: str = "") -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            share = f" {done / total:.0%}" if total else ""
+            with suppress(BrokenPipeError):  # that nobody reads it is no reason to end the work
+                print(printable(f"{stage}{share}{f', {detail}' * bool(detail)}"), file=sys.stderr, flush=True)
+
+    return write

@@ -16,13 +16,19 @@ def last_drawn(output: str) -> str:
     return [line for line in lines if line][-1]
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
+def test_where_there_is_no_terminal_only_long_work_writes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("bertworks.progress.time.monotonic", lambda: now[0])
     with progress_bar() as progress:
+        for done in range(100):
+            progress("counting words", done, 100, f"{done} documents")
+            now[0] += 1
+        progress("merging", 3, None)
+    lines = [f"counting words {done}%, {done} documents" for done in (30, 60, 90)]
+    assert stream.getvalue().splitlines() == lines
+    with progress_bar(quiet=True) as progress:
         assert progress is silent
-        progress("counting words", 1, 2)
-    assert stream.getvalue() == ""
 
 
 def test_nothing_is_drawn_on_a_terminal_when_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,8 +73,8 @@ def recipe(**changes):
 
 
 def files_of(run):
-    """All that must be the same when the same training is done: not the timing and what shows it."""
-    timed = ("timing.jsonl", "starts.jsonl", "report.html", ".lock")
+    """All that must be the same when the same training is done: not the timing and what shows it, nor whence it came."""
+    timed = ("timing.jsonl", "starts.jsonl", "report.html", "inputs.json", ".lock")
     kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
     kept = [path for path in kept if path.parent.name != "tensorboard"]
     return {path.relative_to(run).as_posix(): _untimed(path, path.read_bytes()) for path in kept}

@@ -41,7 +41,7 @@ from bertworks.files import (
     usable_path,
 )
 from bertworks.json_files import read_object
-from bertworks.progress import Progress, silent
+from bertworks.progress import Progress, progress_bar
 from bertworks.text.corpus import Corpus
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer
 
@@ -106,7 +106,8 @@ def prepare(
     *,
     workers: int | None = None,
     runner: str = "local",
-    progress: Progress = silent,
+    quiet: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Turn a corpus into shards in the folder `out` and return the manifest; a killed run goes on where it stopped.
 
@@ -117,8 +118,12 @@ def prepare(
         options: what to drop and what to keep aside.
         workers: how many processes tokenize; as many as there are cores if not given.
         runner: where they run: `local`, or `ray` for a Ray cluster; the bytes are the same.
-        progress: is told how far it is.
+        quiet: show nothing; else a bar, or lines where there is no terminal.
+        progress: is told how far it is, instead.
     """
+    if progress is None:
+        with progress_bar(quiet=quiet) as bar:
+            return prepare(corpus, tokenizer, out, options, workers=workers, runner=runner, progress=bar)
     run = runner_named(runner)
     options = options or Options()
     folder = Path(out)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bertworks.errors import UserError
-from bertworks.progress import Progress, silent
+from bertworks.progress import Progress, progress_bar
 from bertworks.text.corpus import Corpus
 from bertworks.text.gpt_bpe import END_OF_WORD, FINE_TUNING_TOKENS, letters_of
 from bertworks.text.gpt_bpe import UNK as GPT_UNK
@@ -78,7 +78,8 @@ def learn_vocabulary(
     coverage: float = 0.99995,
     min_count: int = 20,
     workers: int | None = None,
-    progress: Progress = silent,
+    quiet: bool = False,
+    progress: Progress | None = None,
 ) -> Learned:
     """Learn a vocabulary from a corpus; the same for any number of workers.
 
@@ -92,12 +93,19 @@ def learn_vocabulary(
         coverage: the share of the text's letters that the alphabet must cover.
         min_count: letters, pairs and (for `words`) words that occur less often are not used.
         workers: how many processes count; as many as there are cores if not given.
-        progress: is told how far it is.
+        quiet: show nothing; else a bar, or lines where there is no terminal.
+        progress: is told how far it is, instead.
     """
     from bertworks.config import VocabSettings, validate
 
     settings = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     validate(VocabSettings, settings, "learn_vocabulary")
+    if progress is None:
+        with progress_bar(quiet=quiet) as bar:
+            return learn_vocabulary(
+                corpus, size=size, algorithm=algorithm, rules=rules, unused=unused, coverage=coverage,
+                min_count=min_count, workers=workers, progress=bar,
+            )  # fmt: skip
     rules = rules or Rules()
     with scratch_folder() as folder:
         counts = count_words(corpus, rules, folder, workers=workers, progress=progress)

@@ -86,7 +86,7 @@ def pretrain(
         view: shows a person how it goes, instead.
         note: is told what a person wants to know at the start, instead.
     """
-    run, note = Path(out), note or (_log.info if quiet else print_note)
+    run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
     inputs = read_inputs(run, "pretrain") if resume else None
     if inputs:
@@ -153,7 +153,7 @@ def pretrain_dry(
     What is remarked on is the run that is meant, with the overrides that made its recipe.
     """
     _check_clock(recipe)
-    note = note or (_log.info if quiet else print_note)
+    note = note or (_log.info if quiet or not is_first_rank() else print_note)
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())

@@ -86,7 +86,7 @@ def finetune(
         view: shows a person how it goes, instead.
         note: is told what a person wants to know at the start, instead.
     """
-    run, note = Path(out), note or (_log.info if quiet else print_note)
+    run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
     check_overrides(overrides)
     inputs = read_inputs(run, "finetune") if resume else None

@@ -39,7 +39,7 @@ def train_by(world_size, recipe, data, run, folder=None):
     """Train, or go on, by so many ranks; returns how they ended."""
 
     def work(_):
-        pretrain(recipe, data=data, out=run, device="cpu", resume=True)
+        pretrain(recipe, data=data, out=run, device="cpu", resume=True, quiet=True)
 
     return run_ranks(world_size, work, folder or run.parent / f"{run.name}-said")
 
@@ -193,7 +193,7 @@ def check_ending(monkeypatch, data, folder, kind, limit_s, **changes):
     started = time.monotonic()
 
     def work(_):
-        pretrain(recipe, data=data, out=folder / "run", device="cpu")
+        pretrain(recipe, data=data, out=folder / "run", device="cpu", quiet=True)
 
     first, second = run_ranks(2, work, folder, hanging=[1] if kind == "hang" else [])
     assert started + first.seconds - float(when.read_text()) < limit_s
