@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertworks.errors import UserError, counted
-from bertworks.files import usable_path
 from bertworks.text.by_words import check_text, columns_by_words, pair_columns
 from bertworks.text.detokenize import join_tokens
 from bertworks.text.encoding import Encoding, Encodings, ListColumns, Truncation, check_truncation
@@ -79,6 +78,7 @@ class Tokenizer:
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
+        from bertworks.files import usable_path
         from bertworks.text.foreign_files import with_added
         from bertworks.text.tokenizer_files import read_pieces, read_settings
 
