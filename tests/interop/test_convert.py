@@ -308,7 +308,8 @@ def test_pickled_weights_become_a_folder_when_that_is_allowed(bertworks, google,
     code, out, err = bertworks("convert", pickled, tmp_path / "safe", "--allow-pickle")
     assert code == 0
     assert f"{len(random_variables())} tensors" in out
-    assert err == "note: left out: training_args.bin\n"
+    next_line = f"next: bertworks inspect {tmp_path / 'safe'}  (what it is and what it can do)\n"
+    assert err == f"note: left out: training_args.bin\n{next_line}"
     assert set(verify_manifest(tmp_path / "safe")) == {
         "config.json", "model.safetensors", "vocab.txt", "bertworks.json",
     }  # fmt: skip

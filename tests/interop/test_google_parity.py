@@ -105,8 +105,10 @@ def test_a_trained_checkpoint_has_the_weights_that_the_original_had_after_three_
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_originals_checkpoint_goes_there_and_back_byte_for_byte(tmp_path, name):
-    convert(GOLDEN / name, tmp_path / "folder", with_optimizer=True)
-    convert(tmp_path / "folder", tmp_path / "google/bert_model.ckpt", with_optimizer=True)
+    with_optimizer = "global_step" in Bundle(GOLDEN / name / "bert_model.ckpt").names()
+    assert with_optimizer == (name == "model_trained3")
+    convert(GOLDEN / name, tmp_path / "folder", with_optimizer=with_optimizer)
+    convert(tmp_path / "folder", tmp_path / "google/bert_model.ckpt", with_optimizer=with_optimizer)
     for file in ("bert_model.ckpt.data-00000-of-00001", "bert_config.json", "vocab.txt"):
         assert (tmp_path / "google" / file).read_bytes() == (GOLDEN / name / file).read_bytes()
 

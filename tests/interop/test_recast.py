@@ -33,7 +33,8 @@ def test_a_run_folder_becomes_a_folder_of_half_the_size(bertworks, folder, tmp_p
     code, out, err = bertworks("convert", tmp_path / "run", tmp_path / "out", "--dtype", "bfloat16")
     assert code == 0
     assert "parameters in" in out
-    assert err == "note: rounded from float32 to bfloat16\n"
+    next_line = f"next: bertworks inspect {tmp_path / 'out'}  (what it is and what it can do)\n"
+    assert err == f"note: rounded from float32 to bfloat16\n{next_line}"
     assert 2 * num_bytes_of_tensors(tmp_path / "out") == num_bytes_of_tensors(tmp_path / "run" / "model")
     assert {"config.json", WEIGHTS, "vocab.txt", "bertworks.json"} <= set(verify_manifest(tmp_path / "out"))
     assert json.loads((tmp_path / "out" / "bertworks.json").read_text())["note"] == "kept"

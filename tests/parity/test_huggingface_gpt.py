@@ -276,7 +276,8 @@ def test_a_pickled_folder_is_converted(bertworks, tmp_path):
     with pytest.raises(UserError, match="refused: pickle"):
         bw.load(folder)
     code, _, err = bertworks("convert", folder, tmp_path / "safe", "--allow-pickle")
-    assert (code, err) == (0, "")
+    next_line = f"next: bertworks inspect {tmp_path / 'safe'}  (what it is and what it can do)\n"
+    assert (code, err) == (0, next_line)
     assert set(load_file(tmp_path / "safe/model.safetensors")) == set(tensors)
     model = bw.load(tmp_path / "safe", device="cpu")
     assert torch.equal(model.net.token.weight, tensors["tokens_embed.weight"])

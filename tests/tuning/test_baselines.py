@@ -1,6 +1,7 @@
 """The paper's baselines through the one fine-tuning: learnt, resumed to the last bit, loaded and asked."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -287,13 +288,16 @@ def test_two_models_must_have_one_vocabulary(models, files, tmp_path):
 
 
 def test_a_run_of_two_models_goes_on_without_them_but_not_with_others(models, files, finished, tmp_path):
-    run = finished["ltr and rtl"][0]
+    run = shutil.copytree(finished["ltr and rtl"][0], tmp_path / "run")
     options = {"out": run, "device": "cpu", "overrides": [*QUICK, "task.max_length=48", *CONSTANT], "resume": True}
     gone = tmp_path / "gone"
     assert finetune("classify", model=gone, beside=gone, **options, **files["classify"]).reason == "steps"
     other = write_small_model(tmp_path / "other", hidden_size=8)
     with pytest.raises(UserError, match="whose weights are not those of"):
         finetune("classify", model=models / "ltr", beside=other, **options, **files["classify"])
+    # Without a second one it is the recorded one. Where none is recorded there is only one, and that is another run.
+    assert finetune("classify", model=models / "ltr", **options, **files["classify"]).reason == "steps"
+    (run / "inputs.json").unlink()
     with pytest.raises(UserError, match="whose weights are not those of"):
         finetune("classify", model=models / "ltr", **options, **files["classify"])
 
