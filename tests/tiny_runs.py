@@ -73,7 +73,7 @@ def recipe(**changes):
 
 
 def files_of(run):
-    """All that must be the same when the same training is done: not the timing and what shows it, nor whence it came."""
+    """All that must be the same when the same training is done: not the timing and what shows it or whence it came."""
     timed = ("timing.jsonl", "starts.jsonl", "report.html", "inputs.json", ".lock")
     kept = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in timed]
     kept = [path for path in kept if path.parent.name != "tensorboard"]
