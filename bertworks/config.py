@@ -20,10 +20,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from bertworks.config_problems import explain_all, nearest, shorten, unknown_key
-from bertworks.errors import ConfigError, UserError, did_you_mean
+from bertworks.errors import ConfigError, CorruptFile, UserError, counted, did_you_mean
 
 _NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 _MAX_VOCAB_SIZE = 10_000_000
@@ -44,6 +44,16 @@ class Settings(BaseModel):
 Count = Annotated[
     int, Field(ge=0, le=1 << 53)
 ]  # in a file: more than there is of anything, and a float has room for it
+
+
+def _names_of_columns(value: Any) -> str | list[str]:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        return value
+    raise ValueError(f"{shorten(value)} is neither text nor a list of texts")
+
+
+# A column of a file, or several; no union, of which pydantic tells a problem for each kind that a value is not.
+ColumnNames = Annotated[Any, AfterValidator(_names_of_columns)]
 
 
 class Stated(BaseModel):
@@ -108,6 +118,16 @@ def is_like(name_or_path: str, name: str) -> bool:
 def validate(model_class: type[SomeModel], values: Mapping[str, Any], where: str) -> SomeModel:
     """Build settings or a record of a file from plain values; a ConfigError names `where` and every problem."""
     return _build(model_class, values, where, problems=[])
+
+
+def read_record(model_class: type[SomeModel], values: Mapping[str, Any], where: str) -> SomeModel:
+    """Build a record from what a file of ours holds; a CorruptFile says in a line what is wrong, and of how much."""
+    try:
+        return validate(model_class, values, where)
+    except ConfigError as error:
+        first, *others = error.problems
+        more = f"; and {counted(len(others), 'problem')} more" if others else ""
+        raise CorruptFile(f"{where}: {first}{more}") from error
 
 
 def from_overrides(

@@ -379,14 +379,24 @@ def test_a_run_remembers_its_columns(bertworks, reviewed, tmp_path):
     assert (code, "'?'" not in err, "label from 'stars' (guessed)" in err) == (0, True, True)
 
 
-@pytest.mark.parametrize("columns", [[], {"text": 5}, {"words": "x"}, "text", {"label": [1]}, {"text": ""}])
-def test_columns_that_a_folder_says_wrongly_are_an_error_in_a_line(bertworks, reviewed, tmp_path, columns):
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ([], "task.columns: [] is not an object"),
+        ({"text": 5}, "task.columns.text: 5 is neither text nor a list of texts"),
+        ({"words": "x"}, "columns: to classify there is no 'words'"),
+        ("text", "task.columns: 'text' is not an object"),
+        ({"label": [1]}, "task.columns.label: [1] is neither text nor a list of texts"),
+        ({"text": ""}, "columns: text: '' where the name of a column is expected"),
+    ],
+)
+def test_columns_that_a_folder_says_wrongly_are_an_error_in_a_line(bertworks, reviewed, tmp_path, columns, said):
     broken = bw.load(reviewed / "run")
     broken.about["task"]["columns"] = columns
     broken.save(tmp_path / "broken")
     code, _, err = bertworks("predict", tmp_path / "broken", reviewed / "train.jsonl", "--json")
     assert (code, err.count("\n")) == (2, 1)
-    assert "bertworks.json: columns" in err
+    assert f"bertworks.json: {said}" in err
 
 
 def test_evaluate_knows_the_task_of_a_run(bertworks, runs, glue, tmp_path):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bertworks.config import Stated, validate
+from bertworks.config import ColumnNames, Stated, read_record
 from bertworks.interop.folder import OWN_FILE, read_json
 
 _Tokens = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -24,7 +24,7 @@ class StatedTask(Stated):
     labels: list[str] = Field(default_factory=list)
     is_pair: bool = False
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
-    columns: dict[str, str | list[str] | None] | None = None  # of the files, by their roles
+    columns: dict[str, ColumnNames | None] | None = None  # of the files, by their roles
     max_length: _Tokens = 128
     context: Literal["document", "sentence"] = "document"
     stride: _Tokens | None = None
@@ -88,7 +88,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     raw = read_json(path)
-    validate(About, raw, str(path))
+    read_record(About, raw, str(path))
     return raw
 
 

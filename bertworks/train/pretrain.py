@@ -102,7 +102,7 @@ def pretrain(
     if recipe is None and resume and (run / RECIPE_FILE).is_file():
         recipe = run / RECIPE_FILE
     if recipe is None or data is None:
-        refuse_missing(run, ["RECIPE"] * (recipe is None) + ["--data DATA"] * (data is None))
+        refuse_missing(run, ["RECIPE"] * (recipe is None) + ["--data DATA"] * (data is None), resume=resume)
     settings = as_recipe(recipe, overrides)
     if start_from is not None and not resume:
         check_model(start_from)

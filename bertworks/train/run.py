@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from bertworks.config import Count, Settings, Stated, validate
+from bertworks.config import Count, Settings, Stated, read_record
 from bertworks.errors import CannotGoOn, CorruptFile, UserError
 from bertworks.files import atomic_write
 from bertworks.plan.gpus import named_by_driver, peak_flops
@@ -362,7 +362,7 @@ class Engine:
                 f"(its {RECIPE_FILE} has them), or choose another --out"
             )
         where = f"{checkpoint.path / STATE_FILE}"
-        state = validate(RunState, checkpoint.state, where)
+        state = read_record(RunState, checkpoint.state, where)
         if state.place.step != checkpoint.step or len(state.window.sums) not in (0, len(self.kinds)):
             raise CorruptFile(f"{where}: place and window are not of step {checkpoint.step} of this run")
         self.placed.load(self.subject.from_file(checkpoint.weights))

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, NoReturn
 
 from pydantic import Field
 
-from bertworks.config import Settings, validate
+from bertworks.config import ColumnNames, Settings, read_record
 from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import (
     atomic_folder,
@@ -54,7 +54,7 @@ class Inputs(Settings):
     data: str | None = None
     train: str | None = None
     dev: str | None = None
-    columns: dict[str, str | list[str] | None] = Field(default_factory=dict)
+    columns: dict[str, ColumnNames | None] = Field(default_factory=dict)
     init: str = "model"
     cache: str | None = None
     device: str = "auto"
@@ -84,15 +84,17 @@ def read_inputs(run: Path, *commands: str) -> Inputs | None:
     path = run / INPUTS_FILE
     if not path.exists():
         return None
-    inputs = validate(Inputs, read_object(path), str(path))
+    inputs = read_record(Inputs, read_object(path), str(path))
     if inputs.command not in commands:
         raise UserError(f"{run} was started by {inputs.command}, not by {commands[0]}; go on with that command")
     return inputs
 
 
-def refuse_missing(run: Path, missing: Sequence[str]) -> NoReturn:
-    """Say what must be given to go on, or to start, where the folder does not say it."""
+def refuse_missing(run: Path, missing: Sequence[str], *, resume: bool) -> NoReturn:
+    """Say what must be given to start, or to go on where the folder does not say it."""
     named = ", ".join(missing)
+    if not resume:
+        raise UserError(f"to start a run, give {named}; only to go on (--resume) may they be left out")
     if not any((run / name).exists() for name in (*_TELLING, CHECKPOINTS)):
         raise UserError(f"{run} holds no run to go on with; to start one, give {named}")
     raise UserError(f"{run} does not say all that it was started with (an earlier version made it); give {named}")

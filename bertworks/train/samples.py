@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Count, Settings, validate
+from bertworks.config import Count, Settings, read_record
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 
@@ -74,4 +74,4 @@ def write_samples(run: Path, samples: Samples) -> None:
 def read_samples(run: Path) -> Samples | None:
     """Return the samples of a run folder; None if it has none."""
     path = run / SAMPLES_FILE
-    return validate(Samples, read_json(path), str(path)) if path.exists() else None
+    return read_record(Samples, read_json(path), str(path)) if path.exists() else None

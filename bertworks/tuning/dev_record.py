@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Count, Settings, validate
+from bertworks.config import Count, Settings, read_record, validate
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
 from bertworks.tasks.breakdown import break_down, gold_of
@@ -147,4 +147,4 @@ def _worded(value: Any) -> str:
 def read_dev(run: Path) -> DevRecord | None:
     """Return what was written down; None where no dev set has been measured yet."""
     path = run / DEV_FILE
-    return validate(DevRecord, read_json(path), str(path)) if path.exists() else None
+    return read_record(DevRecord, read_json(path), str(path)) if path.exists() else None

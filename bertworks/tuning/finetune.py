@@ -106,7 +106,7 @@ def finetune(
         device = inputs.device if device == "auto" else device
     if task is None or model is None:
         where = ["--data DIR, or --train FILE and --dev FILE"] * (data is None and train is None)
-        refuse_missing(run, ["TASK"] * (task is None) + ["--model MODEL"] * (model is None) + where)
+        refuse_missing(run, ["TASK"] * (task is None) + ["--model MODEL"] * (model is None) + where, resume=resume)
     if init not in ("model", "random"):
         raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
     if settings is not None and overrides:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bertworks.config import Stated, validate
+from bertworks.config import Stated, read_record
 from bertworks.errors import CannotGoOn, UserError, counted
 from bertworks.files import atomic_write
 from bertworks.inference.ensemble import Ensemble
@@ -189,7 +189,7 @@ class Session:
         before: dict[str, Any] = {}
         if path.exists():
             content = read_json(path)
-            validate(_File, content, str(path))
+            read_record(_File, content, str(path))
             before = content["tasks"]
         # What an earlier start has found holds until this one comes to it.
         self.tasks = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Settings, Stated, validate
+from bertworks.config import Settings, Stated, read_record
 from bertworks.errors import CannotGoOn
 from bertworks.files import atomic_write
 from bertworks.interop.folder import read_json
@@ -97,7 +97,7 @@ class Record:
                 raise CannotGoOn(
                     f"{self.path.parent} has runs of another {name}; give the same to go on, or choose another --out"
                 )
-        known = validate(_File, content, str(self.path))
+        known = read_record(_File, content, str(self.path))
         self.runs, self.model_of, self.chosen = dict(known.runs), known.model_of, known.chosen
         self.search_examples = self.search_examples or known.search_examples
 

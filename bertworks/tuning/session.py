@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertworks.config import Count, Settings, Stated, to_toml, validate
+from bertworks.config import Count, Settings, Stated, read_record, to_toml
 from bertworks.errors import UserError
 from bertworks.interop.divided_weights import put_divided
 from bertworks.interop.folder import save_tokenizer
@@ -331,7 +331,7 @@ class Session:
         return state
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        known = validate(_Memory, state, f"{self.engine.folder}: the memory of its checkpoint")
+        known = read_record(_Memory, state, f"{self.engine.folder}: the memory of its checkpoint")
         self.best = self._published = Best(**dict(known.best)) if known.best else None
         self.engine.optimizer.idle.fill_(known.idle)
         self.engine.optimizer.idle_mean.fill_(known.idle_mean)

@@ -89,7 +89,9 @@ def test_an_option_given_twice_is_refused(bertworks):
 def test_wrong_types_are_told_in_words(tmp_path, options, words):
     with pytest.raises(UserError, match=words):
         bw.finetune("classify", **{"model": "mini", "train": "a.csv", "out": tmp_path / "run"} | options)
-    with pytest.raises(UserError, match="the task 'None' is not a name"):
+    with pytest.raises(UserError, match="the task '5' is not a name"):
+        bw.finetune(5, model="mini", data="x", out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"^to start a run, give TASK; "):
         bw.finetune(None, model="mini", data="x", out=tmp_path / "run")
 
 
