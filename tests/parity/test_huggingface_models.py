@@ -241,7 +241,7 @@ def test_save_load_save_gives_the_same_bytes(tmp_path, heads, changes):
     contents = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        write_folder(tmp_path / name, net, about={"task": "none", "steps": 3})
+        write_folder(tmp_path / name, net, about={"task": {"name": "none"}, "steps": 3})
         contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
         opened = read_folder(tmp_path / name)
         assert opened.net.config == net.config
@@ -251,7 +251,7 @@ def test_save_load_save_gives_the_same_bytes(tmp_path, heads, changes):
         assert opened.net.embeddings.position.weight.requires_grad == (changes.get("positions") != "sinusoidal")
         net = opened.net
     assert contents[0] == contents[1]
-    assert opened.about["steps"] == 3
+    assert (opened.about["task"], opened.about["steps"]) == ({"name": "none"}, 3)
 
 
 @pytest.mark.parametrize(("auto", "heads", "options"), [

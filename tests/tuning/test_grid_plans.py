@@ -278,7 +278,7 @@ def test_a_record_that_is_none_is_told(task, tmp_path, fake):
     run(task, tmp_path / "grid")
     path = tmp_path / "grid/grid.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"runs": {"a": {"score": 1}}}))
-    with pytest.raises(UserError, match="is not the record of a grid"):
+    with pytest.raises(UserError, match=r"grid\.json: runs\.a\.point: not set; .*; and 4 problems more$"):
         run(task, tmp_path / "grid", resume=True)
 
 
@@ -312,7 +312,7 @@ def test_time_left_goes_by_epochs_and_examples(task):
     assert progress.seconds_left is None
     progress.pass_over(100.0)  # by an earlier start, whose pace is not known
     assert progress.seconds_left is None
-    result = Result("a", {}, 0, False, {}, score=0.5)
+    result = Result(point="a", values={}, seed=0, is_search=False, settings={}, score=0.5)
     progress.end("a/seed-0", result, SimpleNamespace(best_run=lambda: result, about={"metric": "f1"}), 100.0, 7.0)
     assert progress.seconds_left == pytest.approx(28.0)
     assert said == ["run 2 of 3, a/seed-0: f1 0.5000 at step 0, 0.00 minutes; best so far 0.5000; about 0:00:28 left"]

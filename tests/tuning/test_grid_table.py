@@ -22,7 +22,10 @@ def results_of(tmp_path, runs, **state):
 
 def ended(point, seed, score, *, is_search=False, error="", **values):
     values = values or {"batch_size": "16", "lr": point}
-    return Result(point, values, seed, is_search, {}, score, 10, {}, minutes=1.25, error=error)
+    return Result(
+        point=point, values=values, seed=seed, is_search=is_search, settings={}, score=score, step=10, minutes=1.25,
+        error=error,
+    )  # fmt: skip
 
 
 @pytest.fixture
