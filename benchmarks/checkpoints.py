@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from measuring import parser, report, seconds
 
-from bertworks.interop.bundle import Bundle
-from bertworks.interop.bundle_writer import write_bundle
+from bertworks.models.tf_bundle import Bundle, write_bundle
 
 NUM_TENSORS, SHAPE = 50, (2_000, 1_000)
 MEGABYTES = NUM_TENSORS * SHAPE[0] * SHAPE[1] * 4 / 1e6
 NUM_ROUNDS = 5
 FIRST = """
 import sys
-from bertworks.interop.bundle import Bundle
+from bertworks.models.tf_bundle import Bundle
 bundle = Bundle(sys.argv[1])
 for name in bundle.names():
     bundle.read(name)

@@ -16,10 +16,10 @@ from compact_task import WORKS, Search, Work, chosen, points_for
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.tasks.own_columns import Columns
+from bertworks.finetuning.settings import Point
+from bertworks.tasks.columns import Columns
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, open_dataset
-from bertworks.tuning.axes import Point
 
 _SEARCH = "search"
 
@@ -212,8 +212,8 @@ def _test(work: Work, data: Path, model: Path) -> dict[str, Any] | None:
     """Measure a model on the test set, if its gold is there."""
     if not work.test or work.test not in open_dataset(find_task(work.task), data).found:
         return None
-    from bertworks.inference.ensemble import Ensemble
-    from bertworks.inference.measuring import measure_models
+    from bertworks.inference.evaluate import measure_models
+    from bertworks.inference.predict import Ensemble
 
     measured = measure_models(Ensemble([bw.load(model)], [str(model)]), work.task, data, work.test)
     defined = {name: value for name, value in measured.metrics.items() if math.isfinite(value)}

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bertworks.errors import UserError
+from bertworks.finetuning.settings import Point, points_of
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import TEST
-from bertworks.tuning.axes import Point, points_of
 
 _GOLD = "test-gold"
 _SQUAD_NOTE = "train: where an answer stands was found by search, 10.8 % of them stand at several places"

@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import write_folder
+from bertworks.models.kinds import write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise

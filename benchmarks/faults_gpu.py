@@ -46,7 +46,7 @@ GPU_TESTS = (
     "tests/train/test_optim.py",
     "tests/train/test_other_models_gpu.py",
     "tests/data/test_workers.py",
-    "tests/tuning/test_finetune_gpu.py",
+    "tests/finetuning/test_finetune_gpu.py",
 )
 
 

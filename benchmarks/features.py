@@ -22,16 +22,16 @@ from typing import Any
 
 from measuring import parser, report
 
-from bertworks.interop.huggingface import write_folder
+from bertworks.finetuning import finetune as tuning
+from bertworks.finetuning import session
+from bertworks.finetuning.features import FeatureCache
+from bertworks.models.kinds import write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
-from bertworks.tasks.word_features import WordRows
+from bertworks.tasks.evaluation import WordRows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.tuning import finetune as tuning
-from bertworks.tuning import session
-from bertworks.tuning.feature_cache import FeatureCache
 
 _SYLLABLES = ("ba", "do", "ki", "lu", "me", "no", "ra", "si", "te", "vu")
 _TAGS = ("O", "O", "O", "O", "B-PER", "B-LOC", "B-ORG", "B-MISC")

@@ -34,14 +34,13 @@ from task_files import cut_files, made_sst2, made_words
 from trainer_peer import Clock, Encoded, be_quiet, encoded, make_trainer
 
 import bertworks as bw
-from bertworks.inference.ensemble import Ensemble
+from bertworks.finetuning.settings import FinetuneSettings, settings_for
 from bertworks.inference.model import Model
-from bertworks.inference.prediction_files import write_predictions
+from bertworks.inference.predict import Ensemble, write_predictions
+from bertworks.report.status import Status
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.train.status import Status
-from bertworks.tuning.settings import FinetuneSettings, settings_for
 
 # On a GPU ours records a step for every size of batch, and torch compiles anew until it has seen that lengths vary.
 MOST_WARM_STEPS = {"cpu": 10, "cuda": 60}

@@ -30,11 +30,11 @@ from task_files import cut_files
 from trainer_peer import Clock, be_quiet, encoded, make_trainer
 
 import bertworks as bw
+from bertworks.finetuning.settings import settings_for
+from bertworks.report.logs import METRICS_FILE, read_log
+from bertworks.report.status import Status
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, TRAIN
-from bertworks.train.log import METRICS_FILE, read_log
-from bertworks.train.status import Status
-from bertworks.tuning.settings import settings_for
 
 OURS, PEER = "ours", "Trainer"
 Results = dict[str, dict[str, dict[str, Any]]]  # by task, side and seed

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from measuring import parser, report, seconds
 
-from bertworks.interop.huggingface import read_folder, write_folder
+from bertworks.models.kinds import read_folder, write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import freeze, initialise
@@ -86,7 +86,7 @@ def forward_ratios(name: str, config: BertConfig, folder: Path) -> dict[str, flo
 
 
 _LOADERS = {
-    "ours": "from bertworks.inference.loading import load as f",
+    "ours": "from bertworks.inference.model import load as f",
     "transformers": "from transformers import AutoModel; f = AutoModel.from_pretrained",
 }
 _LOAD = """

@@ -20,9 +20,8 @@ from measuring import parser, report, text_slices, unpack_vocabulary
 from tokenizers import BertWordPieceTokenizer
 
 from bertworks import Tokenizer
-from bertworks.data.arrays import Options, make_arrays
 from bertworks.data.shards import write_shard
-from bertworks.data.units import Unit
+from bertworks.data.units import Options, Unit, make_arrays
 
 SLICE_BYTES, NUM_SLICES, ROW = 10_000_000, 3, 128
 

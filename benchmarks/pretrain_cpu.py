@@ -20,7 +20,7 @@ from measuring import parser, report
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.prepare import Options, prepare
 from bertworks.data.shards import Dataset
-from bertworks.demo.vocabulary import write_topics
+from bertworks.demo.stages import write_topics
 from bertworks.nn.config import preset
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.text.corpus import Corpus

@@ -29,16 +29,13 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import Tokens, pack_lengths
-from bertworks.recipe import load_recipe
-from bertworks.train.batch import TrainBatch
-from bertworks.train.loop import Place, Window, train
-from bertworks.train.objectives import mlm_and_nsp
+from bertworks.recipe import OptimSettings, load_recipe
+from bertworks.report.terminal import unseen
+from bertworks.train.cuda_graph import Replayed
+from bertworks.train.objectives import TrainBatch, Trainee, mlm_and_nsp, with_backward
 from bertworks.train.optim import Optimizer
 from bertworks.train.pretrain import Session
-from bertworks.train.replay import Replayed
-from bertworks.train.settings import OptimSettings
-from bertworks.train.trainee import Trainee, with_backward
-from bertworks.train.view import unseen
+from bertworks.train.trainer import Place, Window, train
 
 Step = Callable[[], torch.Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

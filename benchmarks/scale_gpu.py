@@ -20,15 +20,12 @@ from pretrain_gpu import CASES_ALL, DEVICE, milliseconds, ours_batch
 
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
-from bertworks.nn.layers import initialise
-from bertworks.nn.recompute import recompute_blocks
-from bertworks.train.distributed import Ranks, joined_ranks, local_device
-from bertworks.train.gradients import GradientSums
-from bertworks.train.objectives import mlm_and_nsp
+from bertworks.nn.layers import initialise, recompute_blocks
+from bertworks.recipe import OptimSettings
+from bertworks.train.distributed import Ranks, joined_ranks, local_device, spread, whole
+from bertworks.train.objectives import Trainee, mlm_and_nsp
 from bertworks.train.optim import Optimizer
-from bertworks.train.settings import OptimSettings
-from bertworks.train.sharding import spread, whole
-from bertworks.train.trainee import Trainee
+from bertworks.train.trainer import GradientSums
 
 
 class Way(NamedTuple):

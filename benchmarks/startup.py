@@ -11,7 +11,7 @@ from pathlib import Path
 
 from measuring import parser, report, seconds, unpack_vocabulary
 
-from bertworks.demo.vocabulary import write_topics
+from bertworks.demo.stages import write_topics
 from bertworks.text.corpus import Corpus
 from bertworks.text.learn import learn_vocabulary
 from bertworks.text.vocabulary import write_vocabulary

@@ -17,13 +17,12 @@ import transformers
 from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
 
+from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.tasks.examples import Example
-from bertworks.tasks.items import Items
-from bertworks.tasks.kinds import Kind, kind_of
+from bertworks.tasks.heads import Items, Kind, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.train.schedules import learning_rate
-from bertworks.tuning.settings import FinetuneSettings
+from bertworks.train.optim import learning_rate
 
 NOTHING = -100  # the label of a token that has none
 _EVAL_BATCH = 128

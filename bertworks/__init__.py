@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertworks.errors import UserError
-    from bertworks.inference.language_models import LanguageModel
-    from bertworks.inference.loading import load
-    from bertworks.inference.measuring import evaluate
-    from bertworks.inference.model import Model
-    from bertworks.inference.prediction_files import predict
-    from bertworks.inference.task_model import TaskModel
-    from bertworks.interop.convert import convert
-    from bertworks.plan.run import plan
+    from bertworks.finetuning.finetune import finetune
+    from bertworks.finetuning.glue_suite import finetune_glue
+    from bertworks.finetuning.search import GridPlan, finetune_grid
+    from bertworks.inference.evaluate import evaluate
+    from bertworks.inference.model import LanguageModel, Model, TaskModel, load
+    from bertworks.inference.predict import predict
+    from bertworks.models.convert import convert
+    from bertworks.planning.plan import plan
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
-    from bertworks.tuning.finetune import finetune
-    from bertworks.tuning.glue import finetune_glue
-    from bertworks.tuning.grid import GridPlan, finetune_grid
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,20 +42,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "GridPlan": "bertworks.tuning.grid",
-    "LanguageModel": "bertworks.inference.language_models",
+    "GridPlan": "bertworks.finetuning.search",
+    "LanguageModel": "bertworks.inference.model",
     "Model": "bertworks.inference.model",
-    "TaskModel": "bertworks.inference.task_model",
+    "TaskModel": "bertworks.inference.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
-    "convert": "bertworks.interop.convert",
-    "evaluate": "bertworks.inference.measuring",
-    "finetune": "bertworks.tuning.finetune",
-    "finetune_glue": "bertworks.tuning.glue",
-    "finetune_grid": "bertworks.tuning.grid",
-    "load": "bertworks.inference.loading",
-    "plan": "bertworks.plan.run",
-    "predict": "bertworks.inference.prediction_files",
+    "convert": "bertworks.models.convert",
+    "evaluate": "bertworks.inference.evaluate",
+    "finetune": "bertworks.finetuning.finetune",
+    "finetune_glue": "bertworks.finetuning.glue_suite",
+    "finetune_grid": "bertworks.finetuning.search",
+    "load": "bertworks.inference.model",
+    "plan": "bertworks.planning.plan",
+    "predict": "bertworks.inference.predict",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",
 }

@@ -2,7 +2,7 @@
 
 from small_models import PIECES
 
-from bertworks.interop.huggingface import write_folder
+from bertworks.models.kinds import write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise

@@ -2,18 +2,15 @@
 
 import torch
 
-from bertworks.interop.elmo_folder import write_elmo
-from bertworks.interop.gpt_folder import write_gpt
-from bertworks.interop.huggingface import write_folder
-from bertworks.nn.baseline_config import ElmoConfig, GptConfig
+from bertworks.models.kinds import write_elmo, write_folder, write_gpt
 from bertworks.nn.bert import Bert
-from bertworks.nn.config import BertConfig
+from bertworks.nn.config import BertConfig, ElmoConfig, GptConfig
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.elmo_words import WordTokenizer
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.text.words import WordTokenizer
 
 WORDS = (
     "the",

@@ -12,12 +12,11 @@ from small_models import PIECES, write_small_model
 from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
-from bertworks.inference.ensemble import Ensemble
-from bertworks.inference.measuring import measure_models
-from bertworks.inference.prediction_files import write_predictions
+from bertworks.finetuning.finetune import finetune
+from bertworks.inference.evaluate import measure_models
+from bertworks.inference.predict import Ensemble, write_predictions
 from bertworks.tasks import tables
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.tuning.finetune import finetune
 
 SHORT = (*QUICK, "train.epochs=2", "task.doc_stride=4")  # so that there are mistakes left
 KINDS = ("classify", "regress", "multilabel", "choose", "tag", "answer")

@@ -15,9 +15,9 @@ from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.inference import predictions
+from bertworks.finetuning.finetune import finetune
+from bertworks.inference import heads as predictions
 from bertworks.train.record import Record
-from bertworks.tuning.finetune import finetune
 
 KINDS = ("classify", "regress", "multilabel", "choose")
 

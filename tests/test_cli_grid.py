@@ -13,7 +13,7 @@ from toy_tasks import SIZES, write_task
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.tuning import grid
+from bertworks.finetuning import search as grid
 
 QUICK = ("task.max_length=16", "train.batch_size=16", "optim.lr=3e-3,1e-3", "train.epochs=1")
 

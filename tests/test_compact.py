@@ -214,7 +214,7 @@ def test_a_seed_without_a_score_is_not_the_best_and_has_no_part_in_the_median():
 def test_seeds_have_the_settings_that_the_search_has_chosen():
     from compact_task import FULL, chosen
 
-    from bertworks.tuning.axes import points_of
+    from bertworks.finetuning.settings import points_of
 
     points = points_of(TASKS["rte"], FULL.overrides, is_grid=True)
     for point in points:
@@ -485,7 +485,7 @@ def test_settings_that_are_given_come_last_and_are_noted():
 def test_the_search_is_the_one_that_was_asked_for():
     from compact_task import FULL, WORKS
 
-    from bertworks.tuning.axes import points_of
+    from bertworks.finetuning.settings import points_of
 
     for name, decays, average in (("rte", (1.0, 0.6), 0.0), ("qnli", (1.0,), 0.25)):
         points = points_of(TASKS[name], FULL.of(WORKS[name]).overrides, is_grid=True)

@@ -20,10 +20,9 @@ from bertworks.config import (
     validate,
 )
 from bertworks.errors import ConfigError, UserError
+from bertworks.finetuning.settings import FinetuneSettings, points_of
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.tasks.registry import find_task
-from bertworks.tuning.axes import points_of
-from bertworks.tuning.settings import FinetuneSettings
 
 
 def problems_of(*overrides):

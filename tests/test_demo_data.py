@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import pytest
 
-from bertworks.tasks.own import open_own
+from bertworks.tasks.own_files import open_own
 
 LABELS = ["displeased", "neutral", "pleased"]
 FOLDER = resources.files("bertworks") / "demo_data"

@@ -29,11 +29,11 @@ from bertworks.files import (
     verify_manifest,
     write_manifest,
 )
-from bertworks.interop.convert import convert
+from bertworks.models.convert import convert
 from bertworks.recipe import load_recipe
+from bertworks.report.page import write_report
 from bertworks.text.corpus import Corpus
 from bertworks.text.kinds import open_tokenizer
-from bertworks.train.report import write_report
 from bertworks.train.run_folder import check_out
 
 REPOSITORY = Path(__file__).parent.parent

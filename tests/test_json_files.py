@@ -6,7 +6,7 @@ import time
 import pytest
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.json_files import parse_json, read_json, read_object
+from bertworks.files import parse_json, read_json, read_object
 
 REFUSED = {
     "nothing": (b"", "f:1: not JSON: Expecting value at column 1"),

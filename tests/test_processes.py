@@ -82,7 +82,7 @@ def test_a_worker_forked_while_a_thread_compiles_can_compile_too():
     """Else it would wait for the compiler's lock for ever."""
     from numba.core.compiler_lock import global_compiler_lock
 
-    import bertworks.text.kernel  # noqa: F401 -- sees to it
+    import bertworks.text.fast  # noqa: F401 -- sees to it
 
     is_held = threading.Event()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from terminals import CONTROL_SEQUENCE, ERASE_LINE, LINE_UP, terminal
 
-from bertworks.progress import progress_bar, silent
+from bertworks.processes import progress_bar, silent
 
 
 def last_drawn(output: str) -> str:
@@ -19,7 +19,7 @@ def last_drawn(output: str) -> str:
 def test_where_there_is_no_terminal_only_long_work_writes_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, now = io.StringIO(), [0.0]
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("bertworks.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bertworks.processes.time.monotonic", lambda: now[0])
     with progress_bar() as progress:
         for done in range(100):
             progress("counting words", done, 100, f"{done} documents")

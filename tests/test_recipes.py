@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bertworks.cli.shipped import ORIGINS
+from bertworks.cli.info import ORIGINS
 from bertworks.config import recipe_names, recipe_origin, recipe_summary, to_toml
-from bertworks.plan.network import network_of
-from bertworks.plan.run import plan_run
+from bertworks.planning.network import network_of
+from bertworks.planning.plan import plan_run
 from bertworks.recipe import load_recipe
 
 RESULTS = Path(__file__).parents[1] / "docs/results"

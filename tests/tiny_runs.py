@@ -12,11 +12,11 @@ from bertworks.config import validate
 from bertworks.data.prepare import Options, prepare
 from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
-from bertworks.text.gpt_bpe import END_OF_WORD, UNK, GptTokenizer
+from bertworks.text.elmo_words import SPECIAL_WORDS, WordTokenizer
+from bertworks.text.gpt import END_OF_WORD, UNK, GptTokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.text.words import SPECIAL_WORDS, WordTokenizer
 
 WORDS = [f"word{number}" for number in range(40)]
 LETTERS = [chr(0x430 + number) for number in range(40)]  # words that GPT-1's tokenizer need not merge

@@ -17,8 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 
-from bertworks.interop.bundle import Bundle
-from bertworks.interop.bundle_writer import write_bundle
+from bertworks.models.tf_bundle import Bundle, write_bundle
 
 v1 = tf.compat.v1
 v1.disable_eager_execution()

@@ -17,15 +17,13 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from bertworks import __version__
-from bertworks.cli.checkpoints import convert
-from bertworks.cli.data import inspect, prepare, texts
-from bertworks.cli.finetuning import finetune
-from bertworks.cli.models import answer, attend, embed, features, fill, nsp, tag
+from bertworks.cli.convert import convert
+from bertworks.cli.finetune import finetune
+from bertworks.cli.info import demo, models, recipes, tasks
 from bertworks.cli.options import say
-from bertworks.cli.shipped import demo, models, recipes, tasks
-from bertworks.cli.text import tokenize, vocab
-from bertworks.cli.training import plan, pretrain, report
-from bertworks.cli.tuned import choose, classify, evaluate, predict
+from bertworks.cli.pretrain import plan, pretrain, report
+from bertworks.cli.text import inspect, prepare, texts, tokenize, vocab
+from bertworks.cli.use import answer, attend, choose, classify, embed, evaluate, features, fill, nsp, predict, tag
 from bertworks.errors import UserError, printable, shortened, shown
 from bertworks.files import refusal_text
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertworks.data.loader import Loader, shape_for
-from bertworks.data.objectives import OBJECTIVES
+from bertworks.data.loader import OBJECTIVES, Loader, shape_for
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba.typed import List
 
-from bertworks.text.kernel import compiled, inlined
+from bertworks.text.fast import compiled, inlined
 
 # The columns of a planned instance: where A and B lie, whether B is random, and the key of its mask.
 A_START, A_LENGTH, B_SHARD, B_START, B_LENGTH, IS_RANDOM, MASK_KEY = range(7)

@@ -24,14 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bertworks.config import Count, Stated, validate
-from bertworks.config_problems import shorten
+from bertworks.config import Count, Stated, shorten, validate
 from bertworks.errors import ConfigError, CorruptFile, UserError
-from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, safe_join, sha256_of, usable_path
-from bertworks.json_files import read_object
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, read_object, safe_join, sha256_of, usable_path
+from bertworks.text.elmo_words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.kinds import CLASSES, AnyTokenizer
-from bertworks.text.words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -4,15 +4,14 @@ It looks like the reports of runs and has their charts and tables. The one scrip
 stands in a frame of its own; the page's policy knows it by its hash.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 
 from bertworks import __version__
-from bertworks.demo.show import Show, Stage
-from bertworks.demo.telling import as_typed
+from bertworks.demo.run import Show, Stage, as_typed, percent
 from bertworks.files import atomic_write
-from bertworks.show.chart import chart_style
-from bertworks.show.page_files import content_hash, escaped, page_file
+from bertworks.report.charts import chart_style, content_hash, escaped, page_file
 
 
 def write_demo_page(path: Path, show: Show, seconds: float) -> None:
@@ -24,8 +23,8 @@ def write_demo_page(path: Path, show: Show, seconds: float) -> None:
 
 def demo_page(show: Show, seconds: float) -> str:
     """Return the page's text, to be written as UTF-8."""
-    from bertworks.show.attention_page import attention_files
-    from bertworks.train.run_facts import duration
+    from bertworks.report.attention_page import attention_files
+    from bertworks.report.logs import duration
 
     style = page_file("report", "style.css") + chart_style() + page_file("report", "dev.css")
     style += page_file("demo", "style.css")
@@ -48,4 +47,47 @@ def _section(stage: Stage) -> str:
         f'<span class="number">{stage.number}</span> {escaped(stage.title)}'
         f'<span class="took">{stage.seconds:.1f} s</span></h2><pre class="command">{escaped(commands)}</pre>'
         f"{stage.html}</section>"
+    )
+
+
+# What the demo's report is put together with, as HTML: texts, pieces, cards, shares as bars. Everything is escaped.
+
+
+def text(content: str) -> str:
+    """Return a text that a model was given."""
+    return f'<p class="given" dir="auto" lang="">{escaped(content)}</p>'
+
+
+def paragraph(content: str) -> str:
+    """Return a sentence of ours."""
+    return f'<p class="note">{escaped(content)}</p>'
+
+
+def cards(contents: Iterable[str]) -> str:
+    """Return parts side by side, each with an edge."""
+    return f'<div class="cards">{"".join(f"<article>{content}</article>" for content in contents)}</div>'
+
+
+def pieces(names: Iterable[str], marked: Iterable[int] = ()) -> str:
+    """Return the pieces of a text one by one; some may be marked."""
+    places = set(marked)
+    items = (
+        f'<li class="marked">{escaped(name)}</li>' if place in places else f"<li>{escaped(name)}</li>"
+        for place, name in enumerate(names)
+    )
+    return f'<ol class="pieces" lang="">{"".join(items)}</ol>'
+
+
+def shares(named: Sequence[tuple[str, float]], *, is_first_best: bool = True) -> str:
+    """Return names with their shares as bars; the first may stand out as the best."""
+    items = (_share(name, share, is_best=is_first_best and not number) for number, (name, share) in enumerate(named))
+    return f'<ul class="guesses">{"".join(items)}</ul>'
+
+
+def _share(name: str, share: float, *, is_best: bool) -> str:
+    style = ' class="best"' if is_best else ""
+    return (
+        f'<li{style}><bdi lang="">{escaped(name)}</bdi><span class="share">{percent(share)}</span>'
+        '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{100 * share:.1f}" height="1"/></svg></li>'
     )

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.inference.loading import AnyModel
-from bertworks.interop.numpy_weights import announced, write_in_order
+from bertworks.inference.model import AnyModel
+from bertworks.models.weights import announced, write_in_order
 from bertworks.nn.hidden_states import Features
-from bertworks.text.encoding import Encoding
+from bertworks.text.tokenizer import Encoding
 
 PER = ("token", "word")
 _TEXTS_AT_ONCE = 256

@@ -18,19 +18,16 @@ from bertworks.data.loader import Loader, Packed, shape_for
 from bertworks.data.settings import DataSettings, Objective
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
-from bertworks.inference.language_models import LanguageModel
-from bertworks.inference.loading import AnyModel, load
-from bertworks.inference.model import Model
-from bertworks.interop.models import check_model
+from bertworks.inference.model import AnyModel, LanguageModel, Model, load
+from bertworks.models.kinds import check_model
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
-from bertworks.nn.devices import find_device
+from bertworks.nn.device import find_device
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.progress import Progress, silent
-from bertworks.train.batch import to_device
-from bertworks.train.feed import EVALUATION_SEED
-from bertworks.train.objectives import OBJECTIVES
+from bertworks.processes import Progress, silent
+from bertworks.train.objectives import OBJECTIVES, to_device
+from bertworks.train.pretrain import EVALUATION_SEED
 
 HELD_OUT = "holdout"
 _BATCH_TOKENS = 8_192

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertworks.nn.config import Direction
-from bertworks.nn.dropout import dropped
+from bertworks.nn.layers import dropped
 from bertworks.nn.packing import Packing, Run
 
 

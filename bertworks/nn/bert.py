@@ -18,12 +18,10 @@ from torch.func import functional_call
 
 from bertworks.nn.attention import attend, attend_from_one, attention_weights
 from bertworks.nn.config import BertConfig
-from bertworks.nn.dropout import Dropout, place_key
 from bertworks.nn.heads import Head, OutputHead, make_head
-from bertworks.nn.layers import Embedding, LayerNorm, Linear, activated
+from bertworks.nn.layers import Dropout, Embedding, LayerNorm, Linear, activated, called, place_key
 from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
-from bertworks.nn.recompute import called
 
 
 class Encoded(NamedTuple):

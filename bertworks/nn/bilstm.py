@@ -7,14 +7,84 @@ rest, on ELMo (`elmo_tasks.py`).
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from bertworks.nn.bert import Bert
+from bertworks.nn.config import BertConfig, FeatureConfig, layers_of
 from bertworks.nn.layers import Linear
 from bertworks.nn.packing import Packing
-from bertworks.nn.recurrent import empty_lstm, fill_lstm, run_lstm, steps_of
+
+# LSTMs over packed tokens.
+#
+# T tokens, S sequences, D width, C cells, P numbers that cells are projected to.
+#
+# An LSTM takes the first token of every sequence, then every second token, and so on. torch wants the rows in just
+# that order, longest sequence first, with the number of sequences that still go on at each step. So packed tokens
+# need one gather before and one after it, and no padding. A backward LSTM gets every sequence from its end.
+
+
+_NUM_GATES = 4  # torch's order: input, forget, cell, output
+_FORGET_GATE = 1
+
+
+class Steps(NamedTuple):
+    """The tokens of a batch in the order of an LSTM's steps."""
+
+    order_T: Tensor
+    inverse_T: Tensor
+    num_going_on: Tensor  # for each step; on the CPU, where torch wants it
+
+
+def steps_of(packing: Packing, *, backwards: bool = False) -> Steps:
+    """Order a batch's tokens by their distance from the beginning of their sequence, or from its end."""
+    starts = packing.cumulative_lengths.cpu().numpy().astype(np.int64)
+    lengths = np.diff(starts)
+    sequence_T = np.repeat(np.arange(len(lengths)), lengths)
+    step_T = np.arange(starts[-1]) - starts[sequence_T]
+    if backwards:
+        step_T = lengths[sequence_T] - 1 - step_T
+    order_T = np.lexsort((sequence_T, -lengths[sequence_T], step_T))
+    inverse_T = np.empty_like(order_T)
+    inverse_T[order_T] = np.arange(len(order_T))
+    device = packing.cumulative_lengths.device
+    going_on = torch.from_numpy(np.bincount(step_T).astype(np.int64))
+    return Steps(torch.from_numpy(order_T).to(device), torch.from_numpy(inverse_T).to(device), going_on)
+
+
+def empty_lstm(num_in: int, num_cells: int, **options: int | float | bool) -> nn.LSTM:
+    """Make torch's LSTM without values in its weights."""
+    return nn.LSTM(num_in, num_cells, device="meta", **options).to_empty(device=torch.get_default_device())
+
+
+def run_lstm(lstm: nn.LSTM, x_TD: Tensor, steps: Steps) -> Tensor:
+    """Return an LSTM's output for every token, [T, P] for each direction."""
+    if not len(x_TD):
+        return x_TD.new_zeros(0, (lstm.proj_size or lstm.hidden_size) * (2 if lstm.bidirectional else 1))
+    packed = PackedSequence(x_TD.index_select(0, steps.order_T), steps.num_going_on)
+    return lstm(packed)[0].data.index_select(0, steps.inverse_T)
+
+
+@torch.no_grad()
+def fill_lstm(lstm: nn.LSTM, generator: torch.Generator) -> None:
+    """Fill an LSTM's weights, drawn on the CPU.
+
+    As in ELMo's original: every gate's matrices by Glorot's uniform, biases 0 but for the forget gate's, which is 1, so
+    that a cell keeps what it has until it learns not to.
+    """
+    for name, parameter in lstm.named_parameters():
+        values = torch.zeros(parameter.shape)
+        if name.startswith("weight"):
+            for matrix in values.chunk(1 if name.startswith("weight_hr") else _NUM_GATES):
+                nn.init.xavier_uniform_(matrix, generator=generator)
+        elif name.startswith("bias_ih"):  # torch adds two biases; one of them stays 0
+            values.chunk(_NUM_GATES)[_FORGET_GATE].fill_(1.0)
+        parameter.copy_(values)
 
 
 class ScalarMix(nn.Module):
@@ -89,3 +159,59 @@ def initialise_readers(model: nn.Module, seed: int) -> None:
             values = nn.init.xavier_uniform_(torch.empty(module.weight.shape), generator=generator)
             module.weight.copy_(values)
             module.bias.zero_()
+
+
+# A tagger on frozen layers: the paper's feature-based approach (section 5.3, Table 7).
+#
+# T words, D width of the encoder, H width of the BiLSTM's output, K labels.
+#
+# One or several layers of a frozen encoder, side by side or summed with learned weights, go into a BiLSTM and from
+# there into a classification layer. The BiLSTM reads words, each as its first piece, and a sentence at a time: what
+# a document adds is in the features already. (The code of the paper's tagger was never published; the paper says
+# that the first piece stands for a word, and the taggers it compares itself with read words of a sentence.)
+
+
+HEAD = "tag"
+
+
+class FeatureReader(nn.Module):
+    """Scores the labels of words by some layers of theirs.
+
+    Args:
+        config: which layers, and how large a BiLSTM.
+        encoder: the sizes of what makes the layers.
+        num_outputs: the number of labels.
+
+    Attributes:
+        layers: which layers are read, 0 being the embeddings.
+    """
+
+    reads_pooled = False  # it is a head, if an unusual one: see `reader_of`
+
+    def __init__(self, config: FeatureConfig, encoder: BertConfig, num_outputs: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = layers_of(config.features, encoder.num_hidden_layers)
+        self.mix = ScalarMix(len(self.layers)) if config.is_mixed else None
+        num_in = encoder.hidden_size * (1 if config.is_mixed else len(self.layers))
+        self.lstm = BiLstm(num_in, config.lstm_cells, config.lstm_layers, config.lstm_dropout)
+        self.out = Linear(self.lstm.width, num_outputs)
+
+    def forward(self, layers: Sequence[Tensor], packing: Packing) -> Tensor:
+        """Return scores [T, K] of words, given [T, D] of each layer and which words belong to one sentence."""
+        # To the network's own type: features may be kept in half precision, and are learnt from in full.
+        own = [layer.to(self.out.weight.dtype) for layer in layers]
+        x_TD = self.mix(own) if self.mix is not None else own[0] if len(own) == 1 else torch.cat(own, 1)
+        return self.out(F.dropout(self.lstm(x_TD, packing), self.config.lstm_dropout, self.training))
+
+
+def feature_bert(encoder: Bert, reader: FeatureReader) -> Bert:
+    """Make a reader of its layers the tag head of an encoder that has none."""
+    encoder.heads[HEAD] = reader
+    return encoder
+
+
+def reader_of(net: Bert) -> FeatureReader | None:
+    """Return the reader of a network that tags by frozen layers, or None."""
+    heads = [head for head in net.heads.values() if isinstance(head, FeatureReader)]
+    return heads[0] if heads else None

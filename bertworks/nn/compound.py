@@ -16,12 +16,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bertworks.nn.baseline_config import CompoundConfig
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import BiLstm, initialise_readers
-from bertworks.nn.dropout import place_key
+from bertworks.nn.config import CompoundConfig
 from bertworks.nn.heads import Head, OutputHead, make_head
-from bertworks.nn.layers import Linear, initialise
+from bertworks.nn.layers import Linear, initialise, place_key
 from bertworks.nn.packing import Packing, Tokens
 
 _PLACES = 1 << 16  # of dropout in an encoder, more than any has: so the encoders' masks have nothing in common

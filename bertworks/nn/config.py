@@ -5,7 +5,7 @@ the paper's and Google's compact models; `preset("6x768x3")` names the heads too
 """
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -82,3 +82,195 @@ def preset(name: str, **changes: Any) -> BertConfig:
         "intermediate_size": 4 * width,
     }
     return validate(BertConfig, values | changes, f"model size {name}")
+
+
+# The sizes of the systems that the paper compares BERT with, and the published ones by name.
+#
+# GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's and those of BERTs with
+# something on top have no such names to keep. Nothing here needs torch, so that a recipe is checked before it is
+# loaded.
+
+
+# As for BERT: more than anybody needs, too little to fill a machine's memory by a typing error.
+# A word has 50 characters, so a wider filter has nowhere to stand.
+_MAX_FILTERS = 50
+
+
+class GptConfig(Settings):
+    """What it takes to build a GPT-1; the published one unless said otherwise."""
+
+    vocab_size: int = Field(default=40_478, ge=1, le=_MAX_VOCABULARY)  # 40,000 merges and their characters
+    n_positions: int = Field(default=512, ge=1, le=_MAX_POSITIONS)
+    n_embd: int = Field(default=768, ge=1, le=_MAX_WIDTH)
+    n_layer: int = Field(default=12, ge=0, le=_MAX_LAYERS)
+    n_head: int = Field(default=12, ge=1, le=_MAX_WIDTH, validate_default=True)
+    afn: Literal["gelu", "relu"] = "gelu"  # what GPT-1 calls gelu is the tanh form
+    resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
+    layer_norm_epsilon: float = Field(default=1e-5, gt=0, le=1)
+    initializer_range: float = Field(default=0.02, gt=0, le=10)
+
+    @field_validator("n_head")
+    @classmethod
+    def _heads_share_the_width(cls, heads: int, info: ValidationInfo) -> int:
+        width = info.data.get("n_embd")
+        if width is not None and width % heads:
+            raise ValueError(f"{heads} heads cannot share n_embd {width}; choose a divisor of it")
+        return heads
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """How many tokens it reads, as BERT calls it."""
+        return self.n_positions
+
+    def as_bert(self) -> BertConfig:
+        """Return the same sizes as BERT calls them: GPT-1's blocks are BERT's, looking to the left alone."""
+        return BertConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.n_embd,
+            num_hidden_layers=self.n_layer,
+            num_attention_heads=self.n_head,
+            intermediate_size=4 * self.n_embd,
+            hidden_act="gelu_new" if self.afn == "gelu" else "relu",
+            hidden_dropout_prob=self.resid_pdrop,
+            attention_probs_dropout_prob=self.attn_pdrop,
+            max_position_embeddings=self.n_positions,
+            initializer_range=self.initializer_range,
+            layer_norm_eps=self.layer_norm_epsilon,
+            direction="left_to_right",
+        )
+
+
+class ElmoConfig(Settings):
+    """What it takes to build an ELMo; the published one unless said otherwise."""
+
+    vocab_size: int = Field(default=793_471, ge=2, le=_MAX_VOCABULARY)  # words of the 1 Billion Word Benchmark
+    char_embedding_size: int = Field(default=16, ge=1, le=_MAX_WIDTH)
+    # How many filters look at 1, 2, 3, ... characters at a time. A recipe's list is not strictly a tuple.
+    num_filters: Annotated[tuple[int, ...], Field(strict=False, min_length=1, max_length=_MAX_FILTERS)] = (
+        32, 32, 64, 128, 256, 512, 1024,
+    )  # fmt: skip
+    num_highway_layers: int = Field(default=2, ge=0, le=_MAX_LAYERS)
+    projection_size: int = Field(default=512, ge=1, le=_MAX_WIDTH)
+    cell_size: int = Field(default=4_096, ge=2, le=_MAX_WIDTH, validate_default=True)
+    num_layers: int = Field(default=2, ge=1, le=_MAX_LAYERS)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    num_negatives: int = Field(default=8_192, ge=1, le=_MAX_VOCABULARY)
+
+    @field_validator("num_filters")
+    @classmethod
+    def _filters_are_positive(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
+        if not all(1 <= count <= _MAX_WIDTH for count in counts):
+            raise ValueError(f"{list(counts)[:8]}: each number of filters is 1 to {_MAX_WIDTH:,}")
+        return counts
+
+    # torch's LSTM projects to fewer numbers than it has cells, or not at all.
+    @field_validator("cell_size")
+    @classmethod
+    def _projection_is_smaller(cls, cells: int, info: ValidationInfo) -> int:
+        projection = info.data.get("projection_size")
+        if projection is not None and cells <= projection:
+            raise ValueError(f"{cells} is too small; more than projection_size, which is {projection}")
+        return cells
+
+
+class ElmoReaderConfig(Settings):
+    """What stands on an ELMo for a task; the widths are those of GLUE's baselines unless said otherwise."""
+
+    pairs: bool = False  # whether a sequence has two texts
+    num_cells: int = Field(default=1_500, ge=1, le=_MAX_WIDTH)  # of the BiLSTMs, in each direction
+    hidden_size: int = Field(default=512, ge=1, le=_MAX_WIDTH)  # of the layer before the scores of texts
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    trains_elmo: bool = False  # whether the ELMo below learns too
+
+
+class CompoundConfig(Settings):
+    """What it takes to build BERTs of one direction side by side, or with a BiLSTM on top."""
+
+    encoders: Annotated[tuple[BertConfig, ...], Field(strict=False, min_length=1, max_length=2)]
+    num_lstm_layers: int = Field(default=0, ge=0, le=16)  # 0: no BiLSTM
+    num_cells: int = Field(default=768, ge=1, le=_MAX_WIDTH)  # of an LSTM, in each direction
+
+    @property
+    def vocab_size(self) -> int:
+        """How many pieces all encoders know."""
+        return min(encoder.vocab_size for encoder in self.encoders)
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """How many tokens all encoders read."""
+        return min(encoder.max_position_embeddings for encoder in self.encoders)
+
+    @property
+    def type_vocab_size(self) -> int:
+        """How many segments all encoders know."""
+        return min(encoder.type_vocab_size for encoder in self.encoders)
+
+
+# The first three were published with ELMo; "mini" trains on a CPU.
+ELMO_SIZES: dict[str, dict[str, Any]] = {
+    "original": {},
+    "medium": {"cell_size": 2_048, "projection_size": 256, "num_highway_layers": 1},
+    "small": {"cell_size": 1_024, "projection_size": 128, "num_highway_layers": 1},
+    "mini": {
+        "cell_size": 512,
+        "projection_size": 128,
+        "num_highway_layers": 1,
+        "num_filters": (16, 16, 32, 64, 128),
+        "num_negatives": 1_024,
+    },
+}
+
+
+def gpt_preset(name: str, **changes: Any) -> GptConfig:
+    """Return a size by BERT's name for it (`base` is GPT-1's own) or as layers x width, with `changes` on top."""
+    size = preset(name)
+    values = {"n_embd": size.hidden_size, "n_layer": size.num_hidden_layers, "n_head": size.num_attention_heads}
+    return validate(GptConfig, values | changes, f"GPT size {name}")
+
+
+def elmo_preset(name: str, **changes: Any) -> ElmoConfig:
+    """Return a size of ELMo by name, with `changes` on top."""
+    if name not in ELMO_SIZES:
+        raise UserError(f"no size of ELMo is called {name[:40]!r}{did_you_mean(name[:40], list(ELMO_SIZES))}")
+    return validate(ElmoConfig, ELMO_SIZES[name] | changes, f"ELMo size {name}")
+
+
+# Which frozen layers a tagger reads, by the names of the paper's Table 7. Nothing here needs torch.
+
+
+FeatureName = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]
+FEATURES: tuple[FeatureName, ...] = (
+    "embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all",
+)  # fmt: skip
+
+
+class FeatureConfig(Settings):
+    """What it takes to build a tagger on frozen layers, besides their width; the paper's unless said otherwise."""
+
+    features: FeatureName = "concat-last-four"
+    lstm_cells: int = Field(default=768, ge=1, le=65_536)  # of each direction
+    lstm_layers: int = Field(default=2, ge=1, le=512)
+    lstm_dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether layers become one by learned weights, or lie side by side."""
+        return self.features.startswith("sum-")
+
+
+def layers_of(features: FeatureName, num_layers: int) -> tuple[int, ...]:
+    """Return which layers of an encoder are read, 0 being the embeddings; "all" are the layers without them."""
+    wanted = {
+        "embeddings": range(1),
+        "second-to-last": range(num_layers - 1, num_layers),
+        "last": range(num_layers, num_layers + 1),
+        "sum-all": range(1, num_layers + 1),
+    }.get(features, range(num_layers - 3, num_layers + 1))
+    least = {"embeddings": 0, "second-to-last": 2, "last": 1, "sum-all": 1}.get(features, 4)
+    if num_layers < least:
+        raise UserError(
+            f"task.features={features} needs a model of at least {least} layers, and this one has {num_layers}"
+        )
+    return tuple(wanted)

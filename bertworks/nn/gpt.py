@@ -10,22 +10,59 @@ Fine-tuning adds the language model's loss over the same texts, weighted by `LM_
 texts that stand in no order, as those of a paraphrase do, it reads both orders and adds up what sums them up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.bert import Block, rows_of_blocks
-from bertworks.nn.dropout import Dropout
+from bertworks.nn.config import GptConfig
 from bertworks.nn.heads import tied_logits
-from bertworks.nn.layers import Embedding
+from bertworks.nn.layers import Dropout, Embedding, called, place_key
 from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
-from bertworks.nn.orders import add_up, orders_of
 from bertworks.nn.packing import Packing, Tokens
-from bertworks.nn.recompute import called
+
+# Two texts in both orders, for a network that reads them in one direction: GPT-1's input for tasks of likeness.
+#
+# T tokens, S sequences, D width.
+#
+# A sequence is `start a delimiter b end`, its segment ids 0 up to the delimiter and 1 behind it; a single text has
+# no 1. The other order has the same tokens in other places, so the sequences lie in the batch as they did.
+
+
+_OTHER_ORDER = 1 << 20  # a place of dropout that no network has: both orders have masks of their own
+
+
+def orders_of(tokens: Tokens, *, both: bool) -> list[Tokens]:
+    """Return the tokens as they are and, if asked for, with the two texts of every sequence swapped."""
+    return [tokens, swapped(tokens)] if both else [tokens]
+
+
+def swapped(tokens: Tokens) -> Tokens:
+    """Return the tokens with the two texts of every sequence in the other order; single texts stay as they are."""
+    bounds_S, places_T, seed = tokens.packing.cumulative_lengths.long(), tokens.position_ids, tokens.dropout_seed
+    sequence_T = torch.repeat_interleave(bounds_S.diff(), output_size=len(places_T))
+    starts_T, lengths_T = bounds_S[sequence_T], bounds_S.diff()[sequence_T]
+    num_behind_S = torch.zeros_like(bounds_S[1:]).index_add_(0, sequence_T, tokens.segment_ids)
+    seconds_T = num_behind_S[sequence_T] - 1  # how long the second text is: the end is behind the delimiter too
+    firsts_T = lengths_T - seconds_T - 3
+    sources_T = torch.where(places_T <= seconds_T, firsts_T + 1 + places_T, places_T - seconds_T - 1)
+    sources_T = torch.where(places_T == seconds_T + 1, firsts_T + 1, sources_T)
+    is_fixed_T = (places_T == 0) | (places_T == lengths_T - 1) | (seconds_T < 0)
+    sources_T = starts_T + torch.where(is_fixed_T, places_T, sources_T)
+    return tokens._replace(
+        token_ids=tokens.token_ids.index_select(0, sources_T),
+        segment_ids=((seconds_T >= 0) & (places_T > seconds_T + 1)).long(),
+        dropout_seed=None if seed is None else seed + place_key(_OTHER_ORDER),
+    )
+
+
+def add_up(rows: Sequence[Tensor]) -> Tensor:
+    """Return the sum of what was made of each order."""
+    return rows[0] if len(rows) == 1 else rows[0] + rows[1]
+
 
 LM_WEIGHT = 0.5
 
@@ -121,3 +158,47 @@ class Gpt(nn.Module):
             return sums_of(tied_logits(rows_MD, embedding_VD), ids_M, weights_M)
 
         return sums_in_parts(sums, len(embedding_VD), hidden_TD, *next_tokens(tokens, weights_T))
+
+
+# A batch that GPT-1 has read, for a task's head and for its language model alike: every token is computed once.
+#
+# To a task it looks like the network itself, called with the same tokens.
+
+
+class Reading:
+    """What a network made of some tokens, and of their other order where it reads both.
+
+    Args:
+        net: the network.
+        tokens: what it reads.
+    """
+
+    def __init__(self, net: Gpt, tokens: Tokens) -> None:
+        self._net, self._tokens = net, tokens
+        self._orders = orders_of(tokens, both=net.both_orders)
+        self._hidden = [net(order) for order in self._orders]
+
+    def __call__(self, tokens: Tokens) -> Tensor:
+        """Return the last layer's output, [T, D]."""
+        assert tokens is self._tokens, "other tokens were read"
+        return self._hidden[0]
+
+    def pooled_of(self, tokens: Tokens) -> Tensor:
+        """Return what sums up every sequence, [S, D]."""
+        assert tokens is self._tokens, "other tokens were read"
+        return add_up([self._net.pooled(hidden_TD, tokens.packing) for hidden_TD in self._hidden])
+
+    def scores(self, head: str, rows: Tensor) -> Tensor:
+        """Return what a head makes of rows of width D."""
+        return self._net.scores(head, rows)
+
+    def lm_sums(self) -> Sums:
+        """Return the language model's sums over all that was read."""
+        sums = [self._net.lm_sums(*read) for read in zip(self._hidden, self._orders, strict=True)]
+        return Sums(*(torch.stack(column).sum() for column in zip(*sums, strict=True)))
+
+
+def num_guesses(tokens: Tokens, *, both_orders: bool) -> int:
+    """Return how many tokens `lm_sums` guesses; no sequence may be empty."""
+    num_sequences = len(tokens.packing.cumulative_lengths) - 1
+    return (len(tokens.token_ids) - num_sequences) * (2 if both_orders else 1)

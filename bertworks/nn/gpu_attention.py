@@ -7,10 +7,278 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
-from bertworks.nn.attention_kernels import backward_keys, backward_queries, backward_short, forward
-from bertworks.nn.dropout import place_key, wrapped
+from bertworks.nn.layers import place_key, wrapped
+
+# The kernels of attention for training on a GPU; `gpu_attention.py` launches them.
+#
+# N heads, H width of a head. A program owns a block of queries of one head of one sequence. For sequences of up to
+# 128 tokens, nine tenths of BERT's pre-training, all of a sequence's keys fit a block: the backward pass is then a
+# single kernel that reads queries, keys and values once and writes their gradients straight into the layout of the
+# matrix product before it, with no sums in global memory between. Longer sequences take two kernels, one for
+# queries and one for keys and values. Dropout is by a hash, as in `dropout.py`. What triton compiles has no types.
+#
+# These kernels are bound by arithmetic on single weights, some ten operations each beside the matrix products. So
+# factors are multiplied in once a row, and only blocks that reach over the end of a sequence are masked.
+
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _mixed(number):
+    number = (number ^ (number >> 16)) * 0x7FEB352D
+    number = (number ^ (number >> 15)) * 0x846CA68B
+    return number ^ (number >> 16)
+
+
+@triton.jit
+def _kept(row_keys, column_keys, threshold):
+    """Tell which weights of a block are kept, as `dropout.kept_pairs` does."""
+    # Keys are mixed once for a row or column; what is left for each pair of them is one multiply-add, for at the length
+    # of 512 every operation here is a tenth of the kernel's time.
+    number = (row_keys | 1)[:, None] * column_keys[None, :] + _mixed(row_keys)[:, None]
+    return number >= threshold.to(tl.uint32)
+
+
+@triton.jit
+def _visible(rows, columns, length, CAUSAL: tl.constexpr):
+    seen = columns[None, :] < length
+    if CAUSAL:
+        seen = seen & (columns[None, :] <= rows[:, None])
+    return seen
+
+
+@triton.jit
+def _tile(base, first, rows, length, stride, H: tl.constexpr, WIDTH: tl.constexpr):
+    """Return the addresses of some rows of a sequence and which of them exist."""
+    lanes = tl.arange(0, WIDTH)
+    return base + (first + rows)[:, None] * stride + lanes[None, :], (rows < length)[:, None] & (lanes < H)[None, :]
+
+
+@triton.jit
+def _attend_to(
+    state, start, q, qkv, head, rows, row_keys, key, first, length, factor, threshold,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    KEYS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Take one block of keys into the running maximum, total and sum of values."""
+    best, total, sum_v = state
+    columns = start + tl.arange(0, KEYS)
+    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(place_k, mask=exist, other=0.0)
+    scores = tl.dot(q, tl.trans(k))
+    if MASKED:
+        scores = tl.where(_visible(rows, columns, length, CAUSAL), scores, float("-inf"))
+    new_best = tl.maximum(best, tl.max(scores, 1) * factor)
+    weights = tl.exp2(scores * factor - new_best[:, None])
+    shrink = tl.exp2(best - new_best)
+    total = total * shrink + tl.sum(weights, 1)
+    if DROPOUT:
+        weights = tl.where(_kept(row_keys, _mixed(columns.to(tl.uint32) ^ key), threshold), weights, 0.0)
+    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    sum_v = sum_v * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+    return new_best, total, sum_v
+
+
+@triton.jit
+def forward(
+    qkv, out, log_sums, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Write the values of one block of queries, and the log-sums of their scores."""
+    sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
+    first = tl.load(starts + sequence)
+    length = tl.load(starts + sequence + 1) - first
+    if block * QUERIES >= length:
+        return
+    rows = block * QUERIES + tl.arange(0, QUERIES)
+    numbers = head * num_tokens + first + rows
+    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    q = tl.load(place_q, mask=exists, other=0.0)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    row_keys = _mixed(numbers.to(tl.uint32) + key)
+    best = tl.full([QUERIES], float("-inf"), tl.float32)
+    state = best, tl.zeros([QUERIES], tl.float32), tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = tl.minimum((block + 1) * QUERIES, length) if CAUSAL else length
+    unmasked = 0 if CAUSAL else length // KEYS * KEYS
+    for start in range(0, unmasked, KEYS):
+        state = _attend_to(
+            state, start, q, qkv, head, rows, row_keys, key, first, length, scale * _LOG2_E, threshold,
+            N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=False,
+        )  # fmt: skip
+    for start in range(unmasked, end, KEYS):
+        state = _attend_to(
+            state, start, q, qkv, head, rows, row_keys, key, first, length, scale * _LOG2_E, threshold,
+            N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=True,
+        )  # fmt: skip
+    best, total, sum_v = state
+    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    tl.store(place_out, (sum_v * (keep_scale / total)[:, None]).to(q.dtype), mask=exists)
+    tl.store(log_sums + numbers, best + tl.log2(total), mask=rows < length)
+
+
+@triton.jit
+def _gradients(
+    q, k, v, grad, delta, log_sum, rows, columns, row_keys, column_keys, length, scale, threshold,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Return the weights as they were used and the gradient of the scores, for one block of queries and keys.
+
+    Both lack a factor, which belongs to all of them: `keep_scale`, and the gradient `scale` too.
+    """
+    weights = tl.exp2(tl.dot(q, tl.trans(k)) * (scale * _LOG2_E) - log_sum[:, None])
+    if MASKED:
+        weights = tl.where(_visible(rows, columns, length, CAUSAL), weights, 0.0)
+    grad_weights = tl.dot(grad, tl.trans(v))
+    used = weights
+    if DROPOUT:
+        keep = _kept(row_keys, column_keys, threshold)
+        used = tl.where(keep, weights, 0.0)
+        grad_weights = tl.where(keep, grad_weights, 0.0)
+    return used.to(q.dtype), (weights * (grad_weights - delta[:, None])).to(q.dtype)
+
+
+@triton.jit
+def backward_short(
+    qkv, out, log_sums, grad_out, grad_qkv, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    KEYS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of a whole sequence, whose keys are one block."""
+    sequence, head = tl.program_id(1), tl.program_id(0)
+    first = tl.load(starts + sequence)
+    length = tl.load(starts + sequence + 1) - first
+    if length <= 0:
+        return
+    rows = tl.arange(0, KEYS)
+    numbers = head * num_tokens + first + rows
+    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+    q = tl.load(place_q, mask=exists, other=0.0)
+    k = tl.load(place_q + N * H, mask=exists, other=0.0)
+    v = tl.load(place_q + 2 * N * H, mask=exists, other=0.0)
+    grad = tl.load(place_grad, mask=exists, other=0.0)
+    o = tl.load(place_out, mask=exists, other=0.0)
+    delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1) / keep_scale
+    log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    row_keys, column_keys = _mixed(numbers.to(tl.uint32) + key), _mixed(rows.to(tl.uint32) ^ key)
+    used, grad_scores = _gradients(
+        q, k, v, grad, delta, log_sum, rows, rows, row_keys, column_keys, length, scale, threshold,
+        CAUSAL, DROPOUT, MASKED=True,
+    )  # fmt: skip
+    place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    factor = scale * keep_scale
+    tl.store(place_grad_q + 2 * N * H, (tl.dot(tl.trans(used), grad) * keep_scale).to(q.dtype), mask=exists)
+    tl.store(place_grad_q, (tl.dot(grad_scores, k) * factor).to(q.dtype), mask=exists)
+    tl.store(place_grad_q + N * H, (tl.dot(tl.trans(grad_scores), q) * factor).to(q.dtype), mask=exists)
+
+
+@triton.jit
+def _add_grad_q(
+    grad_q, start, q, grad, delta, log_sum, qkv, head, rows, row_keys, key, first, length, scale, threshold,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    KEYS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what one block of keys gives to the gradient of the queries."""
+    columns = start + tl.arange(0, KEYS)
+    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(place_k, mask=exist, other=0.0)
+    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    _, grad_scores = _gradients(
+        q, k, v, grad, delta, log_sum, rows, columns, row_keys, _mixed(columns.to(tl.uint32) ^ key), length, scale,
+        threshold, CAUSAL, DROPOUT, MASKED,
+    )  # fmt: skip
+    return grad_q + tl.dot(grad_scores, k)
+
+
+@triton.jit
+def backward_queries(
+    qkv, out, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of one block of queries, and what its rows have in common for that of keys."""
+    sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
+    first = tl.load(starts + sequence)
+    length = tl.load(starts + sequence + 1) - first
+    if block * QUERIES >= length:
+        return
+    rows = block * QUERIES + tl.arange(0, QUERIES)
+    numbers = head * num_tokens + first + rows
+    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+    q = tl.load(place_q, mask=exists, other=0.0)
+    grad = tl.load(place_grad, mask=exists, other=0.0)
+    o = tl.load(place_out, mask=exists, other=0.0)
+    delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1) / keep_scale
+    tl.store(deltas + numbers, delta, mask=rows < length)
+    log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    row_keys = _mixed(numbers.to(tl.uint32) + key)
+    grad_q = tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = tl.minimum((block + 1) * QUERIES, length) if CAUSAL else length
+    unmasked = 0 if CAUSAL else length // KEYS * KEYS
+    for start in range(0, unmasked, KEYS):
+        grad_q = _add_grad_q(
+            grad_q, start, q, grad, delta, log_sum, qkv, head, rows, row_keys, key, first, length, scale, threshold,
+            N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=False,
+        )  # fmt: skip
+    for start in range(unmasked, end, KEYS):
+        grad_q = _add_grad_q(
+            grad_q, start, q, grad, delta, log_sum, qkv, head, rows, row_keys, key, first, length, scale, threshold,
+            N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=True,
+        )  # fmt: skip
+    place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    tl.store(place_grad_q, (grad_q * (scale * keep_scale)).to(q.dtype), mask=exists)
+
+
+@triton.jit
+def backward_keys(
+    qkv, log_sums, grad_out, grad_qkv, deltas, starts, seed, place, num_tokens, scale, threshold, keep_scale,
+    N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of one block of keys and values, after `backward_queries`."""
+    sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
+    first = tl.load(starts + sequence)
+    length = tl.load(starts + sequence + 1) - first
+    if block * KEYS >= length:
+        return
+    columns = block * KEYS + tl.arange(0, KEYS)
+    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(place_k, mask=exist, other=0.0)
+    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    key = (tl.load(seed) + place).to(tl.uint32)
+    column_keys = _mixed(columns.to(tl.uint32) ^ key)
+    grad_k = tl.zeros([KEYS, WIDTH], tl.float32)
+    grad_v = tl.zeros([KEYS, WIDTH], tl.float32)
+    # Where a row or a column does not exist, no mask is needed: rows of zeros add nothing, and columns are not stored.
+    begin = (block * KEYS // QUERIES) * QUERIES if CAUSAL else 0
+    for start in range(begin, length, QUERIES):
+        rows = start + tl.arange(0, QUERIES)
+        numbers = head * num_tokens + first + rows
+        place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+        place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+        q = tl.load(place_q, mask=exists, other=0.0)
+        grad = tl.load(place_grad, mask=exists, other=0.0)
+        delta = tl.load(deltas + numbers, mask=rows < length, other=0.0)
+        log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
+        used, grad_scores = _gradients(
+            q, k, v, grad, delta, log_sum, rows, columns, _mixed(numbers.to(tl.uint32) + key), column_keys, length,
+            scale, threshold, CAUSAL, DROPOUT, MASKED=CAUSAL,
+        )  # fmt: skip
+        grad_v += tl.dot(tl.trans(used), grad)
+        grad_k += tl.dot(tl.trans(grad_scores), q)
+    place_grad_k, exist = _tile(grad_qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    tl.store(place_grad_k, (grad_k * (scale * keep_scale)).to(k.dtype), mask=exist)
+    tl.store(place_grad_k + N * H, (grad_v * keep_scale).to(k.dtype), mask=exist)
 
 
 class _Launch(NamedTuple):
@@ -95,11 +363,6 @@ def gpu_attention_backward(
         **_BACKWARD_KEYS.options(),
     )  # fmt: skip
     return grad_qkv_T3NH
-
-
-@gpu_attention_backward.register_fake
-def _(qkv_T3NH: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(qkv_T3NH)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import UserError
-from bertworks.text.encoding import Encoding
+from bertworks.text.tokenizer import Encoding
 
 Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"]
 Layers = Iterable[int] | int | Literal["all"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bertworks.errors import UserError
 from bertworks.tasks.examples import Skipped, TagExample, words_example
-from bertworks.tasks.lines import numbered_lines
+from bertworks.tasks.tables import numbered_lines
 from bertworks.tasks.task import Defaults, Published, Source, Task
 
 OUTSIDE = "O"

@@ -7,7 +7,7 @@ file does not have (test sets) is None. Examples are made while a file is read, 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bertworks.errors import counted
 
@@ -133,3 +133,27 @@ def digest_of(rows: Iterable[Sequence[Any]]) -> str:
     for row in rows:
         found.update(json.dumps(row).encode() + b"\n")
     return found.hexdigest()
+
+
+# `Cut`: how much of an example is read at once. Its fields are keys of the `[task]` section and of a model folder.
+
+
+Context = Literal["document", "sentence"]
+
+
+class Cut(NamedTuple):
+    """How much of an example is read at once, in tokens.
+
+    Attributes:
+        max_length: of a sequence, special tokens included.
+        context: of tagging: whether a sentence is read with its document, or alone.
+        stride: of tagging: how far apart windows start; half a window without it.
+        doc_stride: of answering: the same.
+        max_query: of answering: longer questions are cut.
+    """
+
+    max_length: int
+    context: Context = "document"
+    stride: int | None = None
+    doc_stride: int = 128
+    max_query: int = 64

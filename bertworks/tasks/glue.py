@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bertworks.tasks.examples import Skipped, TextExample
-from bertworks.tasks.lines import numbered_lines
-from bertworks.tasks.tables import rows
+from bertworks.tasks.tables import numbered_lines, rows
 from bertworks.tasks.task import Published, Source, Task
 from bertworks.tasks.texts import TextColumns, example_of, text_source
 

@@ -11,8 +11,8 @@ from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_labels, tag_problem, to_iob2
 from bertworks.tasks.examples import Skipped, TagExample, words_example
 from bertworks.tasks.glue import NLI_LABELS, same
-from bertworks.tasks.lines import numbered_lines
 from bertworks.tasks.squad import squad_source
+from bertworks.tasks.tables import numbered_lines
 from bertworks.tasks.task import Defaults, Source, Task
 from bertworks.tasks.texts import TextColumns, text_source
 

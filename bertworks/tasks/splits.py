@@ -7,8 +7,9 @@ questions about one context, sentences of one document.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import groupby
 
 from bertworks.errors import UserError, counted
 from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
@@ -126,3 +127,35 @@ def positive_weights(label_sets: Iterable[Iterable[str]], order: Sequence[str]) 
         num_examples += 1
         counts.update(set(labels))
     return [(num_examples - counts[label]) / counts[label] if counts[label] else 1.0 for label in order]
+
+
+# The texts of a task's examples as documents, for a model to be trained further on them before it is fine-tuned.
+
+
+def documents(examples: Iterable[Example]) -> Iterator[list[str]]:
+    """Yield the texts of each example, a line each, without labels and without what a line before it says.
+
+    Sentences of one document stay together, and a context with the questions about it.
+    """
+    for _, together in groupby(enumerate(examples), _document):
+        lines = (" ".join(text.split()) for _, example in together for text in texts_of(example))
+        if kept := list(filter(None, dict.fromkeys(lines))):
+            yield kept
+
+
+def texts_of(example: Example) -> tuple[str, ...]:
+    """Return the texts of an example."""
+    if isinstance(example, TagExample):
+        return (example.text,)
+    if isinstance(example, SpanExample):
+        return example.context, example.question
+    if isinstance(example, ChoiceExample):
+        return example.context, *example.endings
+    return (example.first,) if example.second is None else (example.first, example.second)
+
+
+def _document(numbered: tuple[int, Example]) -> Hashable:
+    number, example = numbered
+    if isinstance(example, TagExample):
+        return example.document
+    return example.context if isinstance(example, SpanExample) else number

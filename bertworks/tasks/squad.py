@@ -15,7 +15,7 @@ from typing import Any
 
 from bertworks.errors import UserError
 from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped, SpanExample
-from bertworks.tasks.json_values import member, of_kind, read_json
+from bertworks.tasks.tables import member, of_kind, read_json
 from bertworks.tasks.task import Defaults, Published, Source, Task
 
 _FIRST = re.compile("(^|v)1", re.IGNORECASE)  # 1.1, v1.1, KorQuAD_v1.0_train

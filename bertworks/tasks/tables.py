@@ -1,7 +1,7 @@
 """Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet.
 
 Tab-separated text has no quoting: a quotation mark is a character like any other, as GLUE's files want it, and a line
-is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings
+is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\r" alone. Values are strings
 there, and what JSON and Parquet say elsewhere. A JSON object inside a record is opened one level (`labels.label`).
 Every row knows its place.
 """
@@ -13,15 +13,109 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertworks.errors import CorruptFile, UserError, shown_names
-from bertworks.json_files import name_kind, parse_json
+from bertworks.files import KIND_NAMES, name_kind, parse_json, usable_path
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.json_values import of_kind, read_json
-from bertworks.tasks.lines import checked_file, file_kind, numbered_lines
-from bertworks.text.compressed import check_growth, open_packed
-from bertworks.text.records import check_names, csv_records, fitted, header_of, tab_records
+from bertworks.text.corpus import check_names, csv_records, find_files, fitted, header_of, kind_of, tab_records
+from bertworks.text.lines import STANDARD_INPUT, advice_on, check_growth, checked_text, line_blocks, open_packed
+
+# The lines of a labelled file, numbered, so that every message can say where.
+#
+# A line ends as in a corpus (`text/utf8.py`); a byte order mark at the start goes. Unlike in a corpus, where one
+# bad byte among millions is replaced and counted, bytes that are not UTF-8 end the reading: a label may hang on
+# them.
+
+
+MAX_LINE_BYTES = 64 << 20
+# Of tables that people have and that are not read here.
+_OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line) of a file, which may be packed with .gz, .bz2, .xz or .zst."""
+    number = 1
+    with open_packed(checked_file(path)) as file:
+        kind_of(file)  # which refuses what is plainly not text
+        for block in line_blocks(checked_text(file.pieces(), path), MAX_LINE_BYTES):
+            if not block.endswith(b"\n"):
+                raise UserError(f"{path}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; split it")
+            text = decoded(block.removeprefix(_BYTE_ORDER_MARK) if number == 1 else block, path, number)
+            for line in text[:-1].split("\n"):
+                yield number, line.removesuffix("\r")
+                number += 1
+
+
+def file_kind(path: Path) -> str:
+    """Return what a file holds, see `kind_of`."""
+    with open_packed(checked_file(path)) as file:
+        return kind_of(file)
+
+
+def checked_file(path: Path) -> Path:
+    """Return a path that is a readable file of a form that is read, or raise UserError."""
+    if path == STANDARD_INPUT or usable_path(path).is_dir():
+        raise UserError(f"{path} is not a file; name one, for it is read more than once")
+    found = find_files([path])[0]
+    if found.suffix.lower() in _OTHER_ENDINGS:
+        raise UserError(f"{path}: {found.suffix} is not read; save it as .csv, .tsv, .jsonl, .json or .parquet")
+    return found
+
+
+def decoded(data: bytes, path: Path, line: int) -> str:
+    """Decode whole lines, the first of which has the given number."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = f"0x{data[error.start]:02x}"
+        raise UserError(f"{path}:{line}: byte {byte} is not UTF-8; {advice_on(data)}") from error
+
+
+# JSON of datasets, taken apart with a place in every message: `train.json: data[3].paragraphs[0].context`.
+
+
+_MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
+_Value = TypeVar("_Value")
+
+
+def read_json(path: Path) -> Any:
+    """Return what a whole JSON file holds."""
+    pieces, size = [], 0
+    with open_packed(checked_file(path)) as file:
+        kind_of(file)
+        for piece in file.pieces():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MAX_FILE_BYTES:
+                raise UserError(f"{path} has more than {_MAX_FILE_BYTES >> 30} GiB of JSON; use JSON lines (.jsonl)")
+    data = b"".join(pieces).removeprefix(_BYTE_ORDER_MARK)
+    return parse_json(decoded(data, path, 1), str(path), strict=True)
+
+
+def is_json_object(path: Path) -> bool:
+    """Tell from a JSON file's first bytes whether it holds an object, and not a list."""
+    with open_packed(checked_file(path)) as file:
+        return file.head().removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"{")
+
+
+def member(record: Any, name: str, kind: type[_Value], where: str) -> _Value:
+    """Return an object's value of the wanted kind, or raise UserError with the place."""
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: {name_kind(record)} where an object with {name!r} is expected")
+    if name not in record:
+        raise UserError(f"{where}: no {name!r}; there are: {shown_names(record)}")
+    return of_kind(record[name], kind, f"{where}.{name}")
+
+
+def of_kind(value: Any, kind: type[_Value], where: str) -> _Value:
+    """Return a value that is of the wanted kind."""
+    if type(value) is not kind:
+        raise UserError(f"{where}: {name_kind(value)} where {KIND_NAMES[kind]} is expected")
+    return value
+
 
 JSON_KINDS = (".jsonl", ".json")
 RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 from bertworks.errors import UserError
 from bertworks.files import usable_path
+from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Example, Skipped, why_untrainable
-from bertworks.tasks.own_columns import Columns
 
 Kind = Literal["classify", "regress", "multilabel", "choose", "tag", "answer"]
 Reader = Callable[[Sequence[Path], Skipped], Iterator[Example]]

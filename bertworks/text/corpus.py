@@ -5,20 +5,533 @@ standard input, and turns them into the form in which BERT's scripts took their 
 with the corpus. Plain text is handled a megabyte at a time and costs Python nothing per line but the line itself.
 """
 
+import csv
+import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import chain, islice, takewhile
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
-from bertworks.errors import UserError
-from bertworks.text.compressed import STANDARD_INPUT, PackedFile, open_packed
-from bertworks.text.records import json_documents, json_value_documents, parquet_documents, table_documents
-from bertworks.text.sources import NAMES_OF_KINDS, TABLES, find_files, form_of_name, kind_of
-from bertworks.text.utf8 import Utf8Decoder, text_lines
+from bertworks.errors import CorruptFile, UserError, shown_names
+from bertworks.files import parse_json, without_surrogates
+from bertworks.text.lines import (
+    COMPRESSIONS,
+    PIECE_BYTES,
+    STANDARD_INPUT,
+    PackedFile,
+    Utf8Decoder,
+    check_growth,
+    check_installed,
+    checked_text,
+    ending_of_packing,
+    line_blocks,
+    open_packed,
+    paragraphs,
+    text_lines,
+)
+from bertworks.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
 from bertworks.text.wikipedia import articles
 
+# From what a person names to the files that are read, and what each of them holds.
+#
+# A source is a file, a folder, a pattern (`*`, `?`, `**`) or `-` for standard input. A folder gives the files whose
+# ending is known, at any depth, without hidden ones and without links that lead out of it; linked folders are not
+# entered, so a cycle of links ends. The vocabulary of a model or of prepared data in it is no text, and not read. A
+# file that is named, or that a pattern matches as the shell would, is read whatever its ending. The list comes
+# sorted by path, so that neither the shell's locale nor the order of a directory changes a vocabulary made from it.
+#
+# What a file holds is told by its name and its first bytes: JSON lines, a JSON list, Parquet and a Wikipedia dump
+# are recognised under any name, and what is plainly no text (a PDF, a picture, an archive, a web page) is refused.
+# Corpora and the files of tasks follow the same rule.
+
+
 _log = logging.getLogger(__name__)
+KINDS = (".txt", ".jsonl", ".json", ".parquet", ".xml")
+TABLES = (".csv", ".tsv")
+NAMES_OF_KINDS = {
+    ".txt": "plain text", ".jsonl": "JSON lines", ".json": "JSON", ".parquet": "Parquet", ".xml": "a Wikipedia dump",
+    ".csv": "CSV", ".tsv": "tab-separated text",
+}  # fmt: skip
+_SAME_KIND = {".ndjson": ".jsonl", ".jsonlines": ".jsonl", ".tab": ".tsv"}
+_OTHER_PACKINGS = frozenset(
+    (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".7z", ".rar", ".lz4", ".lzma", ".lz", ".z", ".br")
+)
+# What a folder may hold besides: if one of its files is not read, the user may wonder why.
+_MAYBE_TEXT = frozenset(
+    (*TABLES, ".json", ".md", ".rst", ".tex", ".html", ".htm", ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".hwp",
+     ".hwpx", ".rtf", ".odt", ".epub", ".arrow", ".zip", ".tar", ".tgz", ".7z")
+)  # fmt: skip
+_MODULES = {".zst": "zstandard", ".parquet": "pyarrow"}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NOT_TEXT = (
+    (b"%PDF-", "a PDF"),
+    (b"PK\x03\x04", "a zip archive, as .docx, .xlsx, .hwpx, .epub and .npz are"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office or HWP document"),
+    (b"{\\rtf", "an RTF document"),
+    (b"%!PS", "PostScript"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF\r\n", "an HDF5 file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"GIF87a", "a picture"),
+    (b"GIF89a", "a picture"),
+    (b"\x7fELF", "a program"),
+    *((bytes((0x80, version)), "a Python pickle") for version in (2, 3, 4, 5)),
+)
+_TAR_PLACE, _TAR_SIGNATURE = 257, b"ustar"
+_NOT_READ = (
+    (b"<!doctype html", "an HTML page", "take its text out first"),
+    (b"<html", "an HTML page", "take its text out first"),
+    (b"<doc id=", "WikiExtractor's text with tags", "run it with --json, or name the Wikipedia dump itself"),
+    (b"<?xml", "XML, but not a Wikipedia dump", "take its text out first"),
+)
+_TAG_BYTES = 4096
+_JSON_STRING = rb'"(?:[^"\\]|\\.)*"'
+_JSON_OBJECT_START = re.compile(rb"\{\s*(?:" + _JSON_STRING + rb"\s*:|\})")
+_JSON_LIST_START = re.compile(rb"\[\s*(?:\{\s*" + _JSON_STRING + rb"\s*:|" + _JSON_STRING + rb"\s*,|\]\s*$)")
+
+
+class Form(NamedTuple):
+    """How a file is read by its name: its kind (".txt") and its compression (".gz", or "" for none)."""
+
+    kind: str
+    compression: str
+
+
+def form_of_name(path: Path) -> Form:
+    """Return what a file's name says; its kind may be any ending, or none."""
+    compression = ending_of_packing(path.name)
+    kind = os.path.splitext(path.name.lower().removesuffix(compression))[1]
+    return Form(_SAME_KIND.get(kind, kind), compression)
+
+
+def kind_of(file: PackedFile) -> str:
+    """Return what an open file holds, by its first bytes and its name: one of KINDS and TABLES.
+
+    Text of an unknown ending is plain text. What is plainly not text raises UserError.
+    """
+    head, named = file.head(), form_of_name(file.path).kind
+    if head.startswith(b"PAR1") or (named == ".parquet" and not file.compression):
+        if file.compression or file.path == STANDARD_INPUT:
+            raise UserError(f"{file.path} is Parquet, which is read from a file of its own; save or unpack it first")
+        check_installed(file.path, _MODULES[".parquet"])
+        return ".parquet"
+    what = next((what for signature, what in _NOT_TEXT if head.startswith(signature)), "")
+    if what or head[_TAR_PLACE:].startswith(_TAR_SIGNATURE):
+        raise UserError(f"{file.path} is {what or 'a tar archive'}, not text; take the text out of it first")
+    start = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if start.startswith(b"<"):
+        tags = start[:_TAG_BYTES].lower()
+        if b"<mediawiki" in tags:
+            return ".xml"
+        for signature, what, advice in _NOT_READ if named != ".xml" else ():
+            if tags.startswith(signature):
+                raise UserError(f"{file.path} is {what}; {advice}")
+    return _json_kind(start, named) or (named if named in (*KINDS, *TABLES) else ".txt")
+
+
+def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str | os.PathLike[str]] = ()) -> list[Path]:
+    """Return the files that the sources name, absolute, sorted and each once; standard input comes last.
+
+    Those of `without` are left out unless they are named themselves.
+    """
+    if not sources:
+        raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
+    named = {STANDARD_INPUT} if any(os.fspath(source) == "-" for source in sources) else set()
+    found: list[Path] = []
+    left_out = {os.path.realpath(path) for path in without}
+    for source in sources:
+        if os.fspath(source) != "-":
+            found += _files_of(os.fspath(source), left_out)
+    files = _without_duplicates(sorted(found))
+    for path in files:
+        _check_usable(path)
+    return [*files, *named]
+
+
+def _json_kind(start: bytes, named: str) -> str:
+    """Return ".jsonl" for a record on each line, ".json" for other JSON, or "" for what is plainly neither.
+
+    One value on one line is both; the name decides.
+    """
+    is_named = named in (".jsonl", ".json")
+    if start.startswith(b"["):
+        return ".json" if named == ".json" or _JSON_LIST_START.match(start) else ""
+    if not _JSON_OBJECT_START.match(start):
+        return ""
+    lines = [line for line in start.replace(b"\r", b"\n").split(b"\n") if line and not line.isspace()]
+    if lines[0].strip() == b"{":
+        return ".json"  # an object over several lines
+    try:
+        is_record = isinstance(json.loads(lines[0].decode(errors="replace")), dict)
+    except (ValueError, RecursionError):
+        is_record = len(lines) == 1 and len(start) >= PIECE_BYTES  # it may go on
+    if len(lines) == 1 and is_record:
+        return ".json" if named == ".json" else ".jsonl"
+    if not is_record:
+        return named if is_named else ""
+    # Prose may begin with an example of JSON.
+    are_records = sum(line.lstrip().startswith(b"{") for line in lines) > len(lines) // 2
+    return ".jsonl" if is_named or are_records else ""
+
+
+def _files_of(source: str, left_out: Container[str]) -> Iterable[Path]:
+    path = Path(source)
+    try:
+        if not path.is_dir() and (path.exists() or not any(character in source for character in "*?[")):
+            return [_named_file(path)]
+        found = _files_of_folder(path) if path.is_dir() else _files_of_pattern(source)
+        return [path for path in found if os.path.realpath(path) not in left_out]
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error.strerror or error}") from error
+
+
+def _named_file(path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if not path.is_file():
+        raise UserError(f"{path} is not a regular file; pipe it in and use - for standard input")
+    # Absolute but not resolved: a link's name carries the ending that says how the file is read.
+    return Path(os.path.abspath(path))
+
+
+def _files_of_folder(folder: Path) -> list[Path]:
+    root = Path(os.path.realpath(folder))
+    left_out = Counter[str]()
+    files = [
+        path for path in _walk(Path(os.path.abspath(folder)), left_out) if path.is_file() and _is_inside(root, path)
+    ]
+    not_read = ", ".join(f"{count:,} {ending}" for ending, count in left_out.most_common())
+    if not files:
+        more = f"; there are {not_read}, to be named one by one or by a pattern" if not_read else ""
+        raise UserError(
+            f"{folder} holds no corpus files ({', '.join(KINDS)}, also with {', '.join(COMPRESSIONS)}){more}; "
+            "hidden files and links that lead out of a folder are not read"
+        )
+    if not_read:
+        _log.warning("%s: not read: %s; name them, or a pattern, if they are text", folder, not_read)
+    return files
+
+
+def _walk(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
+    """Yield the corpus files of a folder, and count others that may be text by their endings."""
+    for parent, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        is_model = CONFIG_FILE in names
+        for name in names:
+            kind, compression = form_of_name(Path(name))
+            if name.startswith(".") or (is_model and (name == VOCABULARY_FILE or kind == ".json")):
+                continue
+            if (
+                kind in KINDS
+                and not (kind == ".parquet" and compression)
+                and not (kind == ".json" and not _is_json_records(Path(parent, name)))
+            ):
+                yield Path(parent, name)
+            elif kind in _MAYBE_TEXT:
+                left_out[kind + compression] += 1
+
+
+def _is_json_records(path: Path) -> bool:
+    """Tell whether a JSON file is lines or a list, and not a single object as settings are."""
+    if not path.is_file():
+        return False
+    with open_packed(path) as file:
+        start = file.head().removeprefix(_BYTE_ORDER_MARK).lstrip()
+    return start.startswith(b"[") or _json_kind(start, ".json") == ".jsonl"
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise UserError(f"cannot read {error.filename}: {error.strerror or error}") from error
+
+
+def _is_inside(root: Path, path: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(root)
+
+
+def _files_of_pattern(pattern: str) -> list[Path]:
+    parts = Path(pattern).parts
+    fixed = tuple(takewhile(lambda part: not any(character in part for character in "*?["), parts))
+    base = Path(os.path.abspath(Path(*fixed)))
+    moving = [*parts[len(fixed) :], "*"] if parts[-1] == "**" else list(parts[len(fixed) :])
+    wants_hidden = any(part.startswith(".") for part in moving)
+    try:
+        # Path.glob, unlike glob.glob, does not let ** follow links, which may be a cycle.
+        matches = [path for path in base.glob("/".join(moving)) if path.is_file()]
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"{pattern} is not a usable pattern: {error}") from error
+    files = [path for path in matches if wants_hidden or not _is_hidden(path.relative_to(base))]
+    if not files:
+        raise UserError(f"{pattern} matches no files")
+    return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _without_duplicates(files: list[Path]) -> list[Path]:
+    seen: dict[str, Path] = {}
+    again = [path for path in files if seen.setdefault(os.path.realpath(path), path) is not path]
+    if again:
+        more = f" and {len(again) - 1:,} more are" if len(again) > 1 else " is"
+        _log.warning("%s%s named more than once, and read once; a copy would be read again", again[0], more)
+    return list(seen.values())
+
+
+def _check_usable(path: Path) -> None:
+    """Refuse now what would otherwise stop the work after hours of reading the files before it."""
+    kind, compression = form_of_name(path)
+    if kind in _OTHER_PACKINGS or (kind == ".parquet" and compression):
+        raise UserError(f"{path} is packed in a form that is not read; unpack it first and name what was inside")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"cannot read {path}: permission denied")
+    if module := _MODULES.get(compression or kind):
+        check_installed(path, module)
+
+
+# Documents out of records: JSON lines, other JSON, CSV and tab-separated text, Parquet.
+#
+# Each record is one document, the text of one field; it may hold newlines, and its blank lines end nothing. A
+# record that cannot be read is an error with its place, since leaving it out quietly would hide that a corpus is
+# not what one thinks. Tables are taken apart here for corpora and for the files of tasks alike.
+
+
+_MAX_RECORD_BYTES = 64 << 20
+# Rows of books can be megabytes each, and a dictionary page can repeat one of them for nothing.
+_ROWS_AT_ONCE = 128
+_WHITE_SPACE = re.compile(r"[\s\ufeff]*")
+_DELIMITERS = (",", ";", "\t")
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # Excel's own, for which Excel asks
+_LINE_BREAKS = re.compile(r"\s*[\r\n]+\s*")
+_MAX_HEADER_LINES = 100
+
+
+def json_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> Iterator[list[str]]:
+    """Yield each JSON line's text as a list of paragraphs."""
+    line = 1
+    for block in line_blocks(checked_text(file.pieces(), file.path), _MAX_RECORD_BYTES):
+        records = block.split(b"\n")
+        if records.pop():
+            raise UserError(f"{file.path}:{line}: a record of more than {_MAX_RECORD_BYTES >> 20} MiB; split it")
+        if line == 1:
+            records[0] = records[0].removeprefix(_BYTE_ORDER_MARK)
+        for record in records:
+            if record and not record.isspace():
+                written = decoder.decode(record, file.path, line)
+                yield paragraphs(_record_text(written, str(file.path), line, text_field, decoder))
+            line += 1
+
+
+def _record_text(written: str, where: str, line: int, text_field: str, decoder: Utf8Decoder) -> str:
+    value = parse_json(written, where, line=line)
+    if not isinstance(value, dict):
+        raise UserError(f"{where}:{line}: a JSON {type(value).__name__} where a record {{...}} is expected")
+    if text_field not in value:
+        _raise_missing_field(f"{where}:{line}", text_field, list(value))
+    text = value[text_field]
+    if not isinstance(text, str):
+        raise UserError(f"{where}:{line}: field {text_field!r} is a {type(text).__name__}, not a string")
+    if "\ufffd" in text and "\\u" in written and without_surrogates(written) != written:
+        decoder.num_replaced += 1
+    return text
+
+
+def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> Iterator[list[str]]:
+    """Yield the texts of the records, or strings, of a JSON list, or of records one after the other.
+
+    They may go over several lines. Memory is that of the largest record.
+    """
+    find_end = json.JSONDecoder().raw_decode
+    text, line, wanted, number, in_list, is_between, is_closed = "", 1, 0, 0, False, False, False
+    next_line = 1
+    for block in chain(line_blocks(checked_text(file.pieces(), file.path), PIECE_BYTES), [b""]):
+        text += decoder.decode(block, file.path, next_line)
+        next_line += block.count(b"\n")
+        if block and len(text) < wanted:
+            continue  # a record that is not whole; parsing it again for each block would take the square of its size
+        place, problem = 0, ""
+        while not problem:
+            start = _WHITE_SPACE.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing, too
+            line += text.count("\n", place, start)
+            place, sign = start, text[start : start + 1]
+            if not sign:
+                break
+            if number == 0 and not in_list and sign == "[":
+                in_list, place = True, start + 1
+            elif is_closed or (in_list and is_between and sign not in ",]"):
+                expected = "after the end of the list" if is_closed else "where ',' or ']' is expected"
+                raise UserError(f"{file.path}:{line}: not JSON: {sign!r} {expected}")
+            elif in_list and sign in ",]":
+                is_between, is_closed, place = False, sign == "]", start + 1
+            else:
+                try:
+                    _, place = find_end(text, start)
+                except (ValueError, RecursionError) as error:
+                    problem = f"{file.path}:{line}: not JSON: {getattr(error, 'msg', error)}"
+                    break
+                written = text[start:place]
+                if in_list and sign == '"':  # a list of texts
+                    written = f"{{{json.dumps(text_field)}: {written}}}"
+                yield paragraphs(_record_text(written, str(file.path), line, text_field, decoder))
+                line += text.count("\n", start, place)
+                number, is_between = number + 1, True
+        text, wanted = text[place:], 2 * (len(text) - place) if problem else 0
+        if problem and (not block or len(text) > _MAX_RECORD_BYTES):
+            raise UserError(problem)
+    if in_list and not is_closed:
+        raise CorruptFile(f"{file.path} ends before its JSON list does: it is cut off")
+
+
+def _raise_missing_field(where: str, text_field: str, fields: Sequence[str]) -> NoReturn:
+    advice = "; name it with --text-field" if fields else ""
+    raise UserError(f"{where}: no field {text_field!r} to take the text from; there are: {shown_names(fields)}{advice}")
+
+
+def table_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder, *, is_quoted: bool) -> Iterator[list[str]]:
+    """Yield each row's text, out of the column of this name, as a list of paragraphs; `is_quoted` says CSV."""
+    records = (csv_records if is_quoted else tab_records)(_decoded_lines(file, decoder), file.path)
+    header = header_of(records, file.path)
+    if text_field not in header:
+        _raise_missing_field(str(file.path), text_field, header)
+    column = header.index(text_field)
+    for number, cells in records:
+        yield paragraphs(fitted(cells, header, f"{file.path}:{number}")[column])
+
+
+def _decoded_lines(file: PackedFile, decoder: Utf8Decoder) -> Iterator[tuple[int, str]]:
+    number = 1
+    for block in line_blocks(checked_text(file.pieces(), file.path), _MAX_RECORD_BYTES):
+        if not block.endswith(b"\n"):
+            raise UserError(f"{file.path}:{number}: a line of more than {_MAX_RECORD_BYTES >> 20} MiB; split it")
+        text = decoder.decode(block.removeprefix(_BYTE_ORDER_MARK) if number == 1 else block, file.path, number)
+        for line in text[:-1].split("\n"):
+            yield number, line.removesuffix("\r")
+            number += 1
+
+
+def tab_records(lines: Iterator[tuple[int, str]], _: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the numbered rows of tab-separated text, which has no quoting."""
+    return ((number, line.split("\t")) for number, line in _all_lines(lines) if line)
+
+
+def csv_records(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the numbered rows of CSV, separated by what separates the names of the columns."""
+    csv.field_size_limit(_MAX_RECORD_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
+    texts: Iterator[str] = (f"{line}\n" for _, line in _all_lines(lines))
+    first, num_before, delimiter = next(texts, ""), 0, ""
+    if found := _SEPARATOR_LINE.fullmatch(first.strip()):
+        first, num_before, delimiter = next(texts, ""), 1, found[1]
+    header = [first]
+    for line in islice(texts, _MAX_HEADER_LINES):
+        if "".join(header).count('"') % 2 == 0:
+            texts = chain([line], texts)
+            break
+        header.append(line)
+    names = re.sub(r'"[^"]*"', "", "".join(header))  # a separator inside a name separates nothing
+    reader = csv.reader(chain(header, texts), delimiter=delimiter or max(_DELIMITERS, key=names.count), strict=True)
+    while True:
+        number = num_before + reader.line_num + 1
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{path}:{number}: not CSV: {error}; inside quotes a quote is written twice") from error
+        if record is None:
+            return
+        if record:
+            yield number, record
+
+
+def _all_lines(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines; a carriage return ends them too where the first has one inside."""
+    ends_alone = False
+    for number, line in lines:
+        ends_alone = "\r" in line if number == 1 else ends_alone
+        yield from enumerate(line.split("\r"), number) if ends_alone else [(number, line)]
+
+
+def header_of(records: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
+    """Return the names of a table's columns: its first row, without the empty columns that spreadsheets add."""
+    header = [_LINE_BREAKS.sub(" ", name) for name in next(records, (1, []))[1]]
+    while header and not header[-1].strip():
+        header.pop()
+    if not any(header):
+        raise UserError(f"{path} has no first line that names its columns")
+    check_names(header, f"{path}:1")
+    return header
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Refuse columns of which several have the same name."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise UserError(f"{where}: {count} columns are named {name[:40]!r}; give each a name of its own")
+
+
+def fitted(cells: list[str], header: Sequence[str], where: str) -> list[str]:
+    """Return a row's cells, as many as there are columns: empty ones after the last column go."""
+    if len(cells) != len(header) and (len(cells) < len(header) or any(map(str.strip, cells[len(header) :]))):
+        columns = shown_names(header)
+        raise UserError(f"{where}: {len(cells)} columns where {len(header)} are expected: {columns}")
+    return cells[: len(header)]
+
+
+def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> Iterator[list[str]]:
+    """Yield each row's text as a list of paragraphs; a row without text is left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    num_rows, bytes_out, size = 0, 0, file.path.stat().st_size
+    try:
+        table = pq.ParquetFile(file.path, buffer_size=PIECE_BYTES)
+        _check_column(table, text_field, file.path)
+        for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[text_field], use_threads=False):
+            bytes_out += batch.nbytes
+            check_growth(file.path, size, bytes_out)
+            for row, text in enumerate(_column_bytes(batch.column(0)), start=num_rows + 1):
+                if text is not None:
+                    yield paragraphs(decoder.decode(text, file.path, row))
+            num_rows += batch.num_rows
+            file.bytes_read = size * num_rows // table.metadata.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise CorruptFile(f"{file.path} is not an intact Parquet file: {reason}") from error
+
+
+def _check_column(table: Any, text_field: str, path: Path) -> None:
+    """Make sure that the text field is there, holds strings, and says no absurd size before it is unpacked."""
+    import pyarrow as pa
+
+    schema = table.schema_arrow
+    if text_field not in schema.names:
+        _raise_missing_field(str(path), text_field, schema.names)
+    kind = schema.field(text_field).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise UserError(f"{path}: column {text_field!r} is of type {kind}, not string")
+    # Not the column's own size: asking pyarrow for a column of damaged metadata aborts the process.
+    sizes = [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
+    check_growth(path, path.stat().st_size, sum(sizes))
+
+
+def _column_bytes(column: Any) -> list[bytes | None]:
+    """Return the values as bytes: a Parquet string need not be UTF-8, and pyarrow would stop at one that is not."""
+    import pyarrow as pa
+
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    values: list[bytes | None] = plain.cast(pa.large_binary()).to_pylist()
+    return values
+
+
 _BLOCK_CHARACTERS = 1 << 20
 _LEADING_BLANK_LINES = re.compile(r"\s*\n")
 _BLANK_LINES = re.compile(r"\n\s*\n")

@@ -9,28 +9,134 @@ merging, and three for fine-tuning. ELMo's list is the most frequent words, with
 """
 
 import heapq
+import itertools
 import os
 import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bertworks.errors import UserError
-from bertworks.progress import Progress, progress_bar
+from bertworks.processes import Progress, num_workers, progress_bar, silent, wait_for, worker_pool
 from bertworks.text.corpus import Corpus
-from bertworks.text.gpt_bpe import END_OF_WORD, FINE_TUNING_TOKENS, letters_of
-from bertworks.text.gpt_bpe import UNK as GPT_UNK
-from bertworks.text.normalize import Rules, is_cjk, is_punctuation
-from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS
-from bertworks.text.word_counts import count_words, read_counts
-from bertworks.text.wordpiece import MAX_WORD_LENGTH
-from bertworks.text.words import SPECIAL_WORDS
+from bertworks.text.elmo_words import SPECIAL_WORDS
+from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, letters_of
+from bertworks.text.gpt import UNK as GPT_UNK
+from bertworks.text.normalize import Alphabet, Rules, is_cjk, is_punctuation, split_spaces, words_of
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS, UNK
+from bertworks.text.wordpiece import MAX_WORD_LENGTH, WordPiece
 
 if TYPE_CHECKING:
     from bertworks.text.merges import Words
+
+
+# How often each normalised word occurs in a corpus: exact, in bounded memory, the same for any number of processes.
+#
+# The text is cut into chunks. A process counts the white-space tokens of a chunk, which Python does fast, and
+# applies the tokenizer's rules to each distinct token once. Its counts go to disk as a run, sorted by word; runs
+# are merged, many at a time, until one is left. Nothing is dropped on the way, so the order of arrival cannot
+# matter.
+
+
+_CHUNK_CHARS = 1 << 23
+_RUNS_MERGED_AT_ONCE = 32
+
+
+def count_words(
+    corpus: Corpus, rules: Rules, folder: Path, *, workers: int | None = None, progress: Progress = silent
+) -> Path:
+    """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
+    workers = num_workers(workers)
+    with worker_pool(workers) as pool:
+        return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
+
+
+def read_counts(path: Path) -> Iterator[tuple[str, int]]:
+    """Give the words of a file of counts, sorted, with how often each occurs."""
+    with open(path, encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
+        for line in stream:
+            word, _, count = line.rpartition("\t")
+            yield word, int(count)
+
+
+def count_texts(texts: Iterable[str], alphabet: Alphabet) -> Counter[str]:
+    """Count the normalised words of some texts."""
+    tokens: Counter[str] = Counter()
+    for text in texts:
+        tokens.update(split_spaces(text))
+    words: Counter[str] = Counter()
+    for token, count in tokens.items():
+        for word in words_of(token, alphabet):
+            words[word] += count
+    return words
+
+
+def _count_chunks(
+    pool: ProcessPoolExecutor, corpus: Corpus, rules: Rules, folder: Path, workers: int, progress: Progress
+) -> list[Path]:
+    runs: list[Path] = []
+    pending: set[Future[None]] = set()
+    for chunk in _chunks(corpus.blocks()):
+        runs.append(folder / f"run-{len(runs):06d}")
+        pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
+        # Chunks that wait take memory: one more than can be worked on keeps every process busy.
+        pending = wait_for(pending, workers)
+        progress("counting words", corpus.bytes_read, corpus.total_bytes)
+    wait_for(pending, 0)
+    return runs
+
+
+def _merge_all(pool: ProcessPoolExecutor, runs: list[Path], folder: Path, progress: Progress) -> Path:
+    level = 0
+    while len(runs) > 1:
+        progress("merging counts", level, None)
+        level += 1
+        groups = [runs[first : first + _RUNS_MERGED_AT_ONCE] for first in range(0, len(runs), _RUNS_MERGED_AT_ONCE)]
+        runs = [folder / f"merged-{level}-{number:06d}" for number in range(len(groups))]
+        list(pool.map(_merge_runs, groups, runs))
+    return runs[0]
+
+
+def _count_chunk(blocks: list[str], rules: Rules, path: Path) -> None:
+    _write_counts(path, sorted(count_texts(blocks, Alphabet(rules)).items()))
+
+
+def _merge_runs(runs: list[Path], path: Path) -> None:
+    merged = heapq.merge(*map(read_counts, runs))
+    groups = itertools.groupby(merged, key=itemgetter(0))
+    _write_counts(path, ((word, sum(count for _, count in group)) for word, group in groups))
+    for run in runs:
+        run.unlink()
+
+
+def _write_counts(path: Path, counts: Iterable[tuple[str, int]]) -> None:
+    try:
+        with open(path, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
+            stream.writelines(f"{word}\t{count}\n" for word, count in counts)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; free some space, or set TMPDIR to a folder on another disk"
+        ) from error
+
+
+def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
+    """Gather blocks into chunks; the last may be empty, so that there is always one."""
+    gathered: list[str] = []
+    size = 0
+    for block in blocks:
+        gathered.append(block)
+        size += len(block)
+        if size >= _CHUNK_CHARS:
+            yield gathered
+            gathered, size = [], 0
+    yield gathered
+
 
 Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
 
@@ -261,3 +367,103 @@ def _load_words(counts: Path, form: _Form, rarest: int) -> "Words":
 def _names(corpus: Corpus) -> str:
     names = [os.fspath(path) for path in corpus.files[:3]]
     return ", ".join(names) + (f" and {len(corpus.files) - 3} more" if len(corpus.files) > 3 else "")
+
+
+# More words for a vocabulary that a model has already, so that the model can be trained further on other text.
+#
+# What there is keeps its id; new words come behind. A word is worth the tokens it saves: how often it occurs, times
+# the pieces that it is split into now, less the one that it will be. A word with a letter that the vocabulary does
+# not have is a mere [UNK] now, and counts as if it were spelt out and one letter longer.
+#
+# A longer first piece can leave a rest that no piece fits: with "ab", "##c", "##cd" and then "abc", a word "abcd"
+# has no "##d" any more. A new word that makes a known word of the text unknown is not taken.
+
+
+class Extended(NamedTuple):
+    """A vocabulary with more words, and how many tokens the text takes with it."""
+
+    pieces: list[str]
+    num_added: int
+    num_words: int  # distinct
+    num_word_tokens: int
+    tokens_before: int
+    tokens_after: int
+
+
+def extend_vocabulary(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    size: int,
+    min_count: int = 20,
+    workers: int | None = None,
+    progress: Progress = silent,
+) -> Extended:
+    """Add the words of a corpus that save the most tokens; the same for any number of workers.
+
+    Args:
+        corpus: the text.
+        tokenizer: the vocabulary to extend, and the rules by which text is split into words.
+        size: how many pieces to have in the end.
+        min_count: words that occur less often are not added.
+        workers: how many processes count; as many as there are cores if not given.
+        progress: is told how far it is.
+    """
+    room = size - len(tokenizer)
+    if room < 1:
+        raise UserError(f"--size {size:,} leaves no room: the vocabulary has {len(tokenizer):,} pieces; choose more")
+    splitter = _splitter(tokenizer.pieces)
+    with scratch_folder() as folder:
+        counts = count_words(corpus, tokenizer.rules, folder, workers=workers, progress=progress)
+        progress("choosing words", 0, None)
+        words = [word for _, word in heapq.nsmallest(room, _worth(counts, splitter, min_count))]
+        while True:
+            pieces = [*tokenizer.pieces, *words]
+            measured = _measure(counts, splitter, _splitter(pieces), set(words))
+            if not measured.spoilers:
+                break
+            words = [word for word in words if word not in measured.spoilers]
+    if not measured.num_words:
+        raise UserError("no words in the corpus; nothing to extend a vocabulary with")
+    return Extended(pieces, len(words), *measured[:4])
+
+
+def _splitter(pieces: Iterable[str]) -> WordPiece:
+    return WordPiece({piece: id for id, piece in enumerate(pieces) if piece})
+
+
+def _worth(counts: Path, splitter: WordPiece, min_count: int) -> Iterator[tuple[int, str]]:
+    """Give every word that would save tokens, with how many, as a negative number: the least sorts first."""
+    for word, count in read_counts(counts):
+        if count < min_count or len(word) > MAX_WORD_LENGTH or word == UNK:
+            continue
+        saved = len(word) if _is_unknown(word, splitter) else len(splitter.split(word)) - 1
+        if saved:
+            yield -count * saved, word
+
+
+def _is_unknown(word: str, splitter: WordPiece) -> bool:
+    return splitter.split(word)[0][0] == splitter.unk_id
+
+
+class _Measured(NamedTuple):
+    num_words: int
+    num_word_tokens: int
+    tokens_before: int
+    tokens_after: int
+    spoilers: set[str]  # new words that make a word unknown
+
+
+def _measure(counts: Path, before: WordPiece, after: WordPiece, added: set[str]) -> _Measured:
+    """Split all words of the text both ways."""
+    num_words = num_word_tokens = tokens_before = tokens_after = 0
+    spoilers = set()
+    for word, count in read_counts(counts):
+        num_words += 1
+        num_word_tokens += count
+        tokens_before += count * len(before.split(word))
+        tokens_after += count * len(after.split(word))
+        if _is_unknown(word, after) and not _is_unknown(word, before):
+            # Only the first piece can be a new one, and it is the longest that fits.
+            spoilers.add(next(word[:end] for end in range(len(word), 0, -1) if word[:end] in added))
+    return _Measured(num_words, num_word_tokens, tokens_before, tokens_after, spoilers)

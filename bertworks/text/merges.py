@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertworks.progress import Progress, silent
-from bertworks.text.kernel import compiled, inlined
+from bertworks.processes import Progress, silent
+from bertworks.text.fast import compiled, inlined
 from bertworks.text.vocabulary import CONTINUATION
 
 OUTSIDE = -1  # a letter that is not in the alphabet: part of no pair

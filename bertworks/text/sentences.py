@@ -13,7 +13,7 @@ with a full stop, or a run such as "!!", ends a sentence, except in a text that 
 
 import re
 
-from bertworks.text.by_words import check_text
+from bertworks.text.tokenizer import check_text
 
 _REACH = 120
 _LONGEST_WORD = 24

@@ -5,25 +5,315 @@ which needs no compiler and starts at once; large batches go through compiled co
 Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
 """
 
+import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
 
 from bertworks.errors import UserError, counted
-from bertworks.text.by_words import check_text, columns_by_words, pair_columns
-from bertworks.text.detokenize import join_tokens
-from bertworks.text.encoding import Encoding, Encodings, ListColumns, Truncation, check_truncation
-from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words, words_of
 from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
-from bertworks.text.wordpiece import WordPiece
+from bertworks.text.wordpiece import Match, WordPiece, join_tokens
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bertworks.text.bulk import BulkTokenizer
+    from bertworks.text.fast import BulkTokenizer
+
+
+# What a text becomes: ids with the tokens, offsets, segments and word numbers behind them.
+#
+# An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows when they are
+# asked for: a million texts of which only the ids are read cost their ids, not a million objects for the garbage
+# collector to visit.
+
+
+Truncation = Literal["longest_first", "only_second"] | None
+TRUNCATIONS = ("longest_first", "only_second", None)
+NO_WORD = -1  # the word number of [CLS] and [SEP]
+
+
+class Columns(Protocol):
+    """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
+
+    @property
+    def ids(self) -> Any:
+        """The number of each token in the vocabulary."""
+
+    @property
+    def segment_ids(self) -> Any:
+        """0 for the first text, 1 for the second."""
+
+    @property
+    def starts(self) -> Any:
+        """Where each token begins in its text."""
+
+    @property
+    def ends(self) -> Any:
+        """Where each token ends in its text."""
+
+    @property
+    def word_ids(self) -> Any:
+        """The number of the word each token is part of, NO_WORD for [CLS] and [SEP]."""
+
+
+class ListColumns(NamedTuple):
+    """Columns to append to."""
+
+    ids: list[int]
+    segment_ids: list[int]
+    starts: list[int]
+    ends: list[int]
+    word_ids: list[int]
+
+
+class Encoding:
+    """One encoded text, or pair of texts."""
+
+    __slots__ = ("_columns", "_first", "_last", "_pieces")
+
+    def __init__(self, columns: Columns, first: int, last: int, pieces: Sequence[str]) -> None:
+        self._columns, self._first, self._last, self._pieces = columns, first, last, pieces
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def __repr__(self) -> str:
+        return f"Encoding(tokens={self.tokens!r})"
+
+    @property
+    def ids(self) -> list[int]:
+        """The number of each token in the vocabulary."""
+        return self._read(self._columns.ids)
+
+    @property
+    def segment_ids(self) -> list[int]:
+        """0 for the first text, 1 for the second."""
+        return self._read(self._columns.segment_ids)
+
+    @property
+    def tokens(self) -> list[str]:
+        """The pieces as text, `##` marking those that continue a word."""
+        return [self._pieces[id] for id in self.ids]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token stands: `text[start:end]` of the text it comes from; (0, 0) for [CLS] and [SEP]."""
+        return list(zip(self._read(self._columns.starts), self._read(self._columns.ends), strict=True))
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        """The number of the word each token is part of, counted from 0 in each text; None for [CLS] and [SEP]."""
+        return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
+
+    def cut(self, length: int) -> "Encoding":
+        """Return the first tokens, at most so many."""
+        return Encoding(self._columns, self._first, min(self._last, self._first + length), self._pieces)
+
+    def _read(self, column: Any) -> list[int]:
+        rows = column[self._first : self._last]
+        return rows if isinstance(rows, list) else rows.tolist()
+
+
+class Encodings(Sequence[Encoding]):
+    """The encodings of many texts, in their order; reads like a list."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._pieces = pieces
+        self._chunks: list[tuple[Columns, list[int]]] = []  # with the rows at which texts begin and end
+        self._first_texts = [0]  # of each chunk, and the number of all texts
+
+    def add(self, columns: Columns, bounds: list[int]) -> None:
+        """Append the texts of which each takes the rows from one bound to the next."""
+        self._chunks.append((columns, bounds))
+        self._first_texts.append(len(self) + len(bounds) - 1)
+
+    def __len__(self) -> int:
+        return self._first_texts[-1]
+
+    def __iter__(self) -> Iterator[Encoding]:
+        for columns, bounds in self._chunks:
+            for first, last in itertools.pairwise(bounds):
+                yield Encoding(columns, first, last, self._pieces)
+
+    @overload
+    def __getitem__(self, index: int) -> Encoding: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Encoding]: ...
+    def __getitem__(self, index: int | slice) -> Encoding | list[Encoding]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        chunk = bisect_right(self._first_texts, number) - 1
+        columns, bounds = self._chunks[chunk]
+        place = number - self._first_texts[chunk]
+        return Encoding(columns, bounds[place], bounds[place + 1], self._pieces)
+
+
+def kept_lengths(
+    first: int, second: int | None, max_length: int | None, truncation: Truncation
+) -> tuple[int, int | None]:
+    """Return how many tokens of each text stay, so that with [CLS] and [SEP] there are at most `max_length`.
+
+    `longest_first` takes from the end of the longer text, of the second where they are equal, as the original does.
+    """
+    if max_length is None:
+        return first, second
+    num_special = 2 if second is None else 3
+    room = max_length - num_special
+    if first + (second or 0) <= room:
+        return first, second
+    if truncation is None:
+        total = first + (second or 0) + num_special
+        raise UserError(
+            f"{total} tokens with [CLS] and [SEP], but max_length is {max_length}; "
+            'shorten the text or pass truncation="longest_first"'
+        )
+    if truncation == "longest_first":
+        if second is None:
+            return room, None
+        half = room // 2
+        return min(first, max(room - half, room - second)), min(second, max(half, room - first))
+    if second is None or first > room:
+        what = "there is no second text" if second is None else f"the first text alone has {first} tokens"
+        raise UserError(f"truncation='only_second' cannot reach max_length {max_length}: {what}")
+    return first, room - first
+
+
+def check_truncation(max_length: int | None, truncation: Truncation, *, has_pair: bool) -> None:
+    """Refuse settings under which no text could be encoded."""
+    if truncation not in TRUNCATIONS:
+        raise UserError(f"truncation={truncation!r} is not known; use 'longest_first', 'only_second' or None")
+    smallest = 3 if has_pair else 2
+    if max_length is not None and max_length < smallest:
+        raise UserError(f"max_length={max_length} is too small: [CLS] and [SEP] alone take {smallest}")
+
+
+# From a function that splits a word to the tokens of whole texts: one text with offsets, or many texts as ids
+# alone.
+#
+# Words do not reach over white space, so the ids of a part between white space depend on that part alone.
+# `IdsByWords` works each part out once and remembers it: ordinary text then costs a look into a dict for each of
+# its words. What it remembers is bounded, and what is long is not remembered.
+
+
+Split = Callable[[str], list[Match]]
+
+_MAX_REMEMBERED = 1 << 19  # parts; about 100 MB
+_MAX_REMEMBERED_IDS = 1 << 23
+_LONGEST_REMEMBERED = 64  # characters
+
+
+def columns_by_words(text: str, alphabet: Alphabet, split: Split, *, segment_id: int = 0) -> ListColumns:
+    """Return the tokens of a text with their places in it."""
+    columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
+    for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, alphabet)):
+        for id, start, end in split(word):
+            ids.append(id)
+            starts.append(letter_starts[start])
+            ends.append(letter_ends[end - 1])
+            word_ids.append(number)
+    segment_ids.extend([segment_id] * len(ids))
+    return columns
+
+
+def pair_columns(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    columns_of: Callable[[str, int], ListColumns],
+    signs: tuple[int, int],
+    max_length: int | None,
+    truncation: Truncation,
+) -> tuple[ListColumns, list[int]]:
+    """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
+
+    A second text of which no token is left gets no sign either, as in the original's run_classifier.py.
+
+    Args:
+        texts: the first text of each pair.
+        pairs: the second ones.
+        columns_of: gives the tokens of a text, given its segment.
+        signs: the ids that stand before a text, and behind every text.
+        max_length: of a pair with its signs.
+        truncation: what to shorten.
+    """
+    begin, end = signs
+    columns, bounds = ListColumns([], [], [], [], []), [0]
+    for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
+        first = columns_of(text, 0)
+        second = None if pair is None else columns_of(pair, 1)
+        kept = kept_lengths(len(first.ids), (second and len(second.ids)) or None, max_length, truncation)
+        _add_sign(columns, begin, 0)
+        for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
+            if part is not None and (length or not segment_id):
+                for column, added in zip(columns, part, strict=True):
+                    column.extend(added[:length])
+                _add_sign(columns, end, segment_id)
+        bounds.append(len(columns.ids))
+    return columns, bounds
+
+
+def _add_sign(columns: ListColumns, id: int, segment_id: int) -> None:
+    for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
+        column.append(value)
+
+
+def check_text(text: object) -> None:
+    """Refuse what is no text."""
+    if not isinstance(text, str):
+        raise UserError(f"a text must be a str, not {type(text).__name__}: {str(text)[:40]!r}")
+
+
+class IdsByWords:
+    """Gives the ids of many texts at once, for one way of splitting words."""
+
+    def __init__(self, split: Split, rules: Rules) -> None:
+        self._split, self._alphabet = split, Alphabet(rules)
+        self._parts = _Parts(self._work_out)
+
+    def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
+        """Return the ids of all texts end to end, and how many each text has."""
+        import numpy as np
+
+        if len(self._parts) > _MAX_REMEMBERED or len(self._parts.ids) > _MAX_REMEMBERED_IDS:
+            self._parts = _Parts(self._work_out)
+        numbers: list[int] = []
+        text_ends = [0]
+        for text in texts:
+            numbers.extend(map(self._parts.__getitem__, split_spaces(text)))
+            text_ends.append(len(numbers))
+        parts = np.array(numbers, np.int64)
+        bounds = np.array(self._parts.bounds, np.int64)
+        lengths = bounds[parts + 1] - bounds[parts]
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(ends[-1]) + np.repeat(bounds[parts] - ends[:-1], lengths)
+        return np.frombuffer(self._parts.ids, np.int32)[places], np.diff(ends[text_ends])
+
+    def _work_out(self, part: str) -> list[int]:
+        return [id for word in words_of(part, self._alphabet) for id, _, _ in self._split(word)]
+
+
+class _Parts(dict[str, int]):
+    """By part: its number. The ids of part i are `ids[bounds[i] : bounds[i + 1]]`."""
+
+    def __init__(self, work_out: Callable[[str], list[int]]) -> None:
+        super().__init__()
+        self._work_out = work_out
+        self.ids, self.bounds = array("i"), array("q", [0])
+
+    def __missing__(self, part: str) -> int:
+        number = len(self.bounds) - 1
+        self.ids.extend(self._work_out(part))
+        self.bounds.append(len(self.ids))
+        if len(part) <= _LONGEST_REMEMBERED:
+            self[part] = number
+        return number
+
 
 _log = logging.getLogger(__name__)
 # Loading the compiled code takes as long as splitting about a million characters in Python; once it is loaded, a call
@@ -79,8 +369,7 @@ class Tokenizer:
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
         from bertworks.files import usable_path
-        from bertworks.text.foreign_files import with_added
-        from bertworks.text.tokenizer_files import read_pieces, read_settings
+        from bertworks.text.tokenizer_files import read_pieces, read_settings, with_added
 
         pieces, unlike = with_added(read_pieces(usable_path(folder)), Path(folder))
         for line in unlike:
@@ -185,7 +474,7 @@ class Tokenizer:
 
     def _load_bulk(self) -> "BulkTokenizer":
         if self._bulk is None:
-            from bertworks.text.bulk import BulkTokenizer
+            from bertworks.text.fast import BulkTokenizer
 
             self._bulk = BulkTokenizer(self.pieces, self.rules)
         return self._bulk
@@ -198,7 +487,7 @@ class Tokenizer:
         max_length: int | None,
         truncation: Truncation,
     ) -> None:
-        from bertworks.text.assemble import AssembledColumns
+        from bertworks.text.fast import AssembledColumns
 
         bulk = self._load_bulk()
         parts = [bulk.tokenize(texts)] + ([bulk.tokenize(pairs)] if pairs is not None else [])

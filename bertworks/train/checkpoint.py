@@ -10,10 +10,13 @@ What it costs: a save hashes its bytes twice, once for the manifest and once to 
 BERT base with Adam. No times or host names are written: the same training gives the same bytes.
 """
 
+import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +24,15 @@ import torch
 from torch import Tensor
 
 from bertworks import __version__
+from bertworks.config import Settings, read_toml
+from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, discard_folder, sync_folder, verify_manifest
-from bertworks.interop.folder import CONFIG_FILE, INDEX_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json, read_tensors
-from bertworks.interop.weights import read_weights, write_weights
-from bertworks.train.run_folder import CHECKPOINTS, ModelWriter, check_room, refusals_with_room
+from bertworks.models.folder import CONFIG_FILE, INDEX_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json, read_tensors
+from bertworks.models.weights import read_weights, write_weights
+from bertworks.recipe import Recipe
+from bertworks.report.logs import CHECKPOINTS
+from bertworks.train.run_folder import ModelWriter, check_room, refusals_with_room
 
 FORMAT = 1  # of state.json
 STATE_FILE = "state.json"
@@ -222,3 +229,93 @@ def _delete(folders: Sequence[Path]) -> None:
         except OSError as error:
             # The new checkpoint is safe; a run is not ended for an old one that will not go.
             _log.warning("cannot delete the old checkpoint %s: %s", folder, error.strerror)
+
+
+# What it takes to get the same numbers again: the state of torch's random numbers as text, and ordered sums on a
+# GPU.
+#
+# The state is for dropout on a CPU, to go on where it was. Everything else that is random, dropout on a GPU too, is
+# a hash of (seed, step, place) and has no state.
+
+
+def be_deterministic() -> None:
+    """Have torch add up in the same order every time; where it cannot, it raises an error that names the operation."""
+    # cuBLAS splits sums over buffers as it likes unless it is told, before its first use, how many there are.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+
+
+def restore_rng(state: str) -> None:
+    """Set the CPU's generator to a state that `to_hex` wrote."""
+    try:
+        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CorruptFile(f"a checkpoint's state of random numbers is not one: {str(error)[:100]}") from error
+
+
+def to_hex(state: Tensor) -> str:
+    """Write what `torch.get_rng_state` returned."""
+    return state.numpy().tobytes().hex()
+
+
+# A checksum of everything that decides what a run computes, by which a run that goes on knows its own settings.
+
+
+# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes; and how memory
+# is saved, which gives the same numbers up to rounding, as another number of ranks does.
+_LIMITS = {"max_steps", "epochs", "max_tokens", "max_minutes"}
+_IDLE = {
+    "save_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips", "on_save_error", "rank_timeout", "recompute",
+    "check_memory",
+}  # fmt: skip
+_SPREAD = {"shard"}  # in fine-tuning only the rows in use of a token table that is not spread are trained as such
+_TRAIN, _TASK = "train", "task"
+
+
+def digest_of(recipe: Recipe, dataset: Dataset) -> str:
+    """Return the checksum of a recipe's settings and of the data's vocabulary and files."""
+    files = {name: entry["sha256"] for name, entry in dataset.manifest["files"].items()}
+    return digest_with(recipe, {"vocabulary": {"sha256": dataset.manifest["vocab_sha256"]}, "files": files})
+
+
+def digest_with(recipe: Settings, more: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the checksum of all settings that decide what is computed, and of sections more."""
+    # What is as usual is left out: a run may go on in a later version, which has settings that this one has not.
+    sections = _without(_free(type(recipe).model_fields), recipe.model_dump(exclude_defaults=True))
+    return hashlib.sha256(json.dumps({**sections, **more}, sort_keys=True).encode()).hexdigest()
+
+
+def outcome_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings, by sections, without those that change nothing in how a run ends."""
+    return _without(_IDLE, settings)
+
+
+def _free(sections: Container[str]) -> set[str]:
+    """Return which settings of `[train]` may differ: of fine-tuning, which has a section for its task, or not."""
+    return _LIMITS | _IDLE if _TASK in sections else _LIMITS | _IDLE | _SPREAD
+
+
+def _without(free: set[str], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return all sections, `[train]` among them also where it says nothing, without what is free in it."""
+    return {**sections, _TRAIN: {key: value for key, value in sections.get(_TRAIN, {}).items() if key not in free}}
+
+
+def other_settings(recipe: Path, now: str) -> list[str] | None:
+    """Name the settings by which a recipe in TOML differs from a file's, but for those that may; None if unreadable."""
+    try:
+        there, here = _decisive(read_toml(recipe)), _decisive(tomllib.loads(now))
+    except (UserError, AttributeError):  # the latter for a value where a section is expected
+        return None
+    return [
+        f"{key} was {there.get(key)}, not {here.get(key)}"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _decisive(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, settings in _without(_free(recipe), recipe).items()
+        for key, value in settings.items()
+    }

@@ -4,16 +4,67 @@ A loss is a sum over rows divided by the number of rows in the whole global batc
 parts. So it does not matter how a batch is cut. M masked positions, S sequences, T tokens, D width, V vocabulary.
 """
 
+import hashlib
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
+from bertworks.data.loader import Packed
 from bertworks.nn.bert import Bert
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.lm import Sums, sums_of
-from bertworks.train.batch import TrainBatch
+from bertworks.nn.packing import Packing, Tokens, pack_lengths
+
+# A batch of the loader on the device where it is trained on.
+
+
+class TrainBatch(NamedTuple):
+    """T tokens, S sequences, M masked positions; what is padding has weight 0."""
+
+    tokens: Tokens
+    masked_positions: Tensor  # [M]
+    masked_ids: Tensor  # [M]
+    masked_weights: Tensor  # [M]
+    next_labels: Tensor  # [S]
+    next_weights: Tensor  # [S]
+
+    def real_tokens(self) -> Tensor:
+        """Return 1 for every token and 0 for the padding behind the last sequence, [T]."""
+        token_ids, end = self.tokens.token_ids, self.tokens.packing.cumulative_lengths[len(self.next_labels)]
+        return (torch.arange(len(token_ids), device=token_ids.device) < end).float()
+
+
+def moved(small: Tensor, device: torch.device) -> Tensor:
+    """Move a few numbers to a device; from pinned memory, for a plain copy would wait until the GPU is idle."""
+    return small if device.type == "cpu" else small.pin_memory().to(device, non_blocking=True)
+
+
+def dropout_seed(seed: int, step: int, number: int) -> Tensor:
+    """Return the seed, one int32, of the dropout of a part of a step's batch."""
+    key = hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=4).digest()
+    return torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
+
+
+def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
+    """Move the arrays of a slice to a device and say how its sequences lie.
+
+    `max_length` is that of the data and not of the slice, so that a compiled step sees one number. From pinned memory
+    nothing here waits for the device.
+    """
+    moved = [torch.from_numpy(array).to(device, non_blocking=True) for array in packed]
+    token_ids, segment_ids, position_ids, starts, positions, ids, weights, labels, label_weights = moved
+    if flash:
+        packing = Packing(starts, max_length, None)
+    else:
+        packing = pack_lengths(np.diff(packed.cumulative_lengths), device)
+    tokens = Tokens(token_ids, segment_ids, position_ids, packing)
+    return TrainBatch(tokens, positions.long(), ids.long(), weights, labels.long(), label_weights)
 
 
 def mlm_and_nsp(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
@@ -58,3 +109,70 @@ OBJECTIVES: dict[str, Objective] = {
     "rtl": neighbours,
     "bilm": both_neighbours,
 }
+
+
+# A network with its objective as one module: what torch.compile sees.
+#
+# The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step
+# works on copies of them, made inside the compiled step, and its whole residual stream is in half precision too.
+# Embeddings are looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16
+# would round away.
+
+
+# BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
+_KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
+
+
+class Trainee(nn.Module):
+    """Computes the loss of a batch.
+
+    Args:
+        net: the network, in fp32.
+        objective: gives the sums of its predictions.
+        dtype: what to compute in.
+    """
+
+    def __init__(self, net: nn.Module, objective: Objective, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inner = _WithObjective(net, objective)
+        self.dtype = dtype
+
+    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and, for each kind of prediction, [kinds, (loss, correct, count)] in sums.
+
+        Args:
+            batch: what the objective reads.
+            counts: how many predictions of each kind the global batch has.
+        """
+        if self.dtype == torch.float32:
+            return self.inner(batch, counts)
+        copies = {name: self._copy(name, weight) for name, weight in self.inner.named_parameters()}
+        return functional_call(self.inner, copies, (batch, counts))
+
+    def _copy(self, name: str, weight: Tensor) -> Tensor:
+        return weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
+
+
+def with_backward(trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Any, Tensor], Tensor]:
+    """Return a function that adds the gradients of a batch to the weights', and returns its sums."""
+
+    def compute(batch: Any, counts: Tensor) -> Tensor:
+        loss, sums = trainee(batch, counts)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return sums
+
+    return compute
+
+
+class _WithObjective(nn.Module):
+    def __init__(self, net: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.net = net
+        self.objective = objective
+
+    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
+        kinds = self.objective(self.net, batch)
+        losses = torch.stack([sums.loss for sums in kinds.values()])
+        # At least 1: a batch without a prediction of some kind adds nothing to the loss, not a NaN.
+        loss = (losses / counts.clamp(min=1)).sum()
+        return loss, torch.stack([torch.stack(sums).detach() for sums in kinds.values()])

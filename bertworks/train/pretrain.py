@@ -6,37 +6,40 @@ at any instant goes on from its newest whole checkpoint, and ends with the same 
 run may start from a model that is there (`warm_start.py`).
 """
 
+import itertools
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertworks.config import to_toml
+from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
 from bertworks.data.shards import Dataset
-from bertworks.errors import UserError
-from bertworks.inference.loading import load
-from bertworks.interop.folder import save_tokenizer
-from bertworks.interop.models import check_model
-from bertworks.nn.devices import find_device
-from bertworks.plan.fitting import part_of, ways_to_fit
-from bertworks.plan.memory import GIGA, check_memory, free_memory, memory_of
-from bertworks.plan.network import network_of
+from bertworks.data.workers import batches
+from bertworks.errors import CorruptFile, UserError, counted
+from bertworks.models.find import find_model
+from bertworks.models.folder import save_tokenizer
+from bertworks.models.kinds import check_model, read_model
+from bertworks.nn.device import find_device
+from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit
+from bertworks.planning.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model
-from bertworks.train.asking import take_samples
-from bertworks.train.checkpoint import checkpoint_folders
-from bertworks.train.digest import digest_of
+from bertworks.report.logs import RECIPE_FILE
+from bertworks.report.page import write_report
+from bertworks.report.samples import write_samples
+from bertworks.report.terminal import View, print_note, training_view, unseen
+from bertworks.train.checkpoint import checkpoint_folders, digest_of
 from bertworks.train.distributed import Ranks, is_first_rank, joined_ranks, local_device
-from bertworks.train.feed import Feed
-from bertworks.train.loop import Place, Stop
-from bertworks.train.remarks import early_end, remarks
-from bertworks.train.report import write_report
+from bertworks.train.guesses import take_samples
+from bertworks.train.objectives import dropout_seed, moved, to_device
+from bertworks.train.optim import learning_rate, learning_rate_by_clock
 from bertworks.train.run import Duties, Engine, Outcome
-from bertworks.train.run_facts import RECIPE_FILE
 from bertworks.train.run_folder import (
     Inputs,
     ModelWriter,
@@ -47,11 +50,209 @@ from bertworks.train.run_folder import (
     read_inputs,
     refuse_missing,
 )
-from bertworks.train.samples import write_samples
-from bertworks.train.schedules import learning_rate, learning_rate_by_clock
 from bertworks.train.subject import check_recipe, subject_of
-from bertworks.train.view import View, print_note, training_view, unseen
+from bertworks.train.trainer import Part, Place, Stop
 from bertworks.train.warm_start import Start, find_start, settled
+
+# What a run is fed with: the rank's parts of one batch after another, and the documents kept aside.
+#
+# A run may begin with short sequences: attention costs less there, and most of what is to be learnt lies close by.
+# Where the length changes, the block of documents that was being read is left, and the next one is begun with the
+# new length.
+
+
+EVALUATION_SEED = 1  # of the pairs and masks of the documents kept aside: the same for every run and model
+
+
+class Feed:
+    """Makes parts for one rank, on its device.
+
+    Args:
+        recipe: all settings.
+        dataset: prepared data.
+        device: where the parts go.
+        ranks: which of all slices are this rank's.
+        kinds: of predictions, to be counted.
+        flash: whether attention is that of a GPU in half precision, which knows lengths by their sums alone.
+        seeded: whether what is random in a step comes from a hash, not from torch's generator.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: Dataset,
+        device: torch.device,
+        ranks: Ranks,
+        kinds: tuple[str, ...],
+        *,
+        flash: bool,
+        seeded: bool,
+    ) -> None:
+        self.recipe, self.dataset, self.device, self.ranks = recipe, dataset, device, ranks
+        self.kinds, self.flash, self.seeded = kinds, flash, seeded
+        # Told before a run starts, not when it comes to its long sequences or is to be measured.
+        self._shapes = {length: _shape(recipe, length) for length in reversed(recipe.data.lengths())}
+        for split in ("train", "holdout") if self._has_held_out() else ("train",):
+            self._loader(recipe.data.max_length, EVALUATION_SEED, split)
+
+    def length_at(self, share: float) -> int:
+        """Return the length of sequences when this share of a run is over."""
+        data = self.recipe.data
+        return data.short_length if data.short_length and share < data.short_share else data.max_length
+
+    def batches(
+        self, place: Place, share: Callable[[int], float]
+    ) -> Generator[tuple[list[Part], dict[str, int]], None, None]:
+        """Yield the parts of the batches behind a place, each with the state of the data behind it.
+
+        `share` says of a number of steps how much of the run is over then.
+        """
+        step = place.step
+        state, length = self._opened(place.data)
+        while True:
+            now = self.length_at(share(step))
+            if length not in (now, None):
+                state = _next_block(state, len(self.dataset.shards("train")))
+            length = now
+            self.ranks.be_patient()  # a graph for this length may have to be compiled
+            with closing(self._of_length(length, state)) as made:
+                for slices, state in made:
+                    yield self._parts(slices, step, length), {**state._asdict(), "length": length}
+                    step += 1
+                    if self.length_at(share(step)) != length:
+                        break
+
+    def _opened(self, data: dict[str, int] | None) -> tuple[State, int | None]:
+        """Take apart what a checkpoint remembers; the first ones did not say the length, having but one."""
+        if not data:
+            return State(), None
+        if data.keys() - {"length"} != set(State._fields) or data.get("length") not in (None, *self._shapes):
+            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is no place in it")
+        state = State(data["epoch"], data["block"], data["offset"])
+        num_blocks = len(self.dataset.shards("train"))
+        if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written
+            state = State(state.epoch + 1)
+        return state, data.get("length")
+
+    def _of_length(self, length: int, state: State) -> Generator[tuple[list[Packed], State], None, None]:
+        settings = self.recipe.train
+        loader, pin = self._loader(length, settings.seed, "train"), self.device.type == "cuda"
+        return batches(loader, state, workers=settings.loader_workers, pin=pin)  # type: ignore[return-value]
+
+    def _loader(self, length: int, seed: int, split: str, ranks: Ranks | None = None) -> Loader:
+        ranks = ranks or self.ranks
+        return Loader(
+            self.dataset,
+            self.recipe.data.model_copy(update={"max_length": length}),
+            self._shapes[length],
+            seed=seed,
+            split=split,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+
+    def _has_held_out(self) -> bool:
+        return bool(self.dataset.manifest["holdout"]["tokens"])
+
+    def held_out(self, share: float, ranks: Ranks | None = None) -> Iterator[Part]:
+        """Yield the rank's parts of the documents kept aside: for a length the same pairs and masks every time.
+
+        They are measured once at most, however many batches are asked for.
+
+        Other ranks than those of the run: `Ranks()` gives one of them all parts.
+        """
+        if not self._has_held_out():
+            return
+        length = self.length_at(share)
+        loader = self._loader(length, EVALUATION_SEED, "holdout", ranks)
+        batches = itertools.islice(loader.batches(), self.recipe.train.eval_batches)
+        for number, (slices, state) in enumerate(batches):
+            if number and state.epoch:  # all of them have been measured
+                return
+            for packed in slices:
+                yield self._part(packed, 0, 0, length)
+
+    def _parts(self, slices: list[Packed], step: int, length: int) -> list[Part]:
+        # Slices are numbered as in the whole batch, so that dropout does not depend on the number of ranks.
+        numbers = range(self.ranks.rank, self.recipe.train.slices, self.ranks.world_size)
+        return [self._part(packed, step, number, length) for number, packed in zip(numbers, slices, strict=True)]
+
+    def _part(self, packed: Packed, step: int, number: int, length: int) -> Part:
+        """Move a slice to the device; its dropout is a function of the run's seed, the step and its number."""
+        batch: Any = to_device(packed, self.device, length, flash=self.flash)
+        seed = dropout_seed(self.recipe.train.seed, step, number)
+        if self.seeded:
+            batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=moved(seed, self.device)))
+        counts = [_count(kind, packed) for kind in self.kinds]
+        num_tokens = int(packed.cumulative_lengths[len(packed.next_labels)])
+        # A single slice is never shared: there the generator's own state goes on, as in runs of earlier versions.
+        is_drawn = self.seeded or self.recipe.train.slices == 1
+        num_random = float(packed.next_weights @ packed.next_labels) if "nsp" in self.kinds else None
+        return Part(batch, counts, num_tokens, None if is_drawn else int(seed), num_random)
+
+
+def _count(kind: str, packed: Packed) -> float:
+    """Return how many predictions of a kind there are; of a text of n tokens n - 1 have a neighbour on a side."""
+    if kind in ("lm", "bilm"):
+        lengths = np.diff(packed.cumulative_lengths[: len(packed.next_labels) + 1])
+        return float(np.maximum(lengths - 1, 0).sum()) * (2 if kind == "bilm" else 1)
+    return float((packed.masked_weights if kind == "mlm" else packed.next_weights).sum())
+
+
+def _next_block(state: State, num_blocks: int) -> State:
+    at_end = state.block + 1 >= num_blocks
+    return State(state.epoch + at_end, 0 if at_end else state.block + 1, 0)
+
+
+def _shape(recipe: Recipe, length: int) -> Shape:
+    settings = recipe.train
+    tokens = recipe.batch_tokens(length)
+    if tokens % settings.slices:
+        raise UserError(f"train.slices {settings.slices} does not divide a batch of {tokens:,} tokens")
+    data = recipe.data.model_copy(update={"max_length": length})
+    return shape_for(data, tokens=tokens // settings.slices, slices=settings.slices)
+
+
+# What a person should know of a recipe before a run, and of a run that ended before its schedule did.
+
+
+_MUCH_OF_A_RUN = 0.9
+_OF_MASKS = ("mask_rate", "mask_share", "random_share", "whole_word", "max_predictions")
+_OF_LIMITS = {"tokens": "train.max_tokens", "minutes": "train.max_minutes"}
+
+
+def remarks(recipe: Recipe, overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each setting that changes nothing, and for a schedule that will not come to its end."""
+    given = {override.partition("=")[0].strip() for override in overrides}
+    data, optim, train = recipe.data, recipe.optim, recipe.train
+    if "mlm" not in data.objective:
+        for key in _OF_MASKS:
+            if f"data.{key}" in given:
+                yield f"data.{key} changes nothing: objective {data.objective} has no masks"
+    if "data.short_share" in given and data.short_length is None:
+        yield "data.short_share changes nothing: data.short_length is not set"
+    if not optim.clock and optim.warmup >= train.max_steps:
+        yield (
+            f"the warm-up of {counted(round(optim.warmup), 'step')} is as long as the run of {train.max_steps:,}, "
+            f"so the learning rate never comes to {optim.lr:g}; a share of the run, such as optim.warmup=0.1, fits any "
+            "length"
+        )
+    if train.max_tokens is not None:
+        steps = -(-train.max_tokens // recipe.batch_tokens(data.lengths()[0]))
+        yield from early_end(recipe, "tokens", steps)
+
+
+def early_end(recipe: Recipe, reason: str, step: int) -> Iterator[str]:
+    """Say that a limit ends a run after about so many steps, where rate and length go by more of them."""
+    total, goes_by_steps = recipe.train.max_steps, not recipe.optim.clock and recipe.optim.schedule != "constant"
+    if reason in _OF_LIMITS and goes_by_steps and step < _MUCH_OF_A_RUN * total:
+        rate = learning_rate(recipe.optim, step, total)
+        yield (
+            f"{_OF_LIMITS[reason]} ends the run after some {counted(step, 'step')}, and the learning rate goes by "
+            f"train.max_steps={total:,}: it is {rate:.2g} then; set train.max_steps={step}"
+            + (", or optim.clock=true" if reason == "minutes" else "")
+        )
+
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +379,7 @@ def pretrain_dry(
         run = Path(folder) / "run"
         outcome = pretrain(walked, data=data, out=run, device=device, view=unseen, note=note, **options)
         if run.exists():  # of several ranks the first one has written
-            load(run, device="cpu")
+            read_model(find_model(run))
     return outcome
 
 

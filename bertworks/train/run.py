@@ -5,6 +5,7 @@ themselves. That is `Duties`; the rest is here. A run that was killed at any ins
 checkpoint, and ends with the same bytes as if it had never been killed.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,28 +14,102 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertworks.config import Count, Settings, Stated, read_record
 from bertworks.errors import CannotGoOn, CorruptFile, UserError
 from bertworks.files import atomic_write
-from bertworks.plan.gpus import named_by_driver, peak_flops
-from bertworks.train.checkpoint import STATE_FILE, Checkpoint, latest_checkpoint, save_checkpoint
-from bertworks.train.digest import other_settings
-from bertworks.train.distributed import Ranks
-from bertworks.train.loop import Job, Part, Place, Stop, Window, is_through, train
+from bertworks.nn.device import check_tiles
+from bertworks.nn.layers import recompute_blocks
+from bertworks.planning.memory import named_by_driver, peak_flops
+from bertworks.recipe import OptimSettings, TrainSettings
+from bertworks.report.logs import CHECKPOINTS, RECIPE_FILE
+from bertworks.report.status import About
+from bertworks.report.terminal import View
+from bertworks.train.checkpoint import (
+    STATE_FILE,
+    Checkpoint,
+    be_deterministic,
+    latest_checkpoint,
+    other_settings,
+    restore_rng,
+    save_checkpoint,
+    to_hex,
+)
+from bertworks.train.cuda_graph import Replayed
+from bertworks.train.distributed import Ranks, fill, gathered, spread
+from bertworks.train.objectives import Trainee, with_backward
 from bertworks.train.optim import Optimizer
-from bertworks.train.placed import Placed
 from bertworks.train.record import Record
-from bertworks.train.replay import Replayed
-from bertworks.train.rng import be_deterministic, restore_rng, to_hex
-from bertworks.train.run_facts import RECIPE_FILE
-from bertworks.train.run_folder import CHECKPOINTS, Inputs, ModelWriter, publish_model, write_inputs
-from bertworks.train.settings import OptimSettings, TrainSettings
-from bertworks.train.status import About
+from bertworks.train.run_folder import Inputs, ModelWriter, publish_model, write_inputs
 from bertworks.train.subject import Subject
-from bertworks.train.trainee import with_backward
-from bertworks.train.view import View
+from bertworks.train.trainer import Job, Part, Place, Stop, Window, is_through, train
+
+# Where a network is while it is trained: whole on the device of every rank, or spread over the ranks.
+#
+# A spread one is a copy. The network itself, whose weights become a model folder, stays whole on the CPU of the
+# rank that writes; the parts come back to it, tensor by tensor, when they are to be written.
+
+
+class Placed:
+    """A network in its place.
+
+    Args:
+        subject: has the network, new and on the CPU.
+        settings: whether it is spread, and its blocks computed twice.
+        device: where to compute.
+        ranks: this one and the others.
+        half: whether to compute in half precision.
+
+    Attributes:
+        net: the network that is trained.
+        trainee: computes its loss.
+        is_spread: whether each rank has a part of it.
+    """
+
+    def __init__(
+        self, subject: Subject, settings: TrainSettings, device: torch.device, ranks: Ranks, *, half: bool
+    ) -> None:
+        check_tiles(device, torch.bfloat16 if half else torch.float32)
+        self._written, self._ranks, self._device = subject.net, ranks, device
+        self.is_spread = settings.shard and ranks.world_size > 1
+        self.net: nn.Module = copy.deepcopy(subject.net) if self.is_spread else subject.net.to(device)
+        # A spread network makes its copies in half precision itself, when it gathers its weights.
+        makes_copies = half and not self.is_spread
+        self.trainee = Trainee(self.net, subject.objective, torch.bfloat16 if makes_copies else torch.float32).train()
+        if self.is_spread:
+            spread(self.trainee.inner, self.net, device, half=half)
+            if not ranks.is_first:
+                self._written.to("meta")
+        if settings.recompute:
+            recompute_blocks(self.net)
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over whole weights, which every rank has."""
+        for name, tensor in self.net.state_dict().items():
+            fill(tensor, weights[name])
+
+    def whole(self) -> nn.Module:
+        """Return the network for every rank to measure: itself, or a copy of all its parts. All ranks must call it."""
+        if not self.is_spread:
+            return self.net
+        weights = gathered(self.net.state_dict(), keep=True)
+        net = copy.deepcopy(self._written).to_empty(device=self._device)
+        net.load_state_dict(weights)
+        return net
+
+    def collected(self, optimizer: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Have the subject's network up to date and return the optimizer's state whole, on the rank that writes.
+
+        All ranks must call it.
+        """
+        if not self.is_spread:
+            return optimizer
+        weights = gathered(self.net.state_dict(), keep=self._ranks.is_first)
+        if self._ranks.is_first:
+            self._written.load_state_dict(weights)
+        return gathered(optimizer, keep=self._ranks.is_first)
+
 
 Shapes = Literal["one", "few", "many"]
 _MOST_NAMED = 5  # of settings that differ

@@ -22,14 +22,15 @@ from bertworks.files import (
     atomic_write,
     exclusive,
     make_folder,
+    read_object,
     remove_leftovers,
     set_aside,
     sync_folder,
     usable_path,
 )
-from bertworks.json_files import read_object
+from bertworks.report.logs import CHECKPOINTS, MODEL
 
-CHECKPOINTS, MODEL, INPUTS_FILE = "checkpoints", "model", "inputs.json"
+INPUTS_FILE = "inputs.json"
 _NEXT_MODEL = ".next-model"
 _ROOM_FACTOR = 2  # of what a save needs, so that a run does not fill the disk it lives on to the last byte
 

@@ -13,19 +13,15 @@ from torch import Tensor, nn
 
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError
-from bertworks.interop.elmo_folder import write_elmo
-from bertworks.interop.gpt_folder import write_gpt
-from bertworks.interop.gpt_names import from_openai
-from bertworks.interop.huggingface import to_ours, write_folder
-from bertworks.nn.baseline_config import elmo_preset, gpt_preset
+from bertworks.models.kinds import to_ours, write_elmo, write_folder, write_gpt
+from bertworks.models.names import from_openai
 from bertworks.nn.bert import Bert
-from bertworks.nn.config import BertConfig, preset
+from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset
 from bertworks.nn.elmo import Elmo, initialise_elmo
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
-from bertworks.recipe import Recipe
+from bertworks.recipe import ModelSettings, Recipe
 from bertworks.train.objectives import OBJECTIVES, Objective
-from bertworks.train.settings import ModelSettings
 
 # By kind of model: the tokens it reads, and what it can learn from them.
 _TOKENS = {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.own import open_own
+from bertworks.tasks.own_files import open_own
 from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 

@@ -12,12 +12,11 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
-from bertworks.inference.model_report import model_report
-from bertworks.interop.convert import convert
-from bertworks.interop.huggingface import read_folder, write_folder
-from bertworks.interop.locate import find_model
-from bertworks.interop.sentence_folders import find_encoder, read_pooling
-from bertworks.interop.shipped_models import SHIPPED_FOLDER
+from bertworks.inference.describe import model_report
+from bertworks.models.convert import convert
+from bertworks.models.find import SHIPPED_FOLDER, find_model
+from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.sentence_transformers import find_encoder, read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise

@@ -33,23 +33,23 @@ from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import exclusive, write_manifest
-from bertworks.inference.measuring import training_cost
-from bertworks.inference.model_report import model_report, report_text
-from bertworks.interop.convert import convert
-from bertworks.interop.divided_weights import put_divided
-from bertworks.interop.weights import read_weights
+from bertworks.finetuning import glue_suite as glue
+from bertworks.finetuning.finetune import finetune
+from bertworks.finetuning.report import is_finetuned, write_finetune_report
+from bertworks.finetuning.search import GridPlan, finetune_grid
+from bertworks.inference.describe import model_report, report_text
+from bertworks.inference.evaluate import training_cost
+from bertworks.models.convert import convert
+from bertworks.models.kinds import put_divided
+from bertworks.models.weights import read_weights
 from bertworks.recipe import load_recipe
-from bertworks.tasks.own import open_own
+from bertworks.report.page import write_report
+from bertworks.tasks.own_files import open_own
 from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import open_dataset
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.pretrain import pretrain
-from bertworks.train.report import write_report
-from bertworks.tuning import glue
-from bertworks.tuning.finetune import finetune
-from bertworks.tuning.grid import GridPlan, finetune_grid
-from bertworks.tuning.report import is_finetuned, write_finetune_report
 
 SOON_S = 5.0
 TEXTS = ["the cat sat on the mat", "a big dog ran"]

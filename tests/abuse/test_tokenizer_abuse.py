@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks import Tokenizer, UserError
-from bertworks.text.by_words import IdsByWords
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.elmo_words import WordTokenizer
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.normalize import Rules
-from bertworks.text.words import WordTokenizer
+from bertworks.text.tokenizer import IdsByWords
 
 NUM_BYTES = 100_000
 LEAST_BYTES_PER_S = 500_000

@@ -11,9 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertworks.errors import CorruptFile
-from bertworks.interop.numpy_weights import read_arrays
-from bertworks.interop.safetensors_format import read_header
-from bertworks.interop.weights import read_weights, write_weights
+from bertworks.models.weights import read_arrays, read_header, read_weights, write_weights
 
 ENTRY = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 

@@ -6,8 +6,8 @@ import pytest
 from test_report_in_a_browser import OVERLAPS, SCREENS, browser  # noqa: F401 -- a fixture
 
 from bertworks.config import to_toml
-from bertworks.tuning.report import write_finetune_report
-from bertworks.tuning.settings import FinetuneSettings
+from bertworks.finetuning.report import write_finetune_report
+from bertworks.finetuning.settings import FinetuneSettings
 
 LABELS = [
     "긍정",

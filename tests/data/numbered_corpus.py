@@ -19,10 +19,10 @@ from bertworks.data.prepare import Options, prepare
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.text.corpus import Corpus
-from bertworks.text.gpt_bpe import END_OF_WORD, UNK, GptTokenizer
+from bertworks.text.elmo_words import SPECIAL_WORDS, WordTokenizer
+from bertworks.text.gpt import END_OF_WORD, UNK, GptTokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.text.words import SPECIAL_WORDS, WordTokenizer
 
 NUM_SPECIAL = len(SPECIAL_TOKENS)
 

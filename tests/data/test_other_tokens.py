@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from numbered_corpus import epoch_of, instances_of, make_loader, ordinary_lengths, write_corpus, write_corpus_of
 
-from bertworks.data import arrays, inspect, units
-from bertworks.data.loader import State
-from bertworks.data.objectives import OBJECTIVES
+from bertworks.data import inspect, units
+from bertworks.data import units as arrays
+from bertworks.data.loader import OBJECTIVES, State
 from bertworks.data.prepare import Options, prepare
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import sha256_of
 from bertworks.text.corpus import Corpus
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.elmo_words import WordTokenizer, character_ids
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.sentences import split_sentences
-from bertworks.text.words import WordTokenizer, character_ids
 
 KINDS = {"gpt-bpe": "ltr", "words": "bilm"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

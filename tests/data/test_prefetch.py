@@ -6,7 +6,7 @@ import time
 import pytest
 from patience import wait_until
 
-from bertworks.data.prefetch import prefetch
+from bertworks.data.workers import prefetch_batches as prefetch
 from bertworks.errors import CorruptFile
 
 

@@ -20,11 +20,12 @@ import pytest
 from patience import is_alive, wait_until
 
 from bertworks import __version__
-from bertworks.data import arrays, units
 from bertworks.data import prepare as preparing
-from bertworks.data.arrays import is_heading, is_held_out, split_document
+from bertworks.data import units
+from bertworks.data import units as arrays
 from bertworks.data.prepare import Options, prepare
 from bertworks.data.shards import Dataset
+from bertworks.data.units import is_heading, is_held_out, split_document
 from bertworks.errors import UserError
 from bertworks.files import exclusive
 from bertworks.text.corpus import Corpus
@@ -552,7 +553,7 @@ def test_an_unknown_runner_is_a_user_error_that_names_both(corpus, tokenizer, tm
 
 
 def test_without_ray_it_is_said_what_to_install(corpus, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.data.ray_runner.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("bertworks.data.ray.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'needs Ray: pip install "bertworks\[ray\]"'):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
     assert not (tmp_path / "data").exists()

@@ -15,9 +15,10 @@ import pytest
 
 from bertworks import Tokenizer
 from bertworks.data import prepare as preparing
-from bertworks.data import ray_runner, units
+from bertworks.data import ray as ray_runner
+from bertworks.data import units
 from bertworks.data.prepare import Options, prepare
-from bertworks.data.ray_runner import _Run, _versions
+from bertworks.data.ray import _Run, _versions
 from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME, exclusive
 from bertworks.text.corpus import Corpus

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.demo.attention import most_telling_head, picture, words_of
+from bertworks.demo.stages import most_telling_head, picture, words_of
 
 TOKENS = ["[CLS]", "the", "soup", "was", ",", "##s", "cold", ".", "[SEP]"]
 WORDS = [1, 2, 3, 5, 6]

@@ -14,12 +14,13 @@ import pytest
 from tiny_demo import TINY, in_miniature, shown
 
 from bertworks import cli
-from bertworks.demo import asked, pretraining, vocabulary
-from bertworks.demo.shipped import ask_shipped
-from bertworks.demo.show import Show
+from bertworks.demo import run as asked
+from bertworks.demo import stages
+from bertworks.demo.run import Show
+from bertworks.demo.stages import ask_shipped
 from bertworks.recipe import load_recipe
-from bertworks.train.loop import Place
 from bertworks.train.run import Outcome
+from bertworks.train.trainer import Place
 
 TITLES = ["A vocabulary", "Training data", "Pre-training", "A model that has read more", "Fine-tuning", "New sentences",
           "Attention"]  # fmt: skip
@@ -100,9 +101,9 @@ def test_the_shown_commands_do_the_same_by_hand(by_hand):
 
 def test_commands_tell_of_overrides():
     changed = ["vocab.size=300", "tokenizer.lowercase=false", "train.max_steps=3", "model.preset=a b"]
-    assert pretraining._command(changed).endswith("--out my-run train.max_steps=3 'model.preset=a b'")
+    assert stages._command_of_pretraining(changed).endswith("--out my-run train.max_steps=3 'model.preset=a b'")
     recipe = load_recipe("demo", changed[:3])
-    told = vocabulary._command(recipe)
+    told = stages._command(recipe)
     assert told == "bertworks vocab topics.txt --size 300 --min-count 2 --cased --out my-vocab.txt"
 
 
@@ -138,7 +139,7 @@ def test_without_a_korean_model_the_english_one_is_asked_alone(demo, tmp_path):
 def test_an_interrupted_training_ends_the_demo_as_any_command(bertworks, monkeypatch, tmp_path, signal):
     ended = Outcome(Place(step=3), "signal", {}, signal)
     monkeypatch.setattr("bertworks.train.pretrain.pretrain", lambda *_, **__: ended)
-    monkeypatch.setattr("bertworks.demo.vocabulary._ROUNDS", 1)
+    monkeypatch.setattr("bertworks.demo.stages._ROUNDS", 1)
     code, out, _ = bertworks("demo", *TINY, "--quiet", "--out", tmp_path / "out")
     assert code == 128 + signal
     assert "report" not in out
@@ -153,8 +154,7 @@ def test_a_mistaken_setting_is_told_before_anything_is_written(bertworks, tmp_pa
 
 def test_torch_and_numpy_wait_until_they_are_needed():
     program = (
-        "import sys, bertworks.demo.run, bertworks.demo.page, bertworks.demo.tuning, bertworks.demo.attention\n"
-        "import bertworks.demo.pretraining, bertworks.demo.shards, bertworks.demo.vocabulary, bertworks.demo.shipped\n"
+        "import sys, bertworks.demo.run, bertworks.demo.page, bertworks.demo.stages\n"
         "print(sorted({'torch', 'numpy', 'numba', 'tokenizers'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

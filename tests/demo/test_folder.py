@@ -7,7 +7,7 @@ import re
 import pytest
 from tiny_demo import in_miniature, shown
 
-from bertworks.demo.folder import OWNER_FILE, demo_folder
+from bertworks.demo.run import OWNER_FILE, demo_folder
 from bertworks.errors import UserError
 
 

@@ -8,10 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bertworks.demo import asked
-from bertworks.demo.page import demo_page
-from bertworks.demo.page_parts import cards, paragraph, pieces, shares, text
-from bertworks.demo.show import Show, Stage
+from bertworks.demo import run as asked
+from bertworks.demo.page import cards, demo_page, paragraph, pieces, shares, text
+from bertworks.demo.run import Show, Stage
 from bertworks.recipe import Recipe
 
 HOSTILE = "</style><script>alert(1)</script><b>\"'& ${style}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.demo.telling import as_typed, bar, percent, say, shade, tell
+from bertworks.demo.run import as_typed, bar, percent, say, shade, tell
 
 
 class Stream(io.TextIOWrapper):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertworks.demo.threads import one_thread
+from bertworks.demo.run import one_thread
 
 
 @pytest.fixture
@@ -27,8 +27,9 @@ def test_threads_come_back_after_an_error(two_threads):
 
 
 def test_both_trainings_are_done_so(two_threads, monkeypatch, tmp_path):
-    from bertworks.demo import pretraining, tuning
-    from bertworks.demo.show import Show
+    from bertworks.demo import stages as pretraining
+    from bertworks.demo import stages as tuning
+    from bertworks.demo.run import Show
     from bertworks.recipe import Recipe
 
     class SeenError(Exception):
@@ -38,7 +39,7 @@ def test_both_trainings_are_done_so(two_threads, monkeypatch, tmp_path):
         raise SeenError(torch.get_num_threads())
 
     monkeypatch.setattr("bertworks.train.pretrain.pretrain", look)
-    monkeypatch.setattr("bertworks.tuning.finetune.finetune", look)
+    monkeypatch.setattr("bertworks.finetuning.finetune.finetune", look)
     show = Show(Recipe(), [], tmp_path, quiet=True)
     for train in (lambda: pretraining._trained(show), lambda: tuning._tuned(show, tmp_path)):
         with pytest.raises(SeenError, match=r"^1$"):

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from bertworks.train import loop
+from bertworks.train import trainer as loop
 from bertworks.train.objectives import OBJECTIVES
 
 FAULTY_STEP = 13

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from bertworks.files import TEMPORARY_PREFIX
-from bertworks.interop.huggingface import write_folder
+from bertworks.models.kinds import write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.report.logs import CHECKPOINTS
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 from bertworks.train.checkpoint import read_checkpoint, save_checkpoint
-from bertworks.train.run_folder import CHECKPOINTS, ModelWriter
+from bertworks.train.run_folder import ModelWriter
 
 PIECES = [*SPECIAL_TOKENS, *(f"piece{number}" for number in range(495))]
 SIZES = BertConfig(

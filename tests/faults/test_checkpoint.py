@@ -27,8 +27,9 @@ from small_run import (
 import bertworks as bw
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest, write_manifest
-from bertworks.interop.huggingface import read_folder
-from bertworks.interop.weights import read_weights, write_weights
+from bertworks.models.kinds import read_folder
+from bertworks.models.weights import read_weights, write_weights
+from bertworks.report.logs import CHECKPOINTS
 from bertworks.train import checkpoint as module
 from bertworks.train.checkpoint import (
     check_layout,
@@ -36,10 +37,11 @@ from bertworks.train.checkpoint import (
     layout_of,
     prune,
     read_checkpoint,
+    restore_rng,
     save_checkpoint,
+    to_hex,
 )
-from bertworks.train.rng import restore_rng, to_hex
-from bertworks.train.run_folder import CHECKPOINTS, publish_model
+from bertworks.train.run_folder import publish_model
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from small_run import (
 )
 
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import read_folder
+from bertworks.models.kinds import read_folder
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 

@@ -25,7 +25,7 @@ from small_run import (
 from sweeps import some_of
 
 from bertworks.files import verify_manifest
-from bertworks.interop.huggingface import read_folder
+from bertworks.models.kinds import read_folder
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 

@@ -12,7 +12,7 @@ from tiny_runs import files_of
 from whole_runs import command, killed_after, recipe, train
 
 from bertworks.config import to_toml
-from bertworks.train import loop
+from bertworks.train import trainer as loop
 
 pytestmark = pytest.mark.faults
 NUM_KILLS, NUM_SIGNALS = 50, 10

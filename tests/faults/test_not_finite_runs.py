@@ -6,7 +6,7 @@ import torch
 from tiny_runs import lines_of
 
 from bertworks.errors import UserError
-from bertworks.interop.weights import read_weights
+from bertworks.models.weights import read_weights
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import pretrain
 

@@ -8,7 +8,7 @@ from whole_runs import command
 
 from bertworks.config import to_toml
 from bertworks.errors import UserError
-from bertworks.train import loop
+from bertworks.train import trainer as loop
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.pretrain import pretrain
 
@@ -60,7 +60,7 @@ def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step_unless_that_is_overruled(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.plan.memory.free_memory", lambda: 1_000)
+    monkeypatch.setattr("bertworks.planning.memory.free_memory", lambda: 1_000)
     monkeypatch.setattr("bertworks.train.pretrain.free_memory", lambda: 1_000)
     with pytest.raises(UserError, match=r"^a step needs about .* GB of memory, and 0.0 GB are free here; change .*"):
         pretrain(tiny_runs.recipe(**SETTINGS), data=data, out=tmp_path / "run", device="cpu")

@@ -21,13 +21,12 @@ from forked_ranks import run_ranks
 
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
-from bertworks.interop.weights import read_weights
-from bertworks.train import loop
-from bertworks.train.feed import Feed
-from bertworks.train.log import read_log
-from bertworks.train.loop import Place
+from bertworks.models.weights import read_weights
+from bertworks.report.logs import read_log
+from bertworks.train import trainer as loop
 from bertworks.train.objectives import OBJECTIVES
-from bertworks.train.pretrain import Session, pretrain
+from bertworks.train.pretrain import Feed, Session, pretrain
+from bertworks.train.trainer import Place
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,11 @@ from whole_runs import command, forked, wait_for
 import bertworks
 from bertworks.config import to_toml
 from bertworks.errors import CannotGoOn, UserError
+from bertworks.finetuning.finetune import finetune
+from bertworks.report.logs import StepLog
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
-from bertworks.train.log import StepLog
 from bertworks.train.pretrain import Session, pretrain
 from bertworks.train.run_folder import ModelWriter, publish_model
-from bertworks.tuning.finetune import finetune
 
 NOBODY = 65534
 Usage = namedtuple("Usage", "total used free")

@@ -9,7 +9,7 @@ import pytest
 from small_run import assert_is_of, leftovers_in, save, writer_of
 
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import read_folder
+from bertworks.models.kinds import read_folder
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 

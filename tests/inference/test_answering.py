@@ -7,12 +7,12 @@ import torch
 from small_models import write_small_model
 
 import bertworks as bw
-from bertworks.cli.models import _around
+from bertworks.cli.use import _around
 from bertworks.errors import UserError
-from bertworks.inference.answering import predict_answers
-from bertworks.tasks.answer_windows import encode_answers
+from bertworks.inference.heads import predict_answers
+from bertworks.tasks.answers import encode_answers
 from bertworks.tasks.examples import SpanExample
-from bertworks.tasks.items import Laying
+from bertworks.tasks.heads import Laying
 
 QUESTION, CONTEXT = "the cat?", "The big cats ran, far away!"
 LONGER = "The dog sat on a mat, far away. " * 9

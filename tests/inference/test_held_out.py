@@ -13,10 +13,9 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.inference import held_out
 from bertworks.inference.held_out import measure_text
-from bertworks.nn import baseline_config
+from bertworks.nn import config as baseline_config
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.train.feed import EVALUATION_SEED
-from bertworks.train.pretrain import pretrain
+from bertworks.train.pretrain import EVALUATION_SEED, pretrain
 
 KINDS = {
     "mlm+nsp": ("bert", {}),

@@ -12,9 +12,9 @@ from small_models import ELMO_WORDS, write_small_elmo, write_small_gpt, write_sm
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.inference.language_readers import spelt
+from bertworks.inference.model import spelt
 from bertworks.nn.packing import pack
-from bertworks.text.words import character_ids
+from bertworks.text.elmo_words import character_ids
 
 WRITERS = {"gpt": write_small_gpt, "elmo": write_small_elmo}
 TEXTS = ["the cat sat, far away.", "a", "", "the dog", "Dogs ran far!", "The cat"]

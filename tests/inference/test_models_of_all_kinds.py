@@ -18,16 +18,13 @@ from small_models import (
 )
 
 import bertworks as bw
-from bertworks.interop.compound_folder import write_compound
-from bertworks.interop.elmo_task_folder import write_elmo_task
-from bertworks.nn.baseline_config import CompoundConfig, ElmoConfig, ElmoReaderConfig
+from bertworks.models.kinds import write_compound, write_elmo_task
 from bertworks.nn.compound import Compound
-from bertworks.nn.config import BertConfig
-from bertworks.nn.elmo_tasks import ElmoTasks
-from bertworks.text.gpt_bpe import GptTokenizer
-from bertworks.text.gpt_inputs import with_special_pieces
+from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig
+from bertworks.nn.elmo import ElmoTasks
+from bertworks.text.elmo_words import WordTokenizer
+from bertworks.text.gpt import GptTokenizer, with_special_pieces
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.words import WordTokenizer
 
 TEXTS = ["the cat sat", "a dog ran far away", "the big dog", "the dog sat on a mat"]
 BERT = {"vocab_size": len(PIECES), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.inference.row_files import check_row_file, write_rows
+from bertworks.inference.predict import check_row_file, write_rows
 from bertworks.tasks.tables import rows
 
 ROWS = [

@@ -5,8 +5,8 @@ import random
 import pytest
 from rich.cells import cell_len
 
-from bertworks.inference.score_tables import WIDTH, breakdown_text, metrics_text
-from bertworks.tasks.breakdown import break_down
+from bertworks.inference.evaluate import WIDTH, breakdown_text, metrics_text
+from bertworks.tasks.metrics import break_down
 from bertworks.tasks.task import Task
 
 

@@ -8,10 +8,10 @@ from small_models import write_small_model
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.inference.tagging import Tagged, tag_texts
+from bertworks.inference.heads import Tagged, tag_texts
 from bertworks.tasks.conll import tag_labels
-from bertworks.tasks.cut import Cut
-from bertworks.tasks.items import Laying
+from bertworks.tasks.examples import Cut
+from bertworks.tasks.heads import Laying
 
 CPU = Laying(torch.device("cpu"))
 LABELS = list(tag_labels(("PER", "LOC")))

@@ -2,11 +2,10 @@
 
 from small_models import scattered
 
-from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig
-from bertworks.nn.elmo_tasks import ElmoTasks
+from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
+from bertworks.nn.elmo import ElmoTasks
 from bertworks.nn.packing import pack
-from bertworks.text.spelt_words import SpeltTokenizer
-from bertworks.text.words import WordTokenizer
+from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer
 
 LIST = ["<S>", "</S>", "<UNK>", "the", "cat"]
 SIZES = {"vocab_size": len(LIST), "num_filters": (3, 4, 5), "char_embedding_size": 6, "projection_size": 8,

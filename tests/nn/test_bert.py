@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
 from bertworks.nn.bert import Bert
-from bertworks.nn.dropout import dropped
-from bertworks.nn.layers import freeze, initialise, sinusoids
+from bertworks.nn.layers import dropped, freeze, initialise, sinusoids
 from bertworks.nn.packing import pack
 
 DIRECTIONS = ("both", "left_to_right", "right_to_left")
@@ -190,7 +189,7 @@ def test_dropout_follows_the_embeddings_and_both_parts_of_every_block(monkeypatc
         counts.append(share)
         return dropped(x, share)
 
-    monkeypatch.setattr("bertworks.nn.dropout.dropped", counted)
+    monkeypatch.setattr("bertworks.nn.layers.dropped", counted)
     net = small_net(num_hidden_layers=3, hidden_dropout_prob=0.25).train()
     net(pack(*random_texts([4], net.config)))
     assert counts == [0.25] * (1 + 2 * 3)

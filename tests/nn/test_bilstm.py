@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from bertworks.nn.bilstm import BiLstm, attend_to_partner, initialise_readers, largest
+from bertworks.nn.bilstm import BiLstm, attend_to_partner, initialise_readers, largest, steps_of
 from bertworks.nn.packing import pack_lengths
-from bertworks.nn.recurrent import steps_of
 
 WIDTH = 6
 LENGTHS = [4, 1, 0, 7, 4, 2]

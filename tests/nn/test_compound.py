@@ -4,10 +4,9 @@ import pytest
 import torch
 from small_models import scattered
 
-from bertworks.nn.baseline_config import CompoundConfig
 from bertworks.nn.bert import Bert
 from bertworks.nn.compound import Compound, final_states, initialise_compound
-from bertworks.nn.config import BertConfig
+from bertworks.nn.config import BertConfig, CompoundConfig
 from bertworks.nn.packing import pack
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,

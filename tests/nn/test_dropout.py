@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bertworks.nn.dropout import Dropout, dropped, keep_mask, kept_pairs, place_key, wrapped
+from bertworks.nn.layers import Dropout, dropped, keep_mask, kept_pairs, place_key, wrapped
 
 COUNT = 1 << 20
 

@@ -9,13 +9,11 @@ import torch.nn.functional as F
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError, UserError
-from bertworks.nn.baseline_config import ElmoConfig, elmo_preset
 from bertworks.nn.bilstm import ScalarMix
-from bertworks.nn.characters import PADDING
-from bertworks.nn.elmo import Elmo, initialise_elmo
-from bertworks.nn.lm import Targets
+from bertworks.nn.config import ElmoConfig, elmo_preset
+from bertworks.nn.elmo import PADDING, Elmo, initialise_elmo
+from bertworks.nn.lm import Sample, Targets, WordSoftmax, draw_sample, log_expected
 from bertworks.nn.packing import pack
-from bertworks.nn.sampled import Sample, WordSoftmax, draw_sample, log_expected
 
 NUM_WORDS = 60
 BEGIN_OF_WORD, END_OF_WORD = 259, 260  # as the authors of ELMo number characters

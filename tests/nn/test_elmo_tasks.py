@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from small_elmo_tasks import PAIRS, TEXTS, small_net, tokens_of
 from small_models import scattered
 
-from bertworks.nn.elmo_tasks import ElmoTasks, initialise_elmo_tasks
+from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
 from bertworks.nn.packing import pack_lengths
-from bertworks.text.words import character_ids
+from bertworks.text.elmo_words import character_ids
 
 SECONDS = [second for _, second in PAIRS]
 
@@ -188,7 +188,7 @@ def elmo_names():
 
 
 def test_the_readers_are_as_wide_as_glues_unless_said_otherwise():
-    from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig
+    from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
 
     with torch.device("meta"):
         net = ElmoTasks(ElmoConfig(), ElmoReaderConfig(pairs=True), {"classify": 3})

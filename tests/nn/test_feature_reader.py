@@ -5,10 +5,8 @@ import torch
 
 from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import initialise_readers
-from bertworks.nn.config import BertConfig
-from bertworks.nn.feature_config import FEATURES, FeatureConfig, layers_of
-from bertworks.nn.feature_reader import FeatureReader, feature_bert, reader_of
+from bertworks.nn.bilstm import FeatureReader, feature_bert, initialise_readers, reader_of
+from bertworks.nn.config import FEATURES, BertConfig, FeatureConfig, layers_of
 from bertworks.nn.packing import pack_lengths
 
 ENCODER = BertConfig(

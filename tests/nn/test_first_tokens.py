@@ -6,8 +6,8 @@ from small_models import scattered
 
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
+from bertworks.nn.layers import recompute_blocks
 from bertworks.nn.packing import pack
-from bertworks.nn.recompute import recompute_blocks
 
 LENGTHS = {"of one length": [4, 4, 4], "that ascend": [2, 3, 3, 7], "in any order": [7, 2, 5, 2, 9, 5], "alone": [3]}
 

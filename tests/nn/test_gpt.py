@@ -14,11 +14,10 @@ from transformers import (
 )
 
 from bertworks.errors import ConfigError, CorruptFile
-from bertworks.interop.gpt_names import from_openai, to_openai
-from bertworks.nn.baseline_config import GptConfig, gpt_preset
-from bertworks.nn.dropout import Dropout
+from bertworks.models.names import from_openai, to_openai
+from bertworks.nn.config import GptConfig, gpt_preset
 from bertworks.nn.gpt import LM_WEIGHT, Gpt
-from bertworks.nn.layers import initialise
+from bertworks.nn.layers import Dropout, initialise
 from bertworks.nn.packing import pack
 
 SIZES = [

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from bertworks.nn.dropout import kept_pairs
+from bertworks.nn.layers import kept_pairs
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:

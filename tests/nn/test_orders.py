@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import scattered
 
-from bertworks.nn.baseline_config import GptConfig
-from bertworks.nn.gpt import Gpt
-from bertworks.nn.gpt_reading import Reading, num_guesses
-from bertworks.nn.orders import swapped
+from bertworks.nn.config import GptConfig
+from bertworks.nn.gpt import Gpt, Reading, num_guesses, swapped
 from bertworks.nn.packing import pack
 
 START, DELIMITER, END = 47, 48, 49

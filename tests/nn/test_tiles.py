@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from bertworks.nn import tiles
+from bertworks.nn import device as tiles
 
 CPU = torch.device("cpu")
 ISA = "ONEDNN_MAX_CPU_ISA"

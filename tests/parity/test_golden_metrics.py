@@ -10,7 +10,7 @@ import pytest
 from other_texts import other_text
 
 from bertworks.tasks.examples import Answer, SpanExample
-from bertworks.tasks.squad_scores import ENGLISH, is_exact, overlap_f1, score_squad1, score_squad2
+from bertworks.tasks.metrics import ENGLISH, is_exact, overlap_f1, score_squad1, score_squad2
 
 TOLERANCE = 1e-9
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.interop.convert import convert
+from bertworks.models.convert import convert
 from bertworks.nn.packing import pack
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.interop.google import read_google, turned
-from bertworks.interop.huggingface import to_ours
-from bertworks.interop.names import GLOBAL_STEP, SLOTS, huggingface_names, parameters
+from bertworks.models.google import read_google, turned
+from bertworks.models.kinds import to_ours
+from bertworks.models.names import GLOBAL_STEP, SLOTS, huggingface_names, parameters
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.packing import pack
-from bertworks.train.batch import TrainBatch
-from bertworks.train.objectives import mlm_and_nsp
-from bertworks.train.optim import Optimizer
-from bertworks.train.schedules import learning_rate
-from bertworks.train.settings import OptimSettings
-from bertworks.train.trainee import Trainee
+from bertworks.recipe import OptimSettings
+from bertworks.train.objectives import TrainBatch, Trainee, mlm_and_nsp
+from bertworks.train.optim import Optimizer, learning_rate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SETTINGS = OptimSettings(lr=1e-3, warmup=2)

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
-from bertworks.interop.folder import save_tokenizer
-from bertworks.interop.gpt_folder import read_gpt, write_gpt
-from bertworks.nn.baseline_config import GptConfig
+from bertworks.models.folder import save_tokenizer
+from bertworks.models.kinds import read_gpt, write_gpt
+from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.packing import pack
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.gpt import GptTokenizer
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import read_folder, write_folder
+from bertworks.models.kinds import read_folder, write_folder
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.packing import pack

@@ -13,13 +13,11 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 import transformers
 
 import bertworks as bw
-from bertworks.inference.answering import predict_answers
-from bertworks.inference.tagging import predict_tags
-from bertworks.tasks.answer_windows import encode_answers
-from bertworks.tasks.cut import Cut
-from bertworks.tasks.examples import SpanExample, words_example
-from bertworks.tasks.items import Laying
-from bertworks.tasks.tag_windows import encode_tags
+from bertworks.inference.heads import predict_answers, predict_tags
+from bertworks.tasks.answers import encode_answers
+from bertworks.tasks.examples import Cut, SpanExample, words_example
+from bertworks.tasks.heads import Laying
+from bertworks.tasks.tagging import encode_tags
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 transformers.utils.logging.set_verbosity_error()

@@ -9,21 +9,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.tasks.answer_windows import ORIGINAL_CUT, answer_pieces, context_cuts, encode_answers, most_context
 from bertworks.tasks.answers import (
     ODDS_WITHOUT_A_SPAN,
+    ORIGINAL_CUT,
     Answered,
     Guess,
+    answer_pieces,
     best_pairs,
     choose_threshold,
+    context_cuts,
     decode_answers,
+    encode_answers,
+    most_context,
     null_odds_of,
     predictions_of,
 )
-from bertworks.tasks.cut import Cut
-from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped, SpanExample
-from bertworks.tasks.pieces import pieces_of
-from bertworks.tasks.squad_scores import score_squad2
+from bertworks.tasks.examples import NOT_LOCATED, Answer, Cut, Skipped, SpanExample
+from bertworks.tasks.metrics import score_squad2
+from bertworks.tasks.tagging import pieces_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bertworks.tasks.breakdown import break_down, most_confused
+from bertworks.tasks.metrics import break_down, most_confused
 from bertworks.tasks.task import Task
 
 metrics = pytest.importorskip("sklearn.metrics", reason="scores by class are UNTESTED: scikit-learn is not installed")

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from small_models import PIECES
 
-from bertworks.tasks.combining import combine_rows, loss_of_rows
-from bertworks.tasks.items import Laying, make_items
-from bertworks.tasks.kinds import KINDS
+from bertworks.tasks.evaluation import combine_rows, loss_of_rows
+from bertworks.tasks.heads import KINDS, Laying, make_items
 from bertworks.text.tokenizer import Tokenizer
 
 

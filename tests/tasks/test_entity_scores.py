@@ -9,7 +9,7 @@ import score_references as slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.tasks.entity_scores import entities, entity_scores
+from bertworks.tasks.metrics import entities, entity_scores
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics"
 TAGS = st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])

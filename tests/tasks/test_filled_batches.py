@@ -7,10 +7,9 @@ from small_models import write_small_model
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
-from bertworks.tasks.cut import Cut
-from bertworks.tasks.items import Laying, _missing, lay
-from bertworks.tasks.kinds import KINDS, kind_of
-from bertworks.tasks.own import open_own
+from bertworks.tasks.examples import Cut
+from bertworks.tasks.heads import KINDS, Laying, _missing, kind_of, lay
+from bertworks.tasks.own_files import open_own
 
 CPU = Laying(torch.device("cpu"))
 

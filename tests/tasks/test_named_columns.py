@@ -3,8 +3,8 @@
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.named_columns import named_columns
-from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.own_files import named_columns
 
 
 def test_columns_by_their_role():

@@ -7,10 +7,10 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks import squad as squad_module
+from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TextExample
-from bertworks.tasks.measure import measure
-from bertworks.tasks.own import open_own
-from bertworks.tasks.own_columns import Columns
+from bertworks.tasks.metrics import measure
+from bertworks.tasks.own_files import open_own
 
 RECORDS = [
     {"review": "so good", "stars": "good", "id": "a"},
@@ -195,7 +195,7 @@ def test_a_file_that_teaches_nothing_is_refused(write, refusal, content, words):
 
 
 def test_too_many_labels_are_noticed_before_the_memory_is_full(write, refusal, monkeypatch):
-    monkeypatch.setattr("bertworks.tasks.own._MAX_LABELS", 200)
+    monkeypatch.setattr("bertworks.tasks.own_files._MAX_LABELS", 200)
     path = write("a.csv", "text,label\n" + "".join(f"a,{i}.5\n" for i in range(10_000)))
     assert "in 201 rows" in refusal(lambda: open_own("classify", {"train": path}))
     path = write("b.csv", "text,label\n" + "".join(f"a,{i}\n" * 5 for i in range(10_000)))

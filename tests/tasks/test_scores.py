@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.tasks import scores
-from bertworks.tasks.measure import measure
+from bertworks.tasks import metrics as scores
+from bertworks.tasks.metrics import measure
 from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import Task
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks.examples import Skipped
-from bertworks.tasks.own import open_own
+from bertworks.tasks.own_files import open_own
 from bertworks.tasks.registry import TASKS
 from bertworks.tasks.splits import class_weights, positive_weights, split_off_dev
 from bertworks.tasks.task import open_dataset

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from bertworks.errors import UserError
 from bertworks.tasks.examples import Answer, SpanExample
-from bertworks.tasks.measure import measure_answers
-from bertworks.tasks.registry import TASKS
-from bertworks.tasks.squad_scores import (
+from bertworks.tasks.metrics import (
     KOREAN,
     is_exact,
+    measure_answers,
     normalize_english,
     normalize_korean,
     overlap_f1,
     score_squad1,
     score_squad2,
 )
+from bertworks.tasks.registry import TASKS
 
 WORDS = st.lists(
     st.sampled_from(["the", "A", "an", "Alps", "alps,", "Rhine", "—", "!", "１", "the\u00a0Alps", "a-b"]), max_size=4

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from bertworks.errors import UserError
 from bertworks.tasks.conll import tag_labels
-from bertworks.tasks.document_windows import most_central, overlapping, side_by_side
 from bertworks.tasks.examples import TagExample, words_example
-from bertworks.tasks.tag_windows import NO_UNIT, decode_tags, encode_tags, unit_labels
+from bertworks.tasks.tagging import (
+    NO_UNIT,
+    decode_tags,
+    encode_tags,
+    most_central,
+    overlapping,
+    side_by_side,
+    unit_labels,
+)
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

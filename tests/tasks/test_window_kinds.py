@@ -5,20 +5,15 @@ import pytest
 import torch
 from small_models import scattered
 
-from bertworks.inference.answering import predict_answers
-from bertworks.inference.tagging import predict_tags
+from bertworks.inference.heads import predict_answers, predict_tags
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
-from bertworks.tasks.answer_windows import AnswerWindow, AnswerWindows, encode_answers
-from bertworks.tasks.answers import choose_threshold
-from bertworks.tasks.cut import Cut
-from bertworks.tasks.examples import Answer, SpanExample, words_example
-from bertworks.tasks.items import Laying, lay
-from bertworks.tasks.kinds import KINDS
-from bertworks.tasks.tag_windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags
-from bertworks.tasks.window_kinds import answer_items, answer_scores, by_sequence, tag_items
+from bertworks.tasks.answers import AnswerWindow, AnswerWindows, choose_threshold, encode_answers
+from bertworks.tasks.examples import Answer, Cut, SpanExample, words_example
+from bertworks.tasks.heads import KINDS, Laying, answer_items, answer_scores, by_sequence, lay, tag_items
+from bertworks.tasks.tagging import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

@@ -8,8 +8,8 @@ import pytest
 from bertworks.tasks.answers import Answered, Guess
 from bertworks.tasks.examples import Answer, ChoiceExample, SpanExample, TextExample, words_example
 from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.submission import wrong_columns, wrong_examples
 from bertworks.tasks.task import Task
-from bertworks.tasks.wrong import wrong_columns, wrong_examples
 
 
 def task_of(kind, labels=()):

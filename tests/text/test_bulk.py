@@ -20,8 +20,9 @@ from sweeps import examples
 
 from bertworks import Tokenizer
 from bertworks.errors import UserError
-from bertworks.text import kernel, tokenizer
-from bertworks.text.bulk import BulkTokenizer
+from bertworks.text import fast as kernel
+from bertworks.text import tokenizer
+from bertworks.text.fast import BulkTokenizer
 from bertworks.text.normalize import Rules
 
 ALL_RULES = list(itertools.product((True, False), repeat=3))

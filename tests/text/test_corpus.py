@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks.errors import CorruptFile, UserError, printable
-from bertworks.text import compressed, corpus, records, utf8
-from bertworks.text.corpus import Corpus
-from bertworks.text.sources import find_files
+from bertworks.text import corpus
+from bertworks.text import corpus as records
+from bertworks.text import lines as compressed
+from bertworks.text import lines as utf8
+from bertworks.text.corpus import Corpus, find_files
 
 PACKERS = {
     "": lambda data: data,
@@ -680,7 +682,7 @@ def test_a_bad_record_is_an_error_with_file_and_line(tmp_path, record, reason):
 
 
 def test_a_record_beyond_the_limit_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.text.records._MAX_RECORD_BYTES", 3 << 20)
+    monkeypatch.setattr("bertworks.text.corpus._MAX_RECORD_BYTES", 3 << 20)
     path = write(tmp_path / "c.jsonl", json.dumps({"text": "x" * (4 << 20)}))
     assert f"{path}:1: a record of more than 3 MiB" in error_of(path)
 

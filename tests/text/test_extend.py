@@ -8,11 +8,10 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.text.corpus import Corpus
-from bertworks.text.extend import extend_vocabulary
+from bertworks.text.learn import count_texts, extend_vocabulary
 from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS, read_vocabulary, write_vocabulary
-from bertworks.text.word_counts import count_texts
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [*SPECIAL_TOKENS, *LETTERS, *("##" + letter for letter in LETTERS), "cell", "##ase", "kin", "the", "."]
@@ -80,7 +79,7 @@ def test_a_word_that_would_make_a_known_one_unknown_is_not_taken(write):
 
 
 def test_any_number_of_workers_adds_the_same(write, monkeypatch):
-    from bertworks.text import word_counts
+    from bertworks.text import learn as word_counts
 
     corpus = write("\n\n".join(TEXT.split(".")))
     monkeypatch.setattr(word_counts, "_CHUNK_CHARS", 1)

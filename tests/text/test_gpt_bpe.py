@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks.errors import UserError
-from bertworks.text import by_words
+from bertworks.text import tokenizer as by_words
 from bertworks.text.corpus import Corpus
-from bertworks.text.gpt_bpe import END_OF_WORD, FINE_TUNING_TOKENS, UNK, BytePairs, GptTokenizer
-from bertworks.text.gpt_files import MERGES_FILE, PIECES_FILE
+from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, MERGES_FILE, PIECES_FILE, UNK, BytePairs, GptTokenizer
 from bertworks.text.learn import gpt_letter_pieces, learn_vocabulary
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from small_models import GPT_PIECES, MERGES
 
 from bertworks.errors import UserError
-from bertworks.text.gpt_bpe import FINE_TUNING_TOKENS, GptTokenizer
-from bertworks.text.gpt_inputs import GptInputs, with_special_pieces
+from bertworks.text.gpt import FINE_TUNING_TOKENS, GptInputs, GptTokenizer, with_special_pieces
 from bertworks.text.vocabulary import CLS, SEP
 
 INPUTS = GptInputs(with_special_pieces(GptTokenizer(GPT_PIECES, MERGES)))

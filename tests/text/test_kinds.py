@@ -3,12 +3,12 @@
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.elmo_words import WordTokenizer
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.kinds import CLASSES, kind_of, open_tokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.text.words import WordTokenizer
 
 MADE = {
     "wordpiece": Tokenizer([*SPECIAL_TOKENS, "a"]),

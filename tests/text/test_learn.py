@@ -17,13 +17,21 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks.errors import ConfigError, UserError
-from bertworks.text import learn, word_counts
+from bertworks.text import learn
+from bertworks.text import learn as word_counts
 from bertworks.text.corpus import Corpus
-from bertworks.text.learn import Learned, choose_alphabet, in_order, learn_vocabulary, letter_pieces, special_pieces
+from bertworks.text.learn import (
+    Learned,
+    choose_alphabet,
+    count_texts,
+    in_order,
+    learn_vocabulary,
+    letter_pieces,
+    special_pieces,
+)
 from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import read_vocabulary, write_vocabulary
-from bertworks.text.word_counts import count_texts
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = """The old ferry crossed the river twice a day, and the ferryman knew every stone beneath the water.

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from bertworks.text.gpt_bpe import GptTokenizer
+from bertworks.text.elmo_words import WordTokenizer
+from bertworks.text.gpt import GptTokenizer
 from bertworks.text.normalize import Rules
-from bertworks.text.places import decoded_places
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.text.words import WordTokenizer
+from bertworks.train.guesses import decoded_places
 
 
 def marked(tokenizer, ids):

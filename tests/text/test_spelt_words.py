@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.pieces import pieces_of
+from bertworks.tasks.tagging import pieces_of
+from bertworks.text.elmo_words import MetWords, SpeltTokenizer, WordTokenizer, character_ids
 from bertworks.text.normalize import Rules
-from bertworks.text.spelt_words import MetWords, SpeltTokenizer
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, SEP, SPECIAL_TOKENS
-from bertworks.text.words import WordTokenizer, character_ids
 
 LIST = ["<S>", "</S>", "<UNK>", "the", "cat"]
 LETTERS = "abc ,.<S>/\u00e9\ud55c"

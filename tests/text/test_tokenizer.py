@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks import Tokenizer, UserError
-from bertworks.text.encoding import Encodings, ListColumns, kept_lengths
+from bertworks.text.tokenizer import Encodings, ListColumns, kept_lengths
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "c", "hello", "world", ",", "don", "'", "t"]

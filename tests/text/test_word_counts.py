@@ -20,10 +20,10 @@ from sweeps import examples
 
 from bertworks import processes
 from bertworks.errors import UserError
-from bertworks.text import word_counts
+from bertworks.text import learn as word_counts
 from bertworks.text.corpus import Corpus
+from bertworks.text.learn import count_texts, count_words, read_counts
 from bertworks.text.normalize import Alphabet, Rules, split_words
-from bertworks.text.word_counts import count_texts, count_words, read_counts
 
 # Where str.split() and BERT disagree, where lower-casing looks at neighbours, and what becomes several characters.
 TRICKY = "aB Σσς'.\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u200b\u180e\u0301\0\ufffd한글각字漢éÅİǅ#[]!2"
@@ -215,7 +215,7 @@ def test_an_error_of_the_corpus_is_passed_on_as_it_is(corpus: Corpus, tmp_path: 
 INTERRUPT_WHILE_COUNTING = """
 import os, signal, sys, time
 from pathlib import Path
-from bertworks.text import word_counts
+from bertworks.text import learn
 from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules
 
@@ -226,11 +226,11 @@ def blocks():
     time.sleep(60)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
-word_counts._CHUNK_CHARS = 1
+learn._CHUNK_CHARS = 1
 corpus = Corpus([sys.argv[1]])
 corpus.blocks = blocks
 try:
-    word_counts.count_words(corpus, Rules(), Path(sys.argv[2]), workers=3)
+    learn.count_words(corpus, Rules(), Path(sys.argv[2]), workers=3)
 except KeyboardInterrupt:
     print("interrupted")
 """

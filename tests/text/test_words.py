@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from bertworks.errors import UserError
+from bertworks.text.elmo_words import NUM_CHARACTERS, WordTokenizer, character_ids
 from bertworks.text.learn import frequent_words
 from bertworks.text.normalize import Rules
-from bertworks.text.words import NUM_CHARACTERS, WordTokenizer, character_ids
 
 WORDS = ["the", "The", "river", "café", "cafe", "don", "'", "t", ".", "한국어", "東", "京", "a"]
 CASED = Rules(lowercase=False, strip_accents=False)

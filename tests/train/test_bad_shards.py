@@ -9,8 +9,7 @@ from bertworks.data.loader import State
 from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile
 from bertworks.train.distributed import Ranks
-from bertworks.train.feed import Feed
-from bertworks.train.pretrain import pretrain
+from bertworks.train.pretrain import Feed, pretrain
 
 
 @pytest.fixture

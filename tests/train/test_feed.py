@@ -12,9 +12,8 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.text.corpus import Corpus
 from bertworks.train.distributed import Ranks
-from bertworks.train.feed import Feed
-from bertworks.train.loop import Place
-from bertworks.train.pretrain import pretrain, pretrain_dry
+from bertworks.train.pretrain import Feed, pretrain, pretrain_dry
+from bertworks.train.trainer import Place
 
 TWO_LENGTHS = {"data__short_length": 16, "data__short_share": 0.5, "train__max_steps": 20}
 

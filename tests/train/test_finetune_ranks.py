@@ -11,7 +11,7 @@ from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
 from bertworks.errors import CannotGoOn
-from bertworks.tuning.finetune import finetune
+from bertworks.finetuning.finetune import finetune
 
 SETTINGS = (*QUICK, "task.dropout=0.1", "train.slices=2", "train.epochs=3")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertworks.train import gradients as module
-from bertworks.train.gradients import GradientSums, _buckets
+from bertworks.train import trainer as module
+from bertworks.train.trainer import GradientSums, _buckets
 
 
 class TwoRanks:

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.train.log import StepLog, read_log, truncate_to
+from bertworks.report.logs import StepLog, read_log, truncate_to
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bertworks.errors import CorruptFile
-from bertworks.nn.baseline_config import ElmoConfig, ElmoReaderConfig, GptConfig
 from bertworks.nn.bert import Bert
-from bertworks.nn.config import BertConfig
-from bertworks.nn.elmo import Elmo
-from bertworks.nn.elmo_tasks import ElmoTasks
+from bertworks.nn.config import BertConfig, ElmoConfig, ElmoReaderConfig, GptConfig
+from bertworks.nn.elmo import Elmo, ElmoTasks
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import LayerNorm, Linear
+from bertworks.recipe import OptimSettings
 from bertworks.train.optim import Optimizer, decayed_names
-from bertworks.train.settings import OptimSettings
 
 NAMES = ("adam", "adamw", "lamb")
 NUM_STEPS = 100

@@ -14,12 +14,11 @@ from test_pretrain import files_of, lines_of
 import bertworks as bw
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError
-from bertworks.nn import baseline_config
+from bertworks.nn import config as baseline_config
 from bertworks.nn.packing import pack
-from bertworks.train.feed import Feed
-from bertworks.train.loop import Place, accumulate
-from bertworks.train.pretrain import Session, pretrain, pretrain_dry
-from bertworks.train.trainee import with_backward
+from bertworks.train.objectives import with_backward
+from bertworks.train.pretrain import Feed, Session, pretrain, pretrain_dry
+from bertworks.train.trainer import Place, accumulate
 
 KINDS = ("gpt", "elmo")
 ELMO = {

@@ -9,7 +9,7 @@ from test_other_models import ELMO, KINDS, METRICS, recipe, unigram_loss
 from test_pretrain import files_of
 
 import bertworks as bw
-from bertworks.nn import baseline_config
+from bertworks.nn import config as baseline_config
 from bertworks.train.pretrain import pretrain
 
 pytestmark = [

@@ -18,12 +18,11 @@ from bertworks.config import validate
 from bertworks.errors import UserError
 from bertworks.recipe import Recipe
 from bertworks.train import pretrain as module
-from bertworks.train.digest import digest_with
-from bertworks.train.loop import Update, Window, accumulate
-from bertworks.train.objectives import OBJECTIVES
+from bertworks.train.checkpoint import digest_with
+from bertworks.train.objectives import OBJECTIVES, with_backward
 from bertworks.train.pretrain import Session, pretrain
 from bertworks.train.run import Engine
-from bertworks.train.trainee import with_backward
+from bertworks.train.trainer import Update, Window, accumulate
 
 
 @pytest.fixture(scope="module")

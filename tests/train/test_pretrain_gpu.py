@@ -8,8 +8,8 @@ import torch
 from tiny_runs import files_of, lines_of
 
 from bertworks.train import run as engine_module
+from bertworks.train.objectives import with_backward
 from bertworks.train.pretrain import pretrain
-from bertworks.train.trainee import with_backward
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,12 +19,11 @@ from tiny_runs import lines_of
 
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
-from bertworks.interop.weights import read_weights
-from bertworks.train import loop
+from bertworks.models.weights import read_weights
+from bertworks.report.samples import SAMPLES_FILE
+from bertworks.train import trainer as loop
 from bertworks.train.distributed import Ranks, joined_ranks
-from bertworks.train.feed import Feed
-from bertworks.train.pretrain import pretrain, pretrain_dry
-from bertworks.train.samples import SAMPLES_FILE
+from bertworks.train.pretrain import Feed, pretrain, pretrain_dry
 
 CHANGES = {
     "train__slices": 2,

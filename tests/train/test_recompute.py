@@ -6,17 +6,12 @@ import pytest
 import torch
 
 from bertworks.errors import UserError
-from bertworks.nn.baseline_config import GptConfig
 from bertworks.nn.bert import Bert, Block
-from bertworks.nn.config import preset
-from bertworks.nn.dropout import keep_mask
+from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.layers import initialise
+from bertworks.nn.layers import initialise, keep_mask, recompute_blocks
 from bertworks.nn.packing import pack
-from bertworks.nn.recompute import recompute_blocks
-from bertworks.train.batch import TrainBatch
-from bertworks.train.objectives import OBJECTIVES
-from bertworks.train.trainee import Trainee
+from bertworks.train.objectives import OBJECTIVES, TrainBatch, Trainee
 
 VOCABULARY = 50
 

@@ -8,12 +8,11 @@ from contextlib import closing
 import pytest
 import torch
 
-from bertworks.train import meter as meter_module
-from bertworks.train.loop import Place
-from bertworks.train.meter import Meter, used_memory
-from bertworks.train.record import Record
-from bertworks.train.settings import TrainSettings
-from bertworks.train.status import About
+from bertworks.recipe import TrainSettings
+from bertworks.report.status import About
+from bertworks.train import record as meter_module
+from bertworks.train.record import Meter, Record, used_memory
+from bertworks.train.trainer import Place
 
 CPU = torch.device("cpu")
 START = Place()

@@ -15,10 +15,10 @@ import torch
 
 from bertworks.config import to_toml
 from bertworks.errors import UserError
-from bertworks.interop.weights import write_weights
-from bertworks.train.log import training_seconds
-from bertworks.train.report import write_report
-from bertworks.train.samples import Blank, Guess, Sample, Samples, Span, write_samples
+from bertworks.models.weights import write_weights
+from bertworks.report.logs import training_seconds
+from bertworks.report.page import write_report
+from bertworks.report.samples import Blank, Guess, Sample, Samples, Span, write_samples
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'> ${style} $title & &lt; ]]> \u2028 한국어 \u202e"
 COUNTS = {
@@ -261,7 +261,7 @@ def test_seconds_of_training_are_those_of_all_starts():
 def test_torch_is_not_needed(tmp_path):
     run = write_run(tmp_path / "run")
     program = (
-        "import sys; from bertworks.train.report import write_report\n"
+        "import sys; from bertworks.report.page import write_report\n"
         "write_report(sys.argv[1]); print('torch' in sys.modules)"
     )
     command = [sys.executable, "-c", program, str(run)]

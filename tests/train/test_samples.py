@@ -9,14 +9,14 @@ import torch
 
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
-from bertworks.nn.baseline_config import GptConfig
+from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack
-from bertworks.train.asking import take_samples
+from bertworks.report.samples import SAMPLES_FILE, read_samples, write_samples
 from bertworks.train.distributed import Ranks
-from bertworks.train.feed import Feed
-from bertworks.train.samples import SAMPLES_FILE, read_samples, write_samples
+from bertworks.train.guesses import take_samples
+from bertworks.train.pretrain import Feed
 from bertworks.train.subject import subject_of
 
 

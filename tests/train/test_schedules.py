@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bertworks.config import from_overrides, validate
 from bertworks.errors import ConfigError
-from bertworks.train.schedules import learning_rate, learning_rate_by_clock
-from bertworks.train.settings import OptimSettings
+from bertworks.recipe import OptimSettings
+from bertworks.train.optim import learning_rate, learning_rate_by_clock
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
 

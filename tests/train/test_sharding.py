@@ -10,14 +10,12 @@ from forked_ranks import run_ranks
 from test_recompute import batch_of, bert
 
 from bertworks.errors import UserError
-from bertworks.interop.names import GLOBAL_STEP
-from bertworks.nn.recompute import recompute_blocks
-from bertworks.train.distributed import joined_ranks
-from bertworks.train.objectives import OBJECTIVES
+from bertworks.models.names import GLOBAL_STEP
+from bertworks.nn.layers import recompute_blocks
+from bertworks.recipe import OptimSettings
+from bertworks.train.distributed import fill, gathered, joined_ranks, own_parts, spread, whole
+from bertworks.train.objectives import OBJECTIVES, Trainee
 from bertworks.train.optim import Optimizer
-from bertworks.train.settings import OptimSettings
-from bertworks.train.sharding import fill, gathered, own_parts, spread, whole
-from bertworks.train.trainee import Trainee
 
 WORLD_SIZE = 3
 COUNTS = torch.full((2,), 4.0)

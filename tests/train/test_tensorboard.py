@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from bertworks.train.log import METRICS_FILE, TIMING_FILE, StepLog
-from bertworks.train.tensorboard import EventFile, tag_of
+from bertworks.report.logs import METRICS_FILE, TIMING_FILE, StepLog
+from bertworks.report.tensorboard import EventFile, tag_of
 
 
 def crc32c_by_bits(data):

@@ -15,11 +15,11 @@ import torch
 from bertworks.config import to_toml
 from bertworks.data.loader import Loader, shape_for
 from bertworks.errors import UserError
+from bertworks.report.logs import training_seconds
+from bertworks.report.samples import read_samples
 from bertworks.train import pretrain as module
-from bertworks.train.log import training_seconds
 from bertworks.train.pretrain import Session, pretrain
 from bertworks.train.run import Engine
-from bertworks.train.samples import read_samples
 
 
 @pytest.fixture(scope="module")

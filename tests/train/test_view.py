@@ -14,13 +14,12 @@ import typer
 from rich.cells import cell_len
 from terminals import CONTROL_SEQUENCE, terminal
 
-from bertworks.train import status as status_module
-from bertworks.train import view as view_module
-from bertworks.train.loop import Place
-from bertworks.train.panel import line_of, panel_of
-from bertworks.train.settings import TrainSettings
-from bertworks.train.status import About, Status, Trace
-from bertworks.train.view import Lines, Panel, training_view, unseen
+from bertworks.recipe import TrainSettings
+from bertworks.report import status as status_module
+from bertworks.report import terminal as view_module
+from bertworks.report.status import About, Status, Trace
+from bertworks.report.terminal import Lines, Panel, line_of, panel_of, training_view, unseen
+from bertworks.train.trainer import Place
 
 HIDE_CURSOR = "\x1b[?25l"
 

@@ -11,15 +11,14 @@ from tiny_runs import files_of, lines_of
 import bertworks as bw
 from bertworks.data.prepare import Options, prepare
 from bertworks.errors import UserError
-from bertworks.interop.huggingface import read_folder, write_folder
-from bertworks.interop.weights import read_weights, write_weights
+from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
-from bertworks.nn.widening import widened
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 from bertworks.train.pretrain import pretrain
-from bertworks.train.warm_start import splitter
+from bertworks.train.warm_start import splitter, widened
 
 PIECES = [*SPECIAL_TOKENS, ".", *tiny_runs.WORDS]
 NEW = ["word1word2", "##word3word4", "unheard"]

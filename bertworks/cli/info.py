@@ -1,0 +1,130 @@
+"""What comes with the package: recipes, tasks, models, demo."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
+
+if TYPE_CHECKING:
+    from bertworks.models.find import ShippedModel
+    from bertworks.tasks.task import Task
+
+
+# Where recipes are from, in the order in which they are listed.
+ORIGINS = (
+    "The paper",
+    "Google's compact models",
+    "Ours, for an hour or less",
+    "The paper's Table 5: tasks to pre-train with",
+    "The paper's Table 6: sizes, beside base and large",
+    "The paper's Table 8: what becomes of masked pieces (mask-MASK-SAME-RANDOM)",
+    "What the paper compares BERT with",
+    "Starting from a model",
+    "Small ones for a CPU",
+)
+
+
+def recipes(as_json: JsonOption = False) -> None:
+    """List the recipes that come with the package."""
+    from bertworks.config import recipe_names, recipe_origin, recipe_summary
+
+    summaries = {name: recipe_summary(name) for name in recipe_names()}
+    if as_json:
+        print_json(summaries)
+        return
+    for origin in ORIGINS:
+        say(origin)
+        for name in sorted(summaries, key=_by_numbers):
+            if recipe_origin(name) == origin:
+                say(f"  {name:<15} {summaries[name]}")
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Order names by the numbers in them: 6x768 is before 12x1024."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show this one and its files.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tasks that a model can be fine-tuned and measured on."""
+    from bertworks.tasks.registry import TASKS, find_task
+
+    chosen = list(TASKS.values()) if name is None else [find_task(name)]
+    if as_json:
+        described = {task.name: _described(task) for task in chosen}
+        print_json(described if name is None else described[chosen[0].name])
+    elif name is None:
+        for task in chosen:
+            say(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
+    else:
+        for key, value in _described(chosen[0]).items():
+            if value:
+                say(f"{key:<12} {_shown(value)}")
+
+
+def _described(task: "Task") -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "title": task.title,
+        "kind": task.kind,
+        "summary": task.summary,
+        "labels": list(task.labels),
+        "metrics": list(task.metrics),
+        "files": {split: [" + ".join(one.names) for one in sources] for split, sources in task.splits.items()},
+        "folders": [home or "." for home in task.homes],
+        "trained_on": task.trained_on,
+        "paper": task.published._asdict() if task.published else None,
+        "defaults": task.defaults._asdict(),
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_shown(inner)}" for key, inner in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's card.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the models that come with the package; every command that takes a model takes their names."""
+    from bertworks.models.find import describe_shipped, read_card, shipped_names
+
+    if name is not None:
+        card = read_card(name)
+        print_json({**describe_shipped(name)._asdict(), "card": card}) if as_json else say(card.rstrip())
+        return
+    described = [describe_shipped(one) for one in shipped_names()]
+    if as_json:
+        print_json({model.name: model._asdict() for model in described})
+    elif not described:
+        say("No model comes with this version; `bertworks recipes` lists what can be trained.")
+    for model in [] if as_json else described:
+        say(_model_line(model))
+
+
+def _model_line(model: "ShippedModel") -> str:
+    size = f"{model.layers}x{model.width}"
+    accuracy = "" if model.mlm_accuracy is None else f"MLM {model.mlm_accuracy:.1%}"
+    return (
+        f"{model.name:<8} {size:<7} {model.parameters / 1e6:>5.1f} M parameters {model.megabytes:>5.1f} MB  "
+        f"{model.language or '':<3} {accuracy:<9}  {model.trained_on or ''}"
+    ).rstrip()
+
+
+def demo(
+    overrides: OverridesArgument = None,
+    out: Annotated[
+        str, typer.Option(help="The folder to write; what an earlier demo wrote there is replaced.")
+    ] = "bertworks-demo",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only what was done.")] = False,
+) -> None:
+    """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in some minutes."""
+    from bertworks.demo.run import run_demo
+
+    run_demo(overrides or [], out=out, quiet=quiet)

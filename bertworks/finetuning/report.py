@@ -1,0 +1,584 @@
+"""`RUN/report.html` of a fine-tuning run: how it went and what its best model makes of the dev set, as one page.
+
+Like that of pre-training the page loads nothing, needs no script, and is made from the run folder alone, at the end of
+a run and again whenever it is asked for. `dev_page.py` makes the part about the dev set.
+"""
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from bertworks.config import Count, Settings, read_recipe, read_record, read_toml, validate
+from bertworks.errors import UserError, counted
+from bertworks.files import atomic_write, usable_path
+from bertworks.finetuning.settings import FinetuneSettings
+from bertworks.models.folder import OWN_FILE, read_about, read_json
+from bertworks.report.charts import Curve, chart, escaped, page_file, value_label
+from bertworks.report.logs import (
+    IN_PERCENT,
+    METRICS_FILE,
+    MODEL,
+    RECIPE_FILE,
+    TIMING_FILE,
+    Line,
+    StepLog,
+    duration,
+    newest_model,
+    points_of,
+    read_log,
+    training_lines,
+)
+from bertworks.report.page import REPORT_FILE, course_charts, filled_page, tile
+from bertworks.tasks.examples import Example
+from bertworks.tasks.metrics import Breakdown, ClassScore, break_down, gold_of, most_confused
+from bertworks.tasks.task import Task
+from bertworks.train.run_folder import ModelWriter, publish_model
+
+if TYPE_CHECKING:
+    import torch
+
+    from bertworks.tasks.evaluation import Evaluated
+
+
+# What a run costs: the minutes for which it holds its devices, over all of its starts.
+#
+# A checkpoint must not depend on the clock, for a run that goes on ends with the same bytes. So time is kept beside
+# it: `starts.jsonl` has a line whenever the logs have one, with the seconds of the present start so far. Work that
+# a kill undid was paid for all the same, and counts.
+
+
+STARTS_FILE = "starts.jsonl"
+
+
+class Clock:
+    """Counts the device minutes of a run from now on, and those of its earlier starts.
+
+    Args:
+        run: the run folder; it is written to only when the first line is due, and by then held.
+        device: where it runs.
+        num_devices: that are held.
+        writes: whether this process writes them down; one of several ranks does.
+    """
+
+    def __init__(self, run: Path, device: "torch.device", num_devices: int = 1, *, writes: bool = True) -> None:
+        self._path, self._device, self._num_devices, self._writes = run / STARTS_FILE, device, num_devices, writes
+        earlier = read_starts(run)
+        self._earlier = device_minutes(earlier)
+        self._start = 1 + max((line["start"] for line in earlier), default=0)
+        self._log: StepLog | None = None
+        self._began = time.monotonic()
+
+    @property
+    def minutes(self) -> float:
+        """All of them so far."""
+        return self._earlier + (time.monotonic() - self._began) * self._num_devices / 60
+
+    def cost(self) -> dict[str, Any]:
+        """Return what a model folder says of it."""
+        return {"minutes": round(self.minutes, 3), "device": device_name(self._device, self._num_devices)}
+
+    def note(self, step: int) -> None:
+        """Write down what the present start has taken so far."""
+        if not self._writes:
+            return
+        self._log = self._log or StepLog(self._path, sys.maxsize)
+        seconds = round(time.monotonic() - self._began, 3)
+        self._log.append(step, {"start": self._start, "seconds": seconds, "devices": self._num_devices})
+
+    def close(self) -> None:
+        """Write nothing more."""
+        if self._log:
+            self._log.close()
+
+
+def read_starts(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of `starts.jsonl`."""
+    return read_log(run / STARTS_FILE, ("start", "seconds", "devices"))
+
+
+def device_minutes(lines: Sequence[dict[str, Any]]) -> float:
+    """Return the minutes that the lines of `starts.jsonl` tell: of each start the last."""
+    by_start = {line["start"]: float(line["seconds"] * line["devices"]) for line in lines}
+    return sum(by_start.values()) / 60
+
+
+def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
+    """Have the model of a run say what the run has cost; nothing where none has been published yet.
+
+    A model folder is whole at any instant, so this is a new one; its files are links to those of the old, of which only
+    the manifest is replaced.
+    """
+    model = run / MODEL
+    if not (model / OWN_FILE).is_file():
+        return
+
+    def write(folder: Path) -> None:
+        for path in model.iterdir():
+            if path.name != OWN_FILE:
+                _link_or_copy(path, folder / path.name)
+        about = read_about(model)
+        about["provenance"] = {**(about.get("provenance") or {}), **cost}
+        with atomic_write(folder / OWN_FILE) as stream:
+            json.dump(about, stream, ensure_ascii=False, indent=2)
+
+    publish_model(run, ModelWriter(write, num_bytes=1 << 20))
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    try:
+        os.link(path, target)
+    except OSError:  # not all systems have links
+        shutil.copyfile(path, target)
+
+
+def device_name(device: "torch.device", num_devices: int) -> str:
+    """Name the devices of a run for a person."""
+    import torch  # here, for a report needs only the minutes
+
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        name = f"cpu, {threads} thread{'s' * (threads > 1)}"
+    else:
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{num_devices} x {name}" if num_devices > 1 else name
+
+
+# `RUN/dev.json`: how the best model of a run did on its dev set, by classes, with some of its surest mistakes.
+#
+# It is written when that model is, so that the report of a run, also of one that was killed, needs no model to be
+# opened. Nothing here needs torch.
+
+
+DEV_FILE = "dev.json"
+_MOST_WRONG = 20
+_MOST_CLASSES = 1_000  # of more the commonest are written
+_LONGEST_TEXT = 600  # characters; what is wrong is seen by then, and a page stays a page
+_NOT_TEXTS = ("id", "gold", "predicted", "score", "error")
+
+
+class ClassFigures(Settings):
+    """How well a class, or a type of entity, was found."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: Count
+
+
+class Confusion(Settings):
+    """See `Breakdown`."""
+
+    labels: list[str]
+    counts: list[list[Count]] | list[list[list[Count]]]
+
+
+class Mistake(Settings):
+    """An example, what was right and what the model said, in words."""
+
+    id: str
+    texts: list[str | list[str]]  # a list: of endings
+    gold: str
+    predicted: str
+    score: float  # how sure the model was; of a regression its error
+
+
+class DevRecord(Settings):
+    """What is known of the best model."""
+
+    kind: str  # of the task
+    step: Count
+    metrics: dict[str, float]
+    examples: Count
+    num_wrong: Count
+    wrong: list[Mistake]
+    per_class: dict[str, ClassFigures] = Field(default_factory=dict)
+    confusion: Confusion | None = None
+    commonest_mistakes: list[list[str | int]] = Field(default_factory=list)  # see `Breakdown`
+    num_classes: int | None = None  # where there are more than those of per_class
+
+    @field_validator("confusion")
+    @classmethod
+    def _has_a_row_and_a_column_for_each_class(
+        cls, confusion: Confusion | None, info: ValidationInfo
+    ) -> Confusion | None:
+        num_classes = len(info.data.get("per_class", {}))
+        if confusion and {len(confusion.labels), len(confusion.counts)} != {num_classes}:
+            raise ValueError(f"it is not of the {num_classes} classes of per_class")
+        rows = confusion.counts if confusion else []
+        # Of several labels there are two rows of two numbers for each, else a row of a number for each.
+        if any(len(row) != (num_classes if isinstance(row[0], int) else 2) for row in rows if row) or [] in rows:
+            raise ValueError("its rows are not of one length")
+        return confusion
+
+
+def write_dev(
+    run: Path, task: Task, step: int, metrics: Mapping[str, float], examples: Sequence[Example], found: "Evaluated"
+) -> None:
+    """Write down what a model predicted for the dev set.
+
+    Args:
+        run: the run folder.
+        task: what was asked.
+        step: of the model.
+        metrics: those that are defined.
+        examples: the dev set.
+        found: what the model made of it.
+    """
+    from bertworks.tasks.submission import wrong_examples
+
+    wrong = wrong_examples(task, examples, found.predictions, found.rows)
+    breakdown = break_down(task, gold_of(examples), found.predictions)
+    values = {
+        "kind": task.kind,
+        "step": step,
+        "metrics": dict(metrics),
+        "examples": len(examples),
+        "num_wrong": len(wrong),
+        "wrong": [one for one in map(_mistake, wrong) if math.isfinite(one["score"])][:_MOST_WRONG],
+        **(breakdown.as_json() if breakdown else {}),
+    }
+    if breakdown and len(breakdown.per_class) > _MOST_CLASSES:
+        chosen = sorted(breakdown.per_class.items(), key=lambda item: -item[1].support)[:_MOST_CLASSES]
+        values |= {"per_class": {label: score._asdict() for label, score in chosen}, "confusion": None}
+        values["num_classes"] = len(breakdown.per_class)
+    record = validate(DevRecord, values, str(run / DEV_FILE))
+    unused = {name for name in ("commonest_mistakes", "num_classes") if not getattr(record, name)}
+    with atomic_write(run / DEV_FILE) as stream:
+        json.dump(record.model_dump(exclude=unused), stream, ensure_ascii=False, indent=1)
+        stream.write("\n")
+
+
+def _mistake(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": one["id"],
+        "texts": [_cut(value) for name, value in one.items() if name not in _NOT_TEXTS],
+        "gold": _worded(one["gold"]),
+        "predicted": _worded(one["predicted"]),
+        "score": one["error"] if "error" in one else one["score"],
+    }
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_cut(part) for part in value]
+    return f"{value[:_LONGEST_TEXT]} ..." if len(value) > _LONGEST_TEXT else value
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or "no label"
+    word = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return str(_cut(word)) or "no answer"
+
+
+def read_dev(run: Path) -> DevRecord | None:
+    """Return what was written down; None where no dev set has been measured yet."""
+    path = run / DEV_FILE
+    return read_record(DevRecord, read_json(path), str(path)) if path.exists() else None
+
+
+# The part of a fine-tuning report about the dev set: each class, what was taken for what, and some mistakes.
+#
+# Everything comes from `dev.json` and is escaped. Shades are classes of the style sheet, for the page's policy
+# refuses styles of single elements.
+
+
+_MOST_CLASSES_IN_A_MATRIX = 24
+_MOST_CLASSES_IN_A_TABLE = 200
+_MOST_MISTAKES = 20
+_SHADES = 10
+
+
+def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
+    """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
+    said = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
+    data = f'<section aria-labelledby="notes"><h2 id="notes">About the data</h2><ul class="notes">{said}</ul></section>'
+    return (data if notes else "") + (_classes(dev) + _mistakes(dev) if dev else "")
+
+
+def _classes(dev: DevRecord) -> str:
+    if not dev.per_class:
+        return ""
+    return f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>'
+
+
+def class_tables(dev: DevRecord) -> str:
+    """Return tables of HTML: how well each class was found, and what it was taken for."""
+    scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
+    counts: list[Any] = dev.confusion.counts if dev.confusion else []
+    commonest = [(str(right), str(said), int(count)) for right, said, count in dev.commonest_mistakes]
+    labels = dev.confusion.labels if dev.confusion else list(scores)
+    breakdown = Breakdown(labels, scores, counts, commonest)
+    parts = [_scores_table(breakdown, dev.num_classes or len(scores))]
+    if commonest:
+        parts.append(_commonest(breakdown))
+    elif counts and not isinstance(counts[0][0], list):
+        is_small = len(counts) <= _MOST_CLASSES_IN_A_MATRIX
+        parts.append(_matrix(breakdown) if is_small else _commonest(breakdown))
+    inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
+    return f'<div class="dev">{inner}</div>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[str], style: str) -> str:
+    cells = "".join(f'<th scope="col"><bdi>{escaped(head)}</bdi></th>' for head in heads)
+    return (
+        f'<table class="{style}"><caption>{escaped(caption)}</caption><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _row(head: str, cells: Sequence[str]) -> str:
+    return f'<tr><th scope="row"><bdi title="{escaped(head)}">{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
+
+
+def _scores_table(breakdown: Breakdown, num_classes: int) -> str:
+    shown = sorted(breakdown.per_class.items(), key=lambda item: -item[1].support)[:_MOST_CLASSES_IN_A_TABLE]
+    if len(breakdown.per_class) <= _MOST_CLASSES_IN_A_TABLE:
+        shown = list(breakdown.per_class.items())
+    caption = "Each class" if len(shown) == num_classes else f"The {len(shown)} commonest of {num_classes:,} classes"
+    rows = [
+        _row(label, [*(f"<td>{share:.1%}</td>" for share in score[:3]), f"<td>{score.support:,}</td>"])
+        for label, score in shown
+    ]
+    return _table(caption, ["", "precision", "recall", "F1", "examples"], rows, "classes")
+
+
+def _matrix(breakdown: Breakdown) -> str:
+    rows = [
+        _row(label, [_cell(count, sum(counts), is_right=row == column) for column, count in enumerate(counts)])
+        for row, (label, counts) in enumerate(zip(breakdown.labels, breakdown.confusion, strict=True))
+    ]
+    return _table("What each class (row) was taken for (column)", ["", *breakdown.labels], rows, "confusion")
+
+
+def _cell(count: int, total: int, *, is_right: bool) -> str:
+    shade = round(_SHADES * count / total) if total else 0
+    told = f"{count / total:.1%} of the class" if total else "no examples"
+    return f'<td class="{"right" if is_right else "wrong"} s{shade}" title="{told}">{count:,}</td>'
+
+
+def _commonest(breakdown: Breakdown) -> str:
+    rows = [
+        _row(right, [f"<td><bdi>{escaped(guess)}</bdi></td><td>{count:,}</td>"])
+        for right, guess, count in most_confused(breakdown, _MOST_MISTAKES)
+    ]
+    return _table("The commonest mistakes", ["class", "taken for", "times"], rows, "classes")
+
+
+def _mistakes(dev: DevRecord) -> str:
+    if not dev.wrong:
+        return ""
+    title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
+    note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
+    if dev.kind == "regress":
+        title, note = "Its largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
+    return (
+        f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
+        f"{''.join(_mistake_of_dev_page(one, dev.kind) for one in dev.wrong)}</section>"
+    )
+
+
+def _mistake_of_dev_page(one: Mistake, kind: str) -> str:
+    if kind == "regress":
+        sure = f"off by {one.score:.3g}"
+    else:
+        sure = f"{one.score:.0%} {'of the tags wrong' if kind == 'tag' else 'sure'}"
+    said, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
+    return (
+        f'<article class="mistake">{"".join(map(_text, one.texts))}<p class="said"><span class="verdict wrong">{said}'
+        f'</span> instead of <span class="verdict right">{gold}</span><span class="beside">{sure}</span>'
+        f'<span class="beside">example {escaped(one.id)}</span></p></article>'
+    )
+
+
+def _text(value: str | list[str]) -> str:
+    if isinstance(value, str):
+        return f'<p class="text" dir="auto" lang="">{escaped(value)}</p>'
+    endings = "".join(f'<li dir="auto" lang="">{escaped(part)}</li>' for part in value)
+    return f'<ol class="endings" start="0">{endings}</ol>'
+
+
+_SHARES = ("accuracy", "f1", "f1_macro", "precision", "recall")
+_TITLES = {"f1": "F1", "f1_macro": "F1, mean of classes", "exact_match": "exact match"}
+
+
+class FinetuneRun(NamedTuple):
+    """What a run folder holds."""
+
+    name: str
+    settings: FinetuneSettings
+    recipe_text: str
+    training: Sequence[Line]
+    evaluations: Sequence[Line]
+    timing: Sequence[Line]
+    minutes: float
+    about: Mapping[str, Any]  # what the best model says of itself
+    dev: DevRecord | None
+    config: Mapping[str, Any] | None
+    num_parameters: int | None
+
+    @property
+    def task(self) -> Mapping[str, Any]:
+        """What the model says of its task."""
+        return self.about.get("task") or {}
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What the model says of where it comes from."""
+        return self.about.get("provenance") or {}
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the best model scores on the dev set, the main metric first."""
+        return self.dev.metrics if self.dev else {}
+
+
+def is_finetuned(folder: str | Path) -> bool:
+    """Tell whether a run folder is that of a fine-tuning run, by the sections of its recipe."""
+    try:
+        return "task" in read_toml(Path(folder) / RECIPE_FILE)
+    except UserError:
+        return False
+
+
+def write_finetune_report(run: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run folder, into it or to another place, and return where it lies."""
+    target = Path(out) if out else Path(run) / REPORT_FILE
+    page = finetune_page(read_finetune_run(Path(run)))
+    with atomic_write(target) as stream:
+        stream.write(page)
+    return target
+
+
+def read_finetune_run(folder: Path) -> FinetuneRun:
+    """Read what the report of a run folder needs."""
+    if not (usable_path(folder) / RECIPE_FILE).is_file():
+        raise UserError(f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks finetune`")
+    metrics = read_log(folder / METRICS_FILE)
+    config, num_parameters = newest_model(folder)
+    return FinetuneRun(
+        name=folder.absolute().name,
+        settings=read_recipe(FinetuneSettings, str(folder / RECIPE_FILE)),
+        recipe_text=(folder / RECIPE_FILE).read_text(encoding="utf-8"),
+        training=training_lines(metrics),
+        evaluations=[line for line in metrics if any(name.startswith("dev_") for name in line)],
+        timing=read_log(folder / TIMING_FILE),
+        minutes=device_minutes(read_starts(folder)),
+        about=read_about(folder / MODEL),
+        dev=read_dev(folder),
+        config=config,
+        num_parameters=num_parameters,
+    )
+
+
+def finetune_page(run: FinetuneRun) -> str:
+    """Return the page's text, to be written as UTF-8."""
+    return filled_page(
+        kind="Fine-tuning",
+        title=run.name,
+        summary=_summary(run),
+        tiles=_tiles(run),
+        charts=[*learning_charts(run), *course_charts(run.training, run.timing)],
+        facts={"Model": _model_facts(run), "Data": _data_facts(run), "Training": _training_facts(run)},
+        samples=dev_sections(run.dev, _notes(run)),
+        recipe=run.recipe_text,
+        more_style=page_file("report", "dev.css"),
+    )
+
+
+def _summary(run: FinetuneRun) -> str:
+    step = max((line["step"] for line in (*run.training, *run.evaluations)), default=0)
+    steps = f"{step:,} of {counted(run.settings.train.max_steps, 'step')}"
+    name = run.task.get("name", "a task")
+    best = f" Its model is that of step {run.dev.step:,}, the best on the dev set." if run.dev else ""
+    return f"Fine-tuned for {name}, after {steps} and {duration(60 * run.minutes)}.{best}"
+
+
+def _tiles(run: FinetuneRun) -> Iterable[str]:
+    """Give what the best model scores on the dev set, and what it took."""
+    for number, (name, value) in enumerate(run.metrics.items()):
+        beside = f"the best, at step {run.dev.step:,}" if run.dev and not number else ""
+        yield tile(f"{_titled(name)} on dev", f"{value:.1%}" if _is_share(run, name) else f"{value:.4g}", beside)
+    if run.timing or run.minutes:
+        where = str(run.provenance.get("device", ""))
+        yield tile("Device time", duration(60 * run.minutes), where)
+
+
+def _titled(name: str) -> str:
+    title = _TITLES.get(name, name)
+    return title[:1].upper() + title[1:]
+
+
+def _is_share(run: FinetuneRun, name: str) -> bool:
+    return name in _SHARES and run.dev is not None and run.dev.kind != IN_PERCENT
+
+
+def learning_charts(run: FinetuneRun) -> Iterable[str]:
+    """Draw what a run learned: its loss and its metrics, in training and on the dev set."""
+    kind = run.dev.kind if run.dev else ""
+    for name in ("loss", *(name for name in run.metrics if name != "loss")):
+        in_training = name if name == "loss" else f"{kind}_{name}"
+        curves = [
+            Curve("training", points_of(run.training, in_training)),
+            Curve("dev", points_of(run.evaluations, f"dev_{name}")),
+        ]
+        yield chart(_titled(name), curves, percent=_is_share(run, name))
+
+
+def _model_facts(run: FinetuneRun) -> dict[str, str]:
+    sizes, start = run.config or {}, run.provenance.get("start") or {}
+    facts = {"from": str(start["model"])} if "model" in start else {}
+    facts |= {"weights": "drawn from the seed"} if start.get("init") == "random" else {}
+    named = {
+        "layers": sizes.get("num_hidden_layers"),
+        "width": sizes.get("hidden_size"),
+        "heads": sizes.get("num_attention_heads"),
+        "vocabulary": sizes.get("vocab_size"),
+        "parameters": run.num_parameters,
+    }
+    return facts | {name: f"{value:,}" for name, value in named.items() if isinstance(value, int)}
+
+
+def _data_facts(run: FinetuneRun) -> dict[str, str]:
+    facts = (
+        {"task": ", ".join(dict.fromkeys(run.task[key] for key in ("name", "kind") if run.task.get(key)))}
+        if run.task
+        else {}
+    )
+    examples = run.provenance.get("examples")
+    unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
+    facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
+    facts |= {"to measure on": counted(run.dev.examples, "example")} if run.dev else {}
+    facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
+    return facts | {"longest text": counted(run.settings.task.max_length, "token")}
+
+
+def _notes(run: FinetuneRun) -> Sequence[str]:
+    return list(map(str, run.provenance.get("notes", [])))
+
+
+def _training_facts(run: FinetuneRun) -> dict[str, str]:
+    task, optim, train = run.settings.task, run.settings.optim, run.settings.train
+    facts = {
+        "optimizer": optim.name,
+        "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
+        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+        "batch": counted(train.batch_size, "example"),
+        "epochs": f"{train.epochs:,}",
+        "dropout": "the model's own" if task.dropout is None else f"{task.dropout:g}",
+        "seed": f"{train.seed}",
+    }
+    facts |= {"class weights": "yes"} if task.class_weights else {}
+    facts |= {"frozen layers": str(task.freeze)} if task.freeze else {}
+    facts |= {"rate from layer to layer": f"x {task.layer_decay:g}"} if task.layer_decay < 1 else {}
+    if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
+        facts["most memory"] = f"{memory / 1e9:,.2f} GB"
+    return facts

@@ -1,0 +1,204 @@
+"""The settings of fine-tuning. What is not said is the paper's (A.3), and else as in pre-training."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from bertworks.config import Settings, check_overrides, from_overrides, shorten
+from bertworks.errors import ConfigError, UserError
+from bertworks.nn.config import FeatureName
+from bertworks.recipe import MOST, OptimSettings, TrainSettings
+from bertworks.tasks.examples import Context, Cut
+from bertworks.tasks.task import Task
+
+_WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
+# Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
+_FEATURES_RATE, _FEATURES_EPOCHS = 1e-3, 10
+_OF_ONE_KIND = {"context": "tag", "stride": "tag", "doc_stride": "answer", "max_query": "answer"}
+
+
+class FinetuneTrainSettings(TrainSettings):
+    """How long and how a model is fine-tuned; what is not said here is as in pre-training."""
+
+    max_steps: int = Field(default=1_000_000_000, ge=1, le=MOST)  # the epochs end a run sooner
+    epochs: int = Field(default=3, ge=1, le=10_000)
+    batch_size: int = Field(default=32, ge=1, le=MOST)  # examples
+    eval_every: int = Field(default=0, ge=0, le=MOST)  # steps, besides the end of every epoch; 0: only then
+    keep: int = Field(default=1, ge=1, le=MOST)
+
+
+class TaskSettings(Settings):
+    """What is particular to fine-tuning: the `[task]` section."""
+
+    max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
+    max_examples: int = Field(default=0, ge=0, le=MOST)  # of the train set, always the same ones; 0: all there are
+    context: Context = "document"  # of tagging: what a sentence is read with; or it alone
+    stride: int | None = Field(default=None, ge=1, le=MOST)  # of tagging: between windows; half a window without it
+    doc_stride: int = Field(default=128, ge=1, le=MOST)  # of answering: between windows
+    max_query: int = Field(default=64, ge=1, le=MOST)  # of answering: longer questions are cut
+    dropout: float | None = Field(default=None, ge=0, lt=1)  # of all layers; None: what the model was trained with
+    cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
+    class_weights: bool = False  # whether rare classes count as much as frequent ones
+    features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
+    freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
+    layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
+    average: float = Field(default=0.0, ge=0, le=1000)  # epochs a mean of the weights goes over, kept in their place
+    bilstm: bool = False  # on top of the encoder, drawn from the seed
+    lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
+    early_stopping: int = Field(
+        default=0, ge=0, le=MOST
+    )  # evaluations without a better model that end a run; 0: none do
+
+    def cut(self) -> Cut:
+        """Return how much of an example is read at once."""
+        return Cut(self.max_length, self.context, self.stride, self.doc_stride, self.max_query)
+
+    @field_validator("freeze")
+    @classmethod
+    def _freeze_is_a_number_of_layers(cls, freeze: int | str) -> int | str:
+        if isinstance(freeze, int) and freeze < 0:
+            raise ValueError(f"{freeze} is too small; at least 0, or all")
+        if isinstance(freeze, int) and freeze > MOST:
+            raise ValueError(f"{shorten(freeze)} is too large; at most the number of layers, or all")
+        return freeze
+
+
+class FinetuneSettings(Settings):
+    """Every section of a fine-tuning run."""
+
+    task: TaskSettings = TaskSettings()
+    optim: OptimSettings = OptimSettings()
+    train: FinetuneTrainSettings = FinetuneTrainSettings()
+
+    @field_validator("optim")
+    @classmethod
+    def _goes_by_epochs(cls, optim: OptimSettings) -> OptimSettings:
+        if optim.clock:
+            raise ValueError("clock is for pre-training; here the rate goes by train.epochs")
+        return optim
+
+
+def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
+    """Return the paper's settings for a task, with `section.key=value` over them."""
+    where = f"fine-tuning for {task.name}"
+    usual: dict[str, dict[str, Any]] = {
+        "task": {"max_length": task.defaults.max_length},
+        "optim": {"lr": task.defaults.learning_rate, "warmup": _WARMUP},
+        "train": {"epochs": task.defaults.epochs, "batch_size": task.defaults.batch_size},
+    }
+    try:
+        settings = from_overrides(FinetuneSettings, overrides, where, usual)
+    except ConfigError as error:
+        raise _with_grid_hint(error, overrides) from error
+    if not settings.task.features:
+        return settings
+    usual |= {
+        "optim": {**usual["optim"], "lr": _FEATURES_RATE},
+        "train": {**usual["train"], "epochs": _FEATURES_EPOCHS},
+    }
+    return from_overrides(FinetuneSettings, overrides, where, usual)
+
+
+def without_effect(task: Task, overrides: Sequence[str]) -> list[str]:
+    """Say what is set and changes nothing, as only tasks of another kind read it; one command for all may do so."""
+    given = {override.partition("=")[0].strip() for override in overrides}
+    return [
+        f"task.{key} changes nothing: only tasks of kind {kind} have it, and {task.name} is of kind {task.kind}"
+        for key, kind in _OF_ONE_KIND.items()
+        if f"task.{key}" in given and task.kind != kind
+    ]
+
+
+def _with_grid_hint(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
+    """Return an error that says of each list of values that it needs a grid, which would have divided it."""
+    lists = {key.strip() for key, _, text in (override.partition("=") for override in overrides) if "," in text}
+    hint = "; several values need --grid (in Python: finetune_grid)"
+    return ConfigError(
+        error.where, [f"{text}{hint}" if text.partition(":")[0] in lists else text for text in error.problems]
+    )
+
+
+# The points of a grid: every combination of the values that settings are given.
+#
+# With a grid, `optim.lr=3e-4,1e-4` is an axis. Batch size, learning rate and epochs have the paper's ranges (A.3,
+# and for the rate those of its GLUE runs, or what a model recommends) where nothing is said of them; whatever is
+# said of one, a list or a single value, takes the place of its range. A point is named by its values as the
+# settings read them, so 0.00003 and 3e-5 are one.
+
+
+PAPER_AXES = {
+    "train.batch_size": ("16", "32"),
+    "optim.lr": ("5e-5", "4e-5", "3e-5", "2e-5"),
+    "train.epochs": ("2", "3", "4"),
+}
+MOST_POINTS = 1_000
+_SEED = "train.seed"
+_SMALL = 0.001  # below it a power of ten is easier to read
+
+
+class Point(NamedTuple):
+    """One combination of settings.
+
+    Attributes:
+        name: also that of its folder.
+        values: of each axis, by the last part of its key, as they are written.
+        settings: all of them.
+    """
+
+    name: str
+    values: dict[str, str]
+    settings: FinetuneSettings
+
+
+def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Point]:
+    """Return the points that overrides ask for; without a grid the one of the settings as they are."""
+    check_overrides(overrides)
+    axes, fixed = _axes(overrides) if is_grid else (dict.fromkeys(PAPER_AXES, ("",)), list(overrides))
+    count = 1
+    for values in axes.values():
+        count *= len(values)
+    if count > MOST_POINTS:
+        raise UserError(f"a grid of {count:,} points is too large; at most {MOST_POINTS:,}")
+    points: dict[str, Point] = {}
+    for values in itertools.product(*axes.values()):
+        chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True) if is_grid]
+        point = _point(settings_for(task, [*fixed, *chosen]), list(axes))
+        points.setdefault(point.name, point)
+    return list(points.values())
+
+
+def _axes(overrides: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Divide overrides into axes, the paper's first, and those that hold for every point."""
+    axes, fixed = dict(PAPER_AXES), []
+    for override in overrides:
+        key, _, text = (part.strip() for part in override.partition("="))
+        values = tuple(value.strip() for value in text.split(","))
+        if key == _SEED and len(values) > 1:
+            raise UserError(f"{override[:60]}: seeds are no axis; --restarts N takes N of them, from {_SEED} on")
+        if key in axes or len(values) > 1:  # the last that is said of a setting counts
+            axes[key] = values
+        else:
+            fixed.append(override)
+    return axes, fixed
+
+
+def _point(settings: FinetuneSettings, keys: Sequence[str]) -> Point:
+    values = {key.rpartition(".")[2]: written(_value(settings, key)) for key in keys}
+    return Point("-".join(f"{name}{value}" for name, value in values.items()), values, settings)
+
+
+def _value(settings: FinetuneSettings, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(settings, section), name)
+
+
+def written(value: Any) -> str:
+    """Write a value as people do: 3e-5, not 3e-05 or 0.00003."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if value and abs(value) < _SMALL:
+        digits, _, power = f"{value:.9e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+    return f"{value:.10g}"

@@ -1,0 +1,378 @@
+"""Fine-tuned models measured on a benchmark or on a file of your own: the metrics, and what is behind them."""
+
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bertworks.data.shards import MANIFEST
+from bertworks.errors import UserError, counted
+from bertworks.files import make_folder
+from bertworks.inference.held_out import HELD_OUT, measure_text
+from bertworks.inference.model import Model, TaskModel
+from bertworks.inference.predict import AnyTaskModel, Ensemble, check_row_file, open_models, write_rows
+from bertworks.processes import Progress, silent
+from bertworks.tasks.columns import Columns, as_columns
+from bertworks.tasks.examples import Example, Skipped, SpanExample
+from bertworks.tasks.heads import kind_of
+from bertworks.tasks.metrics import Breakdown, break_down, gold_of, most_confused
+from bertworks.tasks.own_files import KINDS as OWN_KINDS
+from bertworks.tasks.own_files import open_own
+from bertworks.tasks.registry import TASKS, find_task
+from bertworks.tasks.submission import check_submission, write_submission, wrong_columns, wrong_examples
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
+
+
+class Measured(NamedTuple):
+    """How well models did.
+
+    Attributes:
+        task: what was asked, with the labels in the models' order, and the threshold that was taken.
+        split: of the examples.
+        examples: what they were asked.
+        predictions: what they said of each.
+        rows: their scores.
+        metrics: the task's, the main one first, and the loss; none where the split has no labels.
+        breakdown: the same by classes, where there are any.
+        notes: what must be said beside them.
+    """
+
+    task: Task
+    split: str
+    examples: list[Example]
+    predictions: list[Any]
+    rows: list[NDArray[np.float32]]
+    metrics: dict[str, float]
+    breakdown: Breakdown | None
+    notes: tuple[str, ...]
+
+    def wrong(self) -> list[dict[str, Any]]:
+        """Return the examples that they got wrong, the surest mistakes first."""
+        return wrong_examples(self.task, self.examples, self.predictions, self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return metrics, classes and the number of examples; a number that JSON does not have is None."""
+        metrics = {name: value if math.isfinite(value) else None for name, value in self.metrics.items()}
+        parts = self.breakdown.as_json() if self.breakdown else {}
+        return metrics | parts | {"examples": len(self.examples)}
+
+
+def evaluate(
+    model: AnyTaskModel | Sequence[AnyTaskModel],
+    data: str | os.PathLike[str],
+    *,
+    task: str | None = None,
+    split: str | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    max_tokens: int | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> dict[str, Any]:
+    """Measure a fine-tuned model on a task, or a pre-trained one on prepared text.
+
+    Args:
+        model: a run folder, a model folder, or what `bw.load` gives; a list of fine-tuned ones is measured together.
+        data: your own file, the folder with a benchmark's files, or one that `bertworks prepare` made.
+        task: a benchmark's name or a kind of task; without it what the model was fine-tuned for.
+        split: of a benchmark, dev without it; of prepared text holdout.
+        columns: which column of your own file is what; without it those of training, or a guess.
+        max_length: of sequences of prepared text.
+        max_tokens: of prepared text about so many.
+        device: auto, cpu, cuda or mps.
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        what `bertworks evaluate --json` prints, but for the time it took.
+    """
+    if is_text(task, data):
+        if not isinstance(model, str | os.PathLike) or columns is not None:
+            raise UserError("prepared text is measured with one model, named by its folder, and has no columns")
+        options: dict[str, Any] = {"max_length": max_length, "max_tokens": max_tokens, "device": device, "dtype": dtype}
+        found = measure_text(model, data, split=split or HELD_OUT, **options)
+        return found.metrics | found.counts | {"max_length": found.max_length}
+    if max_length is not None or max_tokens is not None:
+        raise UserError("max_length and max_tokens are for prepared text; a model cuts a task's as it learnt")
+    ensemble, task = open_for(model, data, task, device=device, dtype=dtype)
+    measured = measure_models(ensemble, task, data, split or DEV, columns)
+    return measured.as_json() | training_cost(ensemble.models) | {"notes": list(measured.notes)}
+
+
+def is_text(task: str | None, data: str | os.PathLike[str]) -> bool:
+    """Tell whether what is to be measured on is text that `bertworks prepare` made, and not a task's files."""
+    return task is None and Path(data, MANIFEST).exists()
+
+
+def open_for(
+    models: AnyTaskModel | Sequence[AnyTaskModel],
+    data: str | os.PathLike[str],
+    task: str | None,
+    *,
+    device: str,
+    dtype: str,
+) -> tuple[Ensemble, str]:
+    """Open models, and find the task that they are measured on if none is named: their own, or of a file its kind."""
+    is_folder = task is None and Path(data).is_dir()
+    try:
+        ensemble = open_models(models, device=device, dtype=dtype)
+    except UserError as error:
+        if is_folder:
+            told = "is no text that `bertworks prepare` made, on which a pre-trained model is measured"
+            raise UserError(f"{error}; {data} {told}; for a benchmark's files name it with --task") from error
+        raise
+    if task is not None or not is_folder:
+        return ensemble, task or ensemble.task.kind
+    if ensemble.task.name in OWN_KINDS:
+        raise UserError(
+            f"{data} is a folder, and the model does not say that it was fine-tuned on a benchmark: give the file with "
+            "your examples, or name the benchmark with --task"
+        )
+    return ensemble, ensemble.task.name
+
+
+def measure_models(
+    ensemble: Ensemble,
+    task: str,
+    data: str | os.PathLike[str],
+    split: str = DEV,
+    columns: Columns | Mapping[str, Any] | None = None,
+    *,
+    needs_labels: bool = True,
+    progress: Progress = silent,
+) -> Measured:
+    """Measure models together on a task's split, or on a file of your own.
+
+    Args:
+        ensemble: the models.
+        task: a benchmark's name, or a kind of task for your own file.
+        data: the folder with the benchmark's files, or your own file.
+        split: which of the benchmark's.
+        columns: of your own file.
+        needs_labels: whether a split without labels is an error; else it is only predicted.
+        progress: is told how far it is.
+    """
+    dataset = _opened(task, Path(data), split, ensemble.task, columns)
+    _check_fitting(ensemble, dataset, task)
+    skipped = Skipped()
+    examples = list(dataset.examples(split, skipped))
+    if not examples:
+        raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
+    gold = gold_of(examples)
+    has_labels = None not in gold and _has_answers(examples)
+    if needs_labels and not has_labels:
+        raise UserError(_nothing_to_measure_with(dataset, split))
+    # Asked in the models' order of labels, measured as the benchmark does.
+    threshold, said = _threshold(ensemble, dataset.task)
+    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
+    count = len(examples)
+
+    def done(share: float) -> None:
+        progress("measuring", share * count, count, counted(int(share * count), "example"))
+
+    kind, judged = kind_of(asked), ensemble.score(examples, asked, done)
+    predictions = kind.decode(examples, judged.items, judged.rows, asked)
+    unknown = ensemble.unknown()
+    unknown.add(judged.items.ids)
+    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.said())))
+    metrics = kind.measure(asked, examples, predictions) | {"loss": judged.loss} if has_labels else {}
+    breakdown = break_down(asked, gold, predictions) if has_labels else None
+    asked = replace(asked, threshold=metrics.get("threshold", threshold))
+    return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
+
+
+def _has_answers(examples: Sequence[Example]) -> bool:
+    """Tell whether of one question at least it is said what the answer is, or that there is none."""
+    questions = [example for example in examples if isinstance(example, SpanExample)]
+    return not questions or any(question.answers or question.is_impossible for question in questions)
+
+
+def _nothing_to_measure_with(dataset: Dataset, split: str) -> str:
+    if dataset.task.kind == "answer":
+        files = ", ".join(map(str, dataset.files(split).paths))
+        return f"{files}: no question has a gold answer to measure with; `bertworks predict` answers them"
+    others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
+    hint = f"; there are also: {others}" if others else ""
+    return f"{dataset.task.title}: the {split} split has no labels to measure with{hint}"
+
+
+def _threshold(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
+    """Return what decides that a question has no answer, as when it is predicted, and what must be said of it."""
+    own = ensemble.task.threshold
+    if own is not None or not asked.has_impossible:
+        return own, []
+    if ensemble.is_told:
+        return math.inf, ["some questions have no answer, which the model has not learnt: it always gives one"]
+    return None, ["the model names no threshold for questions without an answer: the best one for these is taken"]
+
+
+def check_outputs(
+    task: str, data: str, split: str, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
+) -> None:
+    """Refuse, before any work, files that could not be written afterwards."""
+    if csv_safe and wrong is None:
+        raise UserError("--csv-safe is for the table of --wrong; give that too, or leave it out")
+    if wrong is not None:
+        check_row_file(wrong, data, csv_safe=csv_safe)
+    if predictions is not None:
+        if task in OWN_KINDS:
+            raise UserError(
+                "only benchmarks have a form of their own for predictions; `bertworks predict` writes yours"
+            )
+        check_submission(find_task(task), split)
+        make_folder(predictions)
+
+
+def write_outputs(
+    measured: Measured, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
+) -> list[str]:
+    """Write what was asked for, and say where it is."""
+    said = []
+    if wrong is not None:
+        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]), csv_safe=csv_safe)
+        said.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
+    if predictions is not None:
+        files = write_submission(
+            Path(predictions), measured.task, measured.split, measured.examples, measured.predictions
+        )
+        said += [f"{path}: {counted(len(measured.predictions), 'prediction')}" for path in files]
+    return said
+
+
+def training_cost(models: Sequence[Model | TaskModel]) -> dict[str, Any]:
+    """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
+    told = [model.about.get("provenance") or {} for model in models]
+    minutes = [one["minutes"] for one in told if one.get("minutes") is not None]
+    devices = dict.fromkeys(one["device"] for one in told if "device" in one)
+    return {
+        "minutes": round(sum(minutes), 3) if len(minutes) == len(models) else None,
+        "device": ", ".join(devices) or None,
+    }
+
+
+def _opened(task: str, data: Path, split: str, learnt: Task, columns: Columns | Mapping[str, Any] | None) -> Dataset:
+    if task in OWN_KINDS:
+        if not data.is_file():
+            raise UserError(f"{data} is not a file; for {task} give the file with your examples")
+        if split != DEV:
+            raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
+        named = set(as_columns(columns, task).label)
+        missing = [label for label in learnt.labels if label not in named]
+        if task == "multilabel" and len(named) > 1 and missing:
+            raise UserError(
+                f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"
+            )
+        words = TASKS[learnt.name].words if learnt.name in TASKS else None
+        return open_own(task, {split: data}, columns, learnt.labels, remembered=learnt.columns, words=words)
+    if columns:
+        raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")
+    return open_dataset(find_task(task), data)
+
+
+def _check_fitting(ensemble: Ensemble, dataset: Dataset, name: str) -> None:
+    """Refuse data of another kind, with other labels, or of pairs where the models know single texts."""
+    asked, learnt = dataset.task, ensemble.task
+    if asked.kind != learnt.kind:
+        raise UserError(f"{name} is to {asked.kind}, and the model was fine-tuned to {learnt.kind}")
+    if asked.labels and set(asked.labels) != set(learnt.labels):
+        raise UserError(
+            f"{name} has the labels {', '.join(asked.labels)}, and the model {', '.join(learnt.labels)[:200]}"
+        )
+    ensemble.check_pairs(asked.is_pair, name if name not in OWN_KINDS else dataset.origin)
+
+
+# Scores as text of at most 100 columns: the metrics, each class, and what was taken for what.
+#
+# Columns stand under each other whatever the labels are written in: Hangul and other wide characters count as two.
+
+
+WIDTH = 100
+_LONGEST_LABEL = 40
+_GAP = 2
+_MOST_MISTAKES = 15
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return a line for each metric."""
+    widest = max(12, *map(len, metrics)) if metrics else 0
+    return "".join(f"{name:<{widest}} {value:.4f}\n" for name, value in metrics.items())
+
+
+def breakdown_text(breakdown: Breakdown) -> str:
+    """Return a table of the classes and, where classes exclude each other, one of what was taken for what."""
+    text = _rendered(_classes(breakdown))
+    if not _is_matrix(breakdown) and not breakdown.commonest:
+        return text
+    if breakdown.confusion and (matrix := _matrix(breakdown)):
+        return f"{text}\nhow often a class (row) was taken for a class (column)\n{_rendered(matrix)}"
+    return f"{text}\nthe commonest mistakes\n{_rendered(_mistakes(breakdown))}"
+
+
+def _is_matrix(breakdown: Breakdown) -> bool:
+    return bool(breakdown.confusion) and not isinstance(breakdown.confusion[0][0], list)
+
+
+def _rendered(table: Table) -> str:
+    """Return a table as plain text without blanks at line ends."""
+    stream = io.StringIO()
+    Console(file=stream, width=WIDTH, color_system=None, force_terminal=False, _environ={}).print(table)
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def _table(first: str, others: Sequence[str], widest: int = _LONGEST_LABEL) -> Table:
+    table = Table(box=None, padding=(0, _GAP, 0, 0))
+    table.add_column(Text(first), no_wrap=True, overflow="ellipsis", max_width=widest)
+    for name in others:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    return table
+
+
+def _classes(breakdown: Breakdown) -> Table:
+    are_sets = bool(breakdown.confusion) and not _is_matrix(breakdown)
+    names = ["precision", "recall", "F1", "support", *(["right", "false", "missed"] if are_sets else [])]
+    table = _table("class", names)
+    for number, (label, score) in enumerate(breakdown.per_class.items()):
+        cells = [f"{share:.4f}" for share in score[:3]] + [f"{score.support:,}"]
+        if are_sets:
+            (_, false), (missed, right) = breakdown.confusion[number]
+            cells += [f"{count:,}" for count in (right, false, missed)]
+        table.add_row(Text(label), *cells)
+    return table
+
+
+def _matrix(breakdown: Breakdown) -> Table | None:
+    """Return the matrix with its labels, or with their numbers where they are too wide; None where neither fits."""
+    labels = breakdown.labels
+    widest = max(len(f"{count:,}") for row in breakdown.confusion for count in row)
+    beside = min(_LONGEST_LABEL, max(map(cell_len, labels)))
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    for heads, more in ((labels, 0), (numbers, len(numbers[-1]) + 1)):
+        width = beside + more + sum(_GAP + max(widest, cell_len(head)) for head in heads)
+        if width + _GAP <= WIDTH:
+            return _filled(breakdown, heads, [f"{number:>{more - 1}} " if more else "" for number in numbers])
+    return None
+
+
+def _filled(breakdown: Breakdown, heads: Sequence[str], before: Sequence[str]) -> Table:
+    table = _table("", heads, _LONGEST_LABEL + len(before[0]))
+    for label, number, row in zip(breakdown.labels, before, breakdown.confusion, strict=True):
+        table.add_row(Text(number + label), *(f"{count:,}" for count in row))
+    return table
+
+
+def _mistakes(breakdown: Breakdown) -> Table:
+    table = _table("class", [])
+    table.add_column("taken for", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_LABEL)
+    table.add_column("times", justify="right")
+    for right, guess, count in most_confused(breakdown, _MOST_MISTAKES):
+        table.add_row(Text(right), Text(guess), f"{count:,}")
+    return table

@@ -1,0 +1,434 @@
+"""One or more fine-tuned models that predict together: the mean of what each says, see `tasks/combining.py`.
+
+Each reads texts with its own tokenizer. Where a text is read in windows (tag, answer) the mean is that of single
+tokens, so there the models must have one vocabulary and one length.
+"""
+
+import json
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertworks.errors import UserError, counted
+from bertworks.files import atomic_write, check_can_write, without_surrogates
+from bertworks.inference.heads import Predictor, Result, results_by
+from bertworks.inference.model import LanguageModel, Model, TaskModel, load
+from bertworks.processes import Progress, silent
+from bertworks.tasks.columns import Columns
+from bertworks.tasks.evaluation import Scored, combine_rows, loss_of_rows
+from bertworks.tasks.examples import Example, Skipped
+from bertworks.tasks.heads import Items, kind_of
+from bertworks.tasks.own_files import open_own
+from bertworks.tasks.tables import FORMULA, JSON_KINDS, file_kind, rows, word_of
+from bertworks.tasks.task import TEST, Task
+from bertworks.text.kinds import UnknownCount
+
+AnyTaskModel = str | os.PathLike[str] | Model | TaskModel
+_IN_WINDOWS = ("tag", "answer")
+_OF_TEXTS = ("classify", "regress", "multilabel")
+
+
+def open_models(
+    models: AnyTaskModel | Sequence[AnyTaskModel], *, device: str = "auto", dtype: str = "float32"
+) -> "Ensemble":
+    """Open one or more fine-tuned models, as far as they are not open already."""
+    listed = [models] if isinstance(models, str | os.PathLike | Model | TaskModel) else list(models)
+    if not listed:
+        raise UserError("no model is given; name at least one")
+    names = [os.fspath(one) if isinstance(one, str | os.PathLike) else f"model {n}" for n, one in enumerate(listed, 1)]
+    opened: list[Model | TaskModel] = []
+    for one, name in zip(listed, names, strict=True):
+        model = load(one, device=device, dtype=dtype) if isinstance(one, str | os.PathLike) else one
+        if not isinstance(model, Model | TaskModel):
+            told = "was not fine-tuned for a task" if isinstance(model, LanguageModel) else "is no model"
+            raise UserError(f"{name} {told}; see `bertworks finetune`")
+        opened.append(model)
+    return Ensemble(opened, names)
+
+
+class Judged(NamedTuple):
+    """The scores of all items of some examples, the items, and their mean loss."""
+
+    items: Items
+    rows: list[NDArray[np.float32]]
+    loss: float
+
+
+class Ensemble:
+    """Models that were fine-tuned for the same task.
+
+    Args:
+        models: at least one.
+        names: of the models, for a person.
+
+    Attributes:
+        models: themselves.
+        task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
+        is_told: whether the first model's folder says so; else its head does, as far as it can.
+    """
+
+    def __init__(self, models: Sequence[Model | TaskModel], names: Sequence[str]) -> None:
+        self.models = models
+        self._predictors = [model.predictor() for model in models]
+        self.task, self.is_told = self._predictors[0].task, self._predictors[0].is_told
+        for predictor, name in zip(self._predictors[1:], names[1:], strict=True):
+            _check_alike(self._predictors[0], predictor, names[0], name)
+        thresholds = [
+            predictor.task.threshold for predictor in self._predictors if predictor.task.threshold is not None
+        ]
+        if thresholds:
+            self.task = replace(self.task, threshold=sum(thresholds) / len(thresholds))
+
+    def check_pairs(self, has_pairs: bool, where: str) -> None:
+        """Refuse single texts for models of pairs, and pairs for models of single texts."""
+        if self.is_told and self.task.kind in _OF_TEXTS and has_pairs != self.task.is_pair:
+            wanted, given = ("pairs of texts", "single texts") if self.task.is_pair else ("single texts", "pairs")
+            hint = "; leave the second text out with --column pair=" if has_pairs else ""
+            raise UserError(f"the model was fine-tuned on {wanted}, and {where} has {given}{hint}")
+
+    def unknown(self) -> UnknownCount:
+        """Return what counts the tokens that the first model's vocabulary does not know."""
+        return UnknownCount(getattr(self._predictors[0].tokenizer, "pieces", ()))
+
+    def score(self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None) -> Judged:
+        """Return what the models together say of examples; `done` is called with the share that is finished."""
+        judged = self._scored(examples, task, done)
+        items, only = judged[0]
+        if len(judged) == 1:
+            return Judged(items, only.rows, only.loss)
+        rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
+        return Judged(items, rows, loss_of_rows(kind_of(task), items, rows, self._predictors[0].laying))
+
+    def _scored(
+        self, examples: Sequence[Example], task: Task, done: Callable[[float], None]
+    ) -> list[tuple[Items, Scored]]:
+        """Return what each model says of examples."""
+        count = len(self._predictors)
+
+        def of_model(number: int) -> Callable[[float], None]:
+            return lambda share: done((number + share) / count)
+
+        return [one.score(examples, task, of_model(number)) for number, one in enumerate(self._predictors)]
+
+    def results(
+        self, examples: Iterable[Example], read: Callable[[Items], None], done: Callable[[float], None] = lambda _: None
+    ) -> Iterator[Result]:
+        """Yield a result for each example.
+
+        `read` is given what the first model reads of some of them, `done` the number of examples that are finished.
+        """
+        before = 0
+
+        def rows_of(some: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
+            nonlocal before
+            judged = self._scored(some, self.task, lambda share: done(before + share * len(some)))
+            before += len(some)
+            read(judged[0][0])
+            return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
+
+        return results_by(rows_of, self.task, examples)
+
+
+def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str) -> None:
+    """Refuse models of which there is no mean."""
+    ours, theirs = first.task, other.task
+    if ours.kind != theirs.kind:
+        raise UserError(f"{name} was fine-tuned to {theirs.kind}, and {first_name} to {ours.kind}; they have no mean")
+    if ours.labels != theirs.labels:
+        raise UserError(
+            f"{name} has the labels {_shown(theirs.labels)}, and {first_name} {_shown(ours.labels)}; an ensemble has "
+            "the same ones in the same order"
+        )
+    if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
+        raise UserError(f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts")
+    if ours.has_impossible != theirs.has_impossible:
+        raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
+    pieces = [getattr(predictor.tokenizer, "pieces", None) for predictor in (first, other)]
+    if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut != other.cut):
+        raise UserError(
+            f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the same "
+            "vocabulary and length"
+        )
+
+
+def _shown(labels: Sequence[str]) -> str:
+    return ", ".join(labels)[:100]
+
+
+# Results written row by row, to be read by a person's other tools: .jsonl, .csv or .tsv, as the file's ending says.
+#
+# Rows are streamed. In JSON lines all of a row is there; in a table lists are words with `|` between them. TSV has
+# no quoting, as our own reader and most others take it: a tab or a line break inside a value becomes a space.
+#
+# A spreadsheet takes a cell that begins with =, +, - or @ for a formula, which can read other cells and files and
+# send them elsewhere. Texts that come back from a table must be what they were, so they are written as they are,
+# unless the file is for a spreadsheet (`csv_safe`): then such a cell gets an apostrophe, and the file the form that
+# Excel writes. `tasks/tables.py` knows these files by their form and takes the apostrophes off.
+
+
+ENDINGS = (".jsonl", ".csv", ".tsv")
+_NEEDS_QUOTES = re.compile(r'[",\r\n]')
+_MAY_SEPARATE = re.compile(r'[",\r\n;\t]')  # in a header, by which readers tell what separates cells
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|\.\d+)([eE][+-]?\d+)?%?", re.ASCII)
+
+
+def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str], csv_safe: bool = False) -> None:
+    """Refuse, before any work, a file whose ending says nothing, that cannot be written, or is one of the sources."""
+    if Path(path).suffix not in ENDINGS:
+        raise UserError(f"cannot tell the form of {path}; let it end in .csv, .tsv or .jsonl")
+    if csv_safe and Path(path).suffix == ".jsonl":
+        raise UserError(f"--csv-safe is for .csv and .tsv, which spreadsheets open; {path} needs none")
+    check_can_write(path, *sources)
+
+
+def write_rows(
+    path: str | os.PathLike[str],
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str] = (),
+    *,
+    csv_safe: bool = False,
+) -> int:
+    """Write rows, all with the same columns, and return how many there are; a table without rows names `columns`.
+
+    `csv_safe` is for tables that a spreadsheet is to open: no cell is a formula there.
+    """
+    ending = Path(path).suffix
+    assert ending in ENDINGS, "checked before"
+    count = 0
+
+    def write_cells(cells: Iterable[str], *, is_header: bool = False) -> None:
+        stream.write(_table_line(cells, ending, is_header=is_header, csv_safe=csv_safe))
+
+    with atomic_write(path) as stream:
+        if csv_safe:
+            stream.write("\ufeff")
+        for count, row in enumerate(rows, 1):
+            if ending == ".jsonl":
+                stream.write(_line(row, count))
+                continue
+            if count == 1:
+                write_cells(row, is_header=True)
+            write_cells(map(_word, row.values()))
+        if count == 0 and columns and ending != ".jsonl":
+            write_cells(columns, is_header=True)
+    return count
+
+
+def _line(row: Mapping[str, Any], number: int) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        raise UserError(
+            f"row {number:,}: the model's scores are not finite numbers; its weights may be broken"
+        ) from None
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _table_line(cells: Iterable[str], ending: str, *, is_header: bool, csv_safe: bool) -> str:
+    cells = [cell.replace("\0", "\ufffd") for cell in cells]  # a file with a NUL is no text for any reader
+    if ending == ".tsv":
+        cells = [re.sub(r"\r\n|[\t\r\n]", " ", cell) for cell in cells]
+    if csv_safe:
+        cells = [f"'{cell}" if FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell for cell in cells]
+    # A safe table has quotes everywhere: where a semicolon separates cells, a formula could follow one in a text.
+    needs_quotes = _MAY_SEPARATE if is_header else _NEEDS_QUOTES
+    if ending == ".tsv":
+        is_quoted = [csv_safe and is_header] * len(cells)
+    else:
+        is_quoted = [csv_safe or cells == [""] or needs_quotes.search(cell) is not None for cell in cells]
+    parts = [
+        '"' + cell.replace('"', '""') + '"' if quoted else cell for cell, quoted in zip(cells, is_quoted, strict=True)
+    ]
+    return ("\t" if ending == ".tsv" else ",").join(parts) + ("\r\n" if csv_safe else "\n")
+
+
+# Fine-tuned models at work on a file: predictions row by row.
+#
+# Files are streamed: memory does not grow with them, and rows come out in the order in which they went in, each
+# with what it had: first the input's columns, then the prediction. A prediction's columns have the same names
+# whatever the input has, so that what reads them needs no change: a column of the input that is called like one of
+# them, such as the `label` of a test set, is `input_label`.
+
+
+_LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
+
+
+def predict(
+    model: AnyTaskModel | Sequence[AnyTaskModel],
+    rows: str | os.PathLike[str] | Iterable[Mapping[str, Any] | str],
+    *,
+    columns: Columns | Mapping[str, Any] | None = None,
+    keep: bool = True,
+    device: str = "auto",
+    dtype: str = "float32",
+) -> list[Result]:
+    """Predict for every row of a file, or of a list, with a fine-tuned model, or several that predict together.
+
+    Args:
+        model: a run folder, a model folder, or what `bw.load` gives; or a list of such.
+        rows: a .csv, .tsv, .jsonl, .json or .parquet file; or a list of dicts as its rows would be, or of texts; or a
+            pandas DataFrame.
+        columns: which column is what, such as {"text": "review"}; without it those of training, or a guess.
+        keep: whether a result has the row's own columns, too.
+        device: auto, cpu, cuda or mps.
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        for each row a dict; of a classifier with label, score and scores, see docs/classification.md.
+    """
+    ensemble = open_models(model, device=device, dtype=dtype)
+    if isinstance(rows, str | os.PathLike):
+        return list(predicted_rows(ensemble, rows, columns, [], keep=keep))
+    listed: Any = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
+    if isinstance(listed, Mapping) or not isinstance(listed, Iterable):
+        raise UserError(f"rows: {type(rows).__name__} where a file, or a list of dicts or of texts, is expected")
+    records = [{"text": row} if isinstance(row, str) else row for row in listed]
+    if not records:
+        return []
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rows.jsonl")
+        path.write_text("".join(f"{json.dumps(_plain(record))}\n" for record in records), encoding="utf-8")
+        try:
+            return list(predicted_rows(ensemble, path, columns, [], keep=keep))
+        except UserError as error:
+            raise UserError(str(error).replace(f"{folder}{os.sep}", "")) from error
+
+
+def write_predictions(
+    ensemble: Ensemble,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    columns: Columns | None = None,
+    progress: Progress = silent,
+    *,
+    keep: bool = True,
+    csv_safe: bool = False,
+) -> tuple[int, list[str]]:
+    """Predict for every row of a file; returns how many there are, and what must be said of them.
+
+    The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels. `csv_safe` is for
+    tables that a spreadsheet is to open: text that begins like a formula gets an apostrophe.
+    """
+    check_row_file(out, source, csv_safe=csv_safe)
+    notes: list[str] = []
+    is_table = Path(out).suffix != ".jsonl"
+    found = predicted_rows(ensemble, source, columns, notes, progress, keep=keep, is_table=is_table)
+    count = write_rows(out, found, csv_safe=csv_safe)
+    return count, notes
+
+
+def predicted_rows(
+    ensemble: Ensemble,
+    source: str | os.PathLike[str],
+    columns: Columns | Mapping[str, Any] | None,
+    notes: list[str],
+    progress: Progress = silent,
+    *,
+    keep: bool,
+    is_table: bool = False,
+) -> Iterator[Result]:
+    """Yield a result for every row of a file; what must be said of them is in `notes` when all have come.
+
+    For a table all results have the same columns, a cell each, and the scores of all labels are left out.
+    """
+    path, task = Path(source), ensemble.task
+    dataset = open_own(task.kind, {TEST: source}, columns, task.labels, remembered=task.columns, to_predict=True)
+    ensemble.check_pairs(dataset.task.is_pair, str(source))
+    notes.extend(dataset.notes)
+    skipped, unknown, taken = Skipped(), ensemble.unknown(), dataset.task.columns
+    total: float | None = None
+    if progress is not silent and path.is_file():  # a pipe could not be read twice
+        progress("reading", 0, None)
+        total = sum(1 for _ in dataset.examples(TEST, Skipped()))  # reading costs a hundredth of predicting
+
+    def done(count: float) -> None:
+        progress("predicting", count, total, counted(int(count), "row"))
+
+    results = _named(ensemble, dataset.examples(TEST, skipped), unknown, done)
+    if is_table:
+        results = map(_brief, results)
+    if not keep or taken == Columns():  # whose file has a form of its own
+        yield from results
+    else:
+        yield from _with_inputs(results, path, taken, notes, is_table=is_table)
+    notes.extend(filter(None, (str(skipped) if skipped else "", unknown.said())))
+
+
+def _named(
+    ensemble: Ensemble, examples: Iterable[Any], unknown: UnknownCount, done: Callable[[float], None]
+) -> Iterator[Result]:
+    """Put the id of its example before each result, and count what the vocabulary does not know."""
+    ids: deque[str] = deque()
+
+    def watched() -> Iterator[Any]:
+        for example in examples:
+            ids.append(example.id)
+            yield example
+
+    for result in ensemble.results(watched(), lambda items: unknown.add(items.ids), done):
+        yield {"id": ids.popleft(), **result}
+
+
+def _brief(result: Result) -> Result:
+    row = {name: value for name, value in result.items() if name != "scores"}
+    return row | {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}
+
+
+def _with_inputs(
+    results: Iterator[Result], path: Path, taken: Columns, notes: list[str], *, is_table: bool
+) -> Iterator[Result]:
+    """Put the columns of its row, which is read once more, before each result."""
+    first = rows(path) if file_kind(path) in JSON_KINDS else islice(rows(path), 1)  # whose records may differ
+    own = dict.fromkeys(name for row in first for name in row.own_names)
+    echoed = {role for role in ("id", "words") if getattr(taken, role) == role}  # which predictions repeat
+    names: dict[str, str] = {}
+    for row, result in zip(rows(path), results, strict=True):
+        if not names:
+            for name in own:
+                new = name
+                while name not in echoed and (new in result or (new != name and new in own)):
+                    new = f"input_{new}"
+                names[name] = new
+            if renamed := [f"{name} is {new}" for name, new in names.items() if new != name]:
+                notes.append(f"{path.name} has columns with names of predictions: there {', '.join(renamed)}")
+        if is_table:
+            kept = {new: _cell(row.values.get(name)) for name, new in names.items()}
+        else:
+            kept = {names[name]: _plain(row.values[name]) for name in row.own_names}
+        yield {without_surrogates(name): value for name, value in kept.items()} | result
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it: dates and bytes of Parquet as text, NaN as null."""
+    if isinstance(value, dict):
+        return {without_surrogates(str(name)): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return None if isinstance(value, float) else without_surrogates(str(value))
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell holds it; an object, or a list of more than words, as JSON."""
+    value = _plain(value)
+    if isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(part, str) for part in value)):
+        return json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str | list) else word_of(value)

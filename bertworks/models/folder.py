@@ -1,0 +1,278 @@
+"""A model folder in Hugging Face's form: which files it has, and the weights in whatever tensors a caller wants.
+
+Nothing here needs torch. Weights lie in one file, or in several that an index names; pickles are refused.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from bertworks.config import ColumnNames, Stated, read_record
+from bertworks.errors import CorruptFile, UserError
+from bertworks.files import atomic_write, read_object, safe_join
+from bertworks.models.weights import PICKLE_STARTS
+
+CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
+WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
+    "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
+)  # fmt: skip
+# In config.json; a BERT's is bert, or one of its directions.
+GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
+COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
+ELMO_TASK_TYPE = "bertworks-elmo-task"
+_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
+_TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+_SMALL_FILES = (
+    CONFIG_FILE, OWN_FILE, CARD_FILE, "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
+    _TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "modules.json", "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)  # fmt: skip
+_READ = {
+    *_SMALL_FILES, INDEX_FILE, "bert_config.json", "added_tokens.json", "state.json", "manifest.json",
+}  # fmt: skip
+_MAX_COPIED_BYTES = 1_000_000_000
+_RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
+AnyTensor = TypeVar("AnyTensor")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file of a model folder holds; where there is none, say what the folder may be."""
+    try:
+        return read_object(path)
+    except UserError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise UserError(f"{path.parent} has no {path.name}: {_what_it_is(path.parent)}") from None
+        raise
+
+
+def _what_it_is(folder: Path) -> str:
+    """Say what a folder without the file of a model may be, and what to do then."""
+    if (folder / "bert_config.json").exists():
+        return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
+    if any((folder / name).exists() for name in _RUN_PARTS):
+        return "a run that has no model yet; go on with it, by the command that began it and --resume"
+    from bertworks.models.find import find_shipped
+
+    if find_shipped(str(folder)):
+        return f"not a model folder, and it hides the shipped model {folder}; rename it, or start in another folder"
+    return "not a model folder"
+
+
+def check_files(folder: Path) -> Path:
+    """Return a model folder, unless a file in it that is read is a link that leaves it, or no file: a UserError.
+
+    A folder of somebody else's is saved and converted with what is in it, and a link could take any file of this
+    machine along. A snapshot in Hugging Face's cache consists of links, to the blobs beside it.
+    """
+    root = Path(os.path.realpath(folder))
+    snapshot = next((one for one in (root, *root.parents) if one.parent.name == "snapshots"), None)
+    homes = [root, *([snapshot.parents[1] / "blobs"] if snapshot else [])]
+    for name in sorted(_files_read(folder)):
+        path, real = folder / name, Path(os.path.realpath(folder / name))
+        if not any(real.is_relative_to(home) for home in homes):
+            raise UserError(f"{path} is a link to {real}, outside of the folder; put a copy of the file in its place")
+        if not real.exists():
+            raise UserError(f"{path} is a link that leads to no file; put the file in its place")
+        if not real.is_file():
+            raise UserError(f"cannot read {path}: it is not a regular file")
+    return folder
+
+
+def _files_read(folder: Path) -> list[str]:
+    """Return the files of a folder, and of those in it, that are read when a model is opened or converted."""
+    found = []
+    for name in os.listdir(folder):
+        inside: list[str] = []
+        if not name.startswith("."):
+            with contextlib.suppress(OSError):  # not a folder
+                inside = os.listdir(folder / name)
+        found += [one for one in (name, *(f"{name}/{one}" for one in inside)) if _is_read(one)]
+    return found
+
+
+def _is_read(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return name in _READ or name.endswith(".safetensors") or name.startswith("pytorch_model") or ".ckpt" in name
+
+
+def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return a folder's weights, each file of them read by `read`."""
+    if (folder / WEIGHTS_FILE).exists():
+        return read(folder / WEIGHTS_FILE)
+    if (folder / INDEX_FILE).exists():
+        return read_sharded(folder / INDEX_FILE, read)
+    raise UserError(no_weights(folder))
+
+
+def no_weights(folder: Path) -> str:
+    """Say of a folder without safetensors what can be done: read its pickle, or bring weights there."""
+    if pickles := pickles_in(folder):
+        return refusal(pickles[0])
+    return f"{folder} has no {WEIGHTS_FILE} and no other weights that are read here; copy them from where it comes from"
+
+
+def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return the tensors of several files, of which an index says which tensor lies in which."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CorruptFile(f"{index} has no weight_map of names")
+    index = index.absolute()
+    # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
+    in_cache = index.parent.parent.name == "snapshots"
+    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
+    tensors: dict[str, AnyTensor] = {}
+    for file_name in sorted(set(names.values())):
+        tensors |= read(safe_join(root, place + file_name))
+    if missing := sorted(set(names) - set(tensors)):
+        raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
+    return tensors
+
+
+def copy_small_files(source: Path, folder: Path) -> None:
+    """Copy everything of a model folder that is not weights and that we know."""
+    modules = [f"{path.parent.name}/{path.name}" for path in sorted(source.glob("[0-9]*_*/*"))]
+    modules = [name for name in modules if name.endswith(("/config.json", f"/{WEIGHTS_FILE}"))]
+    for name in (*_SMALL_FILES, *modules):
+        if (source / name).is_file():
+            if (source / name).stat().st_size > _MAX_COPIED_BYTES:
+                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; take it out of there")
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a model's tokenizer beside its configuration, which says how many tokens it reads; so others cut there."""
+    tokenizer.save(folder)
+    config, path = read_json(folder / CONFIG_FILE), folder / _TOKENIZER_CONFIG_FILE
+    most = config.get("max_position_embeddings", config.get("n_positions"))
+    if most is not None:
+        content = read_json(path) | {"model_max_length": most}
+        with atomic_write(path) as stream:
+            json.dump(content, stream, ensure_ascii=False, indent=1)
+
+
+def has_safetensors(folder: Path) -> bool:
+    """Tell whether a folder has weights, in one file or several, that are no pickle."""
+    return (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Return the pickles that a folder has for weights: none if it has safetensors."""
+    if has_safetensors(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix in (*_PICKLE_ENDINGS, ".ckpt") and is_pickle(path))
+
+
+def is_pickle(path: Path) -> bool:
+    """Tell whether a file is a pickle by its ending or, as torch and TensorFlow share .ckpt, by its first bytes."""
+    if path.suffix in _PICKLE_ENDINGS or not path.is_file():
+        return path.suffix in _PICKLE_ENDINGS
+    with open(path, "rb") as stream:
+        return stream.read(4).startswith(PICKLE_STARTS)
+
+
+def refusal(pickle: Path) -> str:
+    """Say why a pickle is not opened, and what can be done."""
+    return (
+        f"refused: pickle. {pickle} could run code when it is opened; `bertworks convert {pickle.parent} NEW "
+        "--allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
+    )
+
+
+# `bertworks.json`: what Hugging Face's form has no place for. The keys that are read, and of what kind they are.
+#
+# Other keys may be there, and are kept. A file that says something of the wrong kind is refused as a whole.
+
+
+_Tokens = Annotated[int, Field(ge=1, le=1 << 20)]
+_Rate = Annotated[float, Field(gt=0, le=100)]
+
+
+class StatedTask(Stated):
+    """What a model was fine-tuned for, and how much of an example it read at once."""
+
+    name: str = ""
+    kind: Literal["classify", "regress", "multilabel", "choose", "tag", "answer"] | None = None
+    labels: list[str] = Field(default_factory=list)
+    is_pair: bool = False
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    columns: dict[str, ColumnNames | None] | None = None  # of the files, by their roles
+    max_length: _Tokens = 128
+    context: Literal["document", "sentence"] = "document"
+    stride: _Tokens | None = None
+    doc_stride: _Tokens = 128
+    max_query: _Tokens = 64
+
+
+class StatedRates(Stated):
+    """At which learning rates a model is best fine-tuned: one to begin with, and those that a search goes through."""
+
+    lr: _Rate
+    lr_grid: list[_Rate] = Field(default_factory=list)
+
+
+class StatedStart(Stated):
+    """The model that a run began with."""
+
+    model: str = ""
+    weights: dict[str, str] = Field(default_factory=dict)
+    init: str = ""
+    new_words: int = 0
+    drawn: list[str] = Field(default_factory=list)
+    left_out: list[str] = Field(default_factory=list)
+
+
+class Provenance(Stated):
+    """Where a model comes from."""
+
+    start: StatedStart | None = None
+    minutes: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    device: str = ""
+    steps: int = 0
+    examples: int = 0
+    notes: list[str] = Field(default_factory=list)
+
+
+class Shipped(Stated):
+    """What the list of the models in the package says of one."""
+
+    language: str | None = None
+    trained_on: str | None = None
+    mlm_accuracy: float | None = None
+
+
+class About(Stated):
+    """The whole file."""
+
+    task: StatedTask | None = None
+    provenance: Provenance | None = None
+    shipped: Shipped | None = None
+    finetune: StatedRates | None = None
+    head: Literal["classify", "tag", "choose"] | None = None
+    problem: Literal["classify", "multilabel", "regress"] | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=True)] | None = None
+    units: Literal["word", "character"] = "word"
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Return what bertworks.json says, as it is written; nothing if there is none."""
+    path = folder / OWN_FILE
+    if not path.exists():
+        return {}
+    raw = read_json(path)
+    read_record(About, raw, str(path))
+    return raw
+
+
+def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return at which learning rates a model is best fine-tuned, if it says so: `lr`, and `lr_grid` for a search."""
+    said = about.get("finetune")
+    if said is None:
+        return {}
+    return {"lr": float(said["lr"]), "lr_grid": [float(rate) for rate in said.get("lr_grid") or [said["lr"]]]}

@@ -1,0 +1,530 @@
+"""TensorFlow's checkpoint of named tensors ("tensor bundle", version 2), read without TensorFlow.
+
+`PREFIX.index` is a sorted table that tells of each tensor its type, shape, place and checksum; the numbers lie in
+`PREFIX.data-00000-of-00001` and its like. A variable that was split over machines is stored as parts under keys of
+their own, and is given whole here.
+
+Everything is checked against the real sizes of the files before memory is asked for, and each tensor against its
+checksum as it is read: in pieces that stay in the processor's cache, so that checking costs no second pass over memory.
+Tensors are read and not mapped: a mapped file that is cut short under its reader kills the process.
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertworks.errors import CorruptFile, UserError, did_you_mean
+from bertworks.files import atomic_write
+from bertworks.models.protobuf import (
+    bytes_field,
+    crc32c,
+    fixed32_field,
+    masked,
+    read_fields,
+    read_varint,
+    varint_field,
+    write_varint,
+)
+
+# A sorted table of keys and values in one file, as LevelDB made it and TensorFlow uses it for a checkpoint's index.
+#
+# Blocks lie end to end: data blocks, a block about the table itself (empty here), and an index block whose values
+# say where each data block lies; 48 bytes at the end say where the last two are. Each block is followed by its kind
+# and a checksum of both. A block holds its entries in the order of their keys, each without the bytes that it
+# shares with the key before.
+#
+# Reading is strict: blocks must fill the file without gap or overlap, checksums must hold, keys must ascend. So
+# every byte is checked by something, and nothing can point in circles. What keys expand to is bounded, for sharing
+# could make gigabytes of a small file.
+
+
+# The largest BERT with its optimizer's state has 1,200 tensors, in 0.1 MB; this many are read in half a second.
+MAX_TABLE_BYTES, _MAX_ENTRIES = 1 << 20, 20_000
+_MAX_KEY_BYTES = 1 << 12
+_MAX_EXPANSION = 8
+_MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
+_FOOTER_BYTES = 48
+_TRAILER_BYTES = 5
+_UNCOMPRESSED = 0
+
+
+class _Handle(NamedTuple):
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size + _TRAILER_BYTES
+
+
+def read_table(table: bytes) -> list[tuple[bytes, bytes]]:
+    """Return all keys with their values, or raise CorruptFile with the reason."""
+    if len(table) > MAX_TABLE_BYTES:
+        raise CorruptFile(f"{len(table):,} bytes are too many for an index; at most {MAX_TABLE_BYTES:,}")
+    metaindex, index = _read_footer(table[-_FOOTER_BYTES:])
+    blocks = [_read_handle(value, 0)[0] for _, value in _entries(_read_block(table, index))]
+    _check_tiling([*blocks, metaindex, index], len(table) - _FOOTER_BYTES)
+    _read_block(table, metaindex)
+    entries: list[tuple[bytes, bytes]] = []
+    expanded = 0
+    for block in blocks:
+        for key, value in _entries(_read_block(table, block)):
+            expanded += len(key)
+            if entries and key <= entries[-1][0]:
+                raise CorruptFile("its keys are not in ascending order")
+            if expanded > _MAX_EXPANSION * len(table) or len(entries) == _MAX_ENTRIES:
+                raise CorruptFile(f"its keys are more than {_MAX_ENTRIES:,}, or expand to far more than the file holds")
+            entries.append((key, value))
+    return entries
+
+
+def _read_footer(footer: bytes) -> tuple[_Handle, _Handle]:
+    if len(footer) < _FOOTER_BYTES or not footer.endswith(_MAGIC):
+        raise CorruptFile("it does not end as an index does: truncated, or another kind of file")
+    metaindex, position = _read_handle(footer, 0)
+    index, position = _read_handle(footer, position)
+    if position > _FOOTER_BYTES - len(_MAGIC) or any(footer[position : -len(_MAGIC)]):
+        raise CorruptFile("its last bytes do not say where its blocks are")
+    return metaindex, index
+
+
+def _read_handle(data: bytes, position: int) -> tuple[_Handle, int]:
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
+    return _Handle(offset, size), position
+
+
+def _check_tiling(handles: Sequence[_Handle], end: int) -> None:
+    position = 0
+    for handle in handles:
+        if handle.offset != position:
+            raise CorruptFile("its blocks do not lie end to end")
+        position = handle.end
+    if position != end:
+        raise CorruptFile("its blocks do not fill it")
+
+
+def _read_block(table: bytes, handle: _Handle) -> bytes:
+    if handle.end > len(table) - _FOOTER_BYTES:
+        raise CorruptFile(f"a block at {handle.offset:,} of {handle.size:,} bytes goes past its end")
+    block = table[handle.offset : handle.offset + handle.size]
+    kind, checksum = table[handle.end - _TRAILER_BYTES], table[handle.end - 4 : handle.end]
+    if masked(crc32c(block + bytes([kind]))) != int.from_bytes(checksum, "little"):
+        raise CorruptFile(f"the checksum of the block at {handle.offset:,} is wrong")
+    if kind != _UNCOMPRESSED:
+        raise CorruptFile(f"the block at {handle.offset:,} is compressed (kind {kind}); TensorFlow never does that")
+    return block
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Give a block's keys and values; the list of restarts behind them serves only those who search by halving."""
+    end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
+    if len(block) < 4 or end < 0:
+        raise CorruptFile("a block has no room for its list of restarts")
+    block, position, key = block[:end], 0, b""
+    while position < end:
+        shared, position = read_varint(block, position)
+        fresh, position = read_varint(block, position)
+        size, position = read_varint(block, position)
+        if shared > len(key) or shared + fresh > _MAX_KEY_BYTES or fresh + size > end - position:
+            raise CorruptFile("an entry does not fit its block")
+        key = key[:shared] + block[position : position + fresh]
+        position += fresh
+        yield key, block[position : position + size]
+        position += size
+
+
+def write_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return a table of entries in ascending order: one data block, nothing shared between keys."""
+    assert all(before[0] < after[0] for before, after in itertools.pairwise(entries))
+    data, metaindex = _write_block(entries), _write_block([])
+    index = _write_block([(entries[-1][0], _handle_bytes(0, data))])
+    footer = _handle_bytes(len(data), metaindex) + _handle_bytes(len(data) + len(metaindex), index)
+    return data + metaindex + index + footer.ljust(_FOOTER_BYTES - len(_MAGIC), b"\0") + _MAGIC
+
+
+def _handle_bytes(offset: int, block: bytes) -> bytes:
+    return write_varint(offset) + write_varint(len(block) - _TRAILER_BYTES)
+
+
+def _write_block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    block, restarts = bytearray(), [0] * (not entries)  # LevelDB expects one restart at least
+    for key, value in entries:
+        restarts.append(len(block))
+        block += write_varint(0) + write_varint(len(key)) + write_varint(len(value)) + key + value
+    for number in (*restarts, len(restarts)):
+        block += number.to_bytes(4, "little")
+    block.append(_UNCOMPRESSED)
+    return bytes(block) + masked(crc32c(bytes(block))).to_bytes(4, "little")
+
+
+# The key under which a part of a partitioned variable is stored: its name and its place, in an order-keeping code.
+#
+# The code is made so that comparing bytes compares names and numbers; nobody needs that here, but the key must be
+# byte for byte the one that TensorFlow writes. A key begins with a zero byte, which no variable's name does.
+
+
+FULL_EXTENT = -1  # as a length: everything along this axis
+
+
+def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
+    """Return the key of the part of a variable that begins at each start and has each length."""
+    numbers = b"".join(_signed(number) for extent in extents for number in extent)
+    # The code escapes zero bytes and bytes of 255, and no UTF-8 has the latter.
+    text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
+    return _unsigned(0) + text + _unsigned(len(extents)) + numbers
+
+
+def _unsigned(number: int) -> bytes:
+    size = (number.bit_length() + 7) // 8
+    return bytes([size]) + number.to_bytes(size, "big")
+
+
+def _signed(number: int) -> bytes:
+    """As many leading ones as there are bytes, then the number; a negative one has every bit turned."""
+    size = (number if number >= 0 else ~number).bit_length() // 7 + 1
+    bits = number & (1 << 8 * size) - 1
+    return (bits ^ ((1 << size) - 1) << 7 * size).to_bytes(size, "big")
+
+
+# What a checkpoint's index says: for each tensor its type, shape, place and checksum, or the parts it is split
+# into.
+#
+# The messages are BundleHeaderProto (under the empty key) and BundleEntryProto of TensorFlow's tensor_bundle.proto.
+# Types and shapes must agree with sizes, and parts must fill their whole as a grid, which is the only way
+# TensorFlow splits a variable; both are known before any tensor is read.
+
+
+STRING, BFLOAT16 = 7, 14
+# By the numbers of types.proto: the type that an array has here.
+NUMPY_TYPES: dict[int, np.dtype[Any]] = {
+    number: np.dtype(name).newbyteorder("<")
+    for number, name in {
+        1: "float32", 2: "float64", 3: "int32", 4: "uint8", 9: "int64", 10: "bool", BFLOAT16: "float32", 19: "float16",
+    }.items()
+}  # fmt: skip
+TYPE_NAMES = {STRING: "text", 5: "int16", 6: "int8", 8: "complex64", 17: "uint16", 22: "uint32", 23: "uint64"}
+_MAX_RANK = 32
+_MAX_ELEMENTS = 1 << 40
+_MAX_SHARDS = 100_000
+_BIG_ENDIAN = 1
+
+Place = tuple[tuple[int, int], ...]  # a start and a length for each axis
+
+
+class Entry(NamedTuple):
+    """A tensor or a part of one: what it is and where it lies."""
+
+    type_number: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+    parts: tuple[tuple[Place, "Entry"], ...] = ()
+
+    @property
+    def num_elements(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+def read_index(path: Path) -> tuple[dict[str, Entry], int]:
+    """Return the tensors of an index by name, and the number of data files; raise CorruptFile with what is wrong."""
+    try:
+        if path.stat().st_size > MAX_TABLE_BYTES:
+            raise CorruptFile(f"{path} has {path.stat().st_size:,} bytes: too large for a checkpoint's index")
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot read the checkpoint's index {path}: {reason}") from error
+    try:
+        return _read_entries(content)
+    except CorruptFile as error:
+        raise CorruptFile(f"{path} is damaged: {error}") from error
+
+
+def _read_entries(content: bytes) -> tuple[dict[str, Entry], int]:
+    raw = dict(read_table(content))
+    num_shards = _read_header(raw.pop(b"", None))
+    entries = {}
+    for key, value in raw.items():
+        if not key.startswith(b"\0"):
+            name = _text(key)
+            entry, places = _read_entry(value, num_shards)
+            entries[name] = _with_parts(name, entry, places, raw, num_shards) if places else _checked(name, entry)
+    return entries, num_shards
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptFile(f"the name {key[:80]!r} is not UTF-8") from error
+
+
+def _read_header(header: bytes | None) -> int:
+    if header is None:
+        raise CorruptFile("it has no header")
+    fields = _Fields(header)
+    if fields.number(2) == _BIG_ENDIAN:
+        raise CorruptFile("its numbers are big-endian, which is not supported; write it again on a usual machine")
+    num_shards = fields.number(1)
+    if not 1 <= num_shards <= _MAX_SHARDS:
+        raise CorruptFile(f"{num_shards:,} data files are not possible")
+    return num_shards
+
+
+def _read_entry(message: bytes, num_shards: int) -> tuple[Entry, list[Place]]:
+    """Return what an entry says, and the places of its parts as they are written, with lengths of FULL_EXTENT."""
+    fields = _Fields(message)
+    shape = tuple(_Fields(dim).number(1) for part in fields.messages(2) for dim in _Fields(part).messages(2))
+    places = [
+        tuple(
+            (numbers.number(1), numbers.number(2, FULL_EXTENT)) for numbers in map(_Fields, _Fields(part).messages(1))
+        )
+        for part in fields.messages(7)
+    ]
+    entry = Entry(fields.number(1), shape, fields.number(3), fields.number(4), fields.number(5), fields.number(6))
+    if entry.shard >= num_shards:
+        raise CorruptFile(f"data file {entry.shard:,} of {num_shards:,}")
+    if len(shape) > _MAX_RANK or math.prod(max(dim, 1) for dim in shape) > _MAX_ELEMENTS:
+        raise CorruptFile(f"a tensor of {len(shape)} axes and {math.prod(shape):.3g} elements")
+    return entry, places
+
+
+class _Fields:
+    """The fields of a message by number; those that nobody asks for are let be."""
+
+    def __init__(self, message: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        for number, value in read_fields(message):
+            self._fields.setdefault(number, []).append(value)
+
+    def number(self, number: int, default: int = 0) -> int:
+        """Return a number of 0 or more, or what its absence means; of several the last one counts."""
+        value = self._fields.get(number, (default,))[-1]
+        if not isinstance(value, int) or value >= 1 << 63:
+            raise CorruptFile(f"field {number} is not a number of 0 or more")
+        return value
+
+    def messages(self, number: int) -> list[bytes]:
+        """Return the messages or texts of a field that may stand several times."""
+        found = [value for value in self._fields.get(number, ()) if isinstance(value, bytes)]
+        if len(found) < len(self._fields.get(number, ())):
+            raise CorruptFile(f"field {number} is not a message")
+        return found
+
+
+def _checked(name: str, entry: Entry) -> Entry:
+    if entry.type_number in NUMPY_TYPES:
+        stored_bytes = 2 if entry.type_number == BFLOAT16 else NUMPY_TYPES[entry.type_number].itemsize
+        if entry.size != entry.num_elements * stored_bytes:
+            raise CorruptFile(f"{name[:80]!r} of shape {list(entry.shape)} has {entry.size:,} bytes")
+    return entry
+
+
+def _with_parts(name: str, whole: Entry, places: list[Place], raw: dict[bytes, bytes], num_shards: int) -> Entry:
+    """Look up the parts of a partitioned variable and check that they make it up."""
+    parts = []
+    for written in places:
+        part_bytes = raw.get(slice_key(name, written))
+        if part_bytes is None or len(written) != len(whole.shape):
+            raise CorruptFile(f"a part of {name[:80]!r} is missing")
+        place = tuple(
+            (start, dim if length == FULL_EXTENT else length)
+            for (start, length), dim in zip(written, whole.shape, strict=True)
+        )
+        part = _checked(name, _read_entry(part_bytes, num_shards)[0])
+        if part.shape != tuple(length for _, length in place) or part.type_number != whole.type_number:
+            raise CorruptFile(f"a part of {name[:80]!r} has another shape or type than its whole says")
+        parts.append((place, part))
+    if not _is_grid([place for place, _ in parts], whole.shape):
+        raise CorruptFile(f"the parts of {name[:80]!r} do not make up its shape {list(whole.shape)}")
+    return whole._replace(parts=tuple(parts))
+
+
+def _is_grid(places: list[Place], shape: tuple[int, ...]) -> bool:
+    """Tell whether places are all cells of one grid over a shape, each once."""
+    num_cells = 1
+    for axis, dim in enumerate(shape):
+        end, lines = 0, sorted({place[axis] for place in places})
+        for start, length in lines:
+            if start != end:
+                return False
+            end += length
+        if end != dim:
+            return False
+        num_cells *= len(lines)
+    return len(set(places)) == len(places) == num_cells
+
+
+_PIECE_BYTES = 1 << 18
+
+
+class Bundle:
+    """A checkpoint that was opened: its index is read and checked, its tensors are read when asked for."""
+
+    def __init__(self, prefix: str | os.PathLike[str]) -> None:
+        """Open a checkpoint by what its files' names begin with, such as "model/bert_model.ckpt"."""
+        self.prefix = Path(prefix)
+        self._entries, self._num_shards = read_index(self.prefix.with_name(self.prefix.name + ".index"))
+        _check_places(self._parts(), self._shard_path)
+
+    def names(self) -> list[str]:
+        """Return the names of all tensors of numbers, in order."""
+        return [name for name, entry in self._entries.items() if entry.type_number in NUMPY_TYPES]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, of a partitioned one the whole."""
+        return self._entry(name).shape
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the type that `read` gives: bfloat16, which numpy does not know, comes as float32."""
+        return NUMPY_TYPES[self._entry(name).type_number]
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Return a tensor as an array of its own, or raise CorruptFile if its checksum is wrong."""
+        entry = self._entry(name)
+        if not entry.parts:
+            return self._read_part(name, entry)
+        whole = np.empty(entry.shape, NUMPY_TYPES[entry.type_number])
+        for place, part in entry.parts:
+            whole[tuple(slice(start, start + length) for start, length in place)] = self._read_part(name, part)
+        return whole
+
+    def files(self) -> list[Path]:
+        """Return the files that the checkpoint consists of."""
+        shards = sorted({entry.shard for _, entry in self._parts()})
+        return [self.prefix.with_name(self.prefix.name + ".index"), *map(self._shard_path, shards)]
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self._entries:
+            raise UserError(f"{self.prefix} has no tensor {name!r}{did_you_mean(name, self.names())}")
+        entry = self._entries[name]
+        if entry.type_number not in NUMPY_TYPES:
+            kind = TYPE_NAMES.get(entry.type_number, f"values of type {entry.type_number}")
+            raise UserError(f"{self.prefix}: {name[:80]!r} holds {kind}, not numbers")
+        return entry
+
+    def _parts(self) -> list[tuple[str, Entry]]:
+        whole = [(name, entry) for name, entry in self._entries.items() if not entry.parts]
+        return whole + [(name, part) for name, entry in self._entries.items() for _, part in entry.parts]
+
+    def _shard_path(self, shard: int) -> Path:
+        return self.prefix.with_name(f"{self.prefix.name}.data-{shard:05d}-of-{self._num_shards:05d}")
+
+    def _read_part(self, name: str, entry: Entry) -> NDArray[Any]:
+        stored = NUMPY_TYPES[entry.type_number]
+        # bfloat16 is the upper half of a float32: room for the latter, and the former read into the end of it.
+        room = np.empty(entry.num_elements * stored.itemsize, np.uint8)
+        raw = room[len(room) - entry.size :]
+        self._fill(raw, name, entry)
+        if entry.type_number == BFLOAT16:
+            _widen_in_place(room)
+        numbers = room != 0 if stored == np.bool_ else room.view(stored)
+        return numbers.reshape(entry.shape)
+
+    def _fill(self, raw: NDArray[np.uint8], name: str, entry: Entry) -> None:
+        path = self._shard_path(entry.shard)
+        checksum = 0
+        try:
+            with open(path, "rb", buffering=0) as stream:
+                stream.seek(entry.offset)
+                for start in range(0, entry.size, _PIECE_BYTES):
+                    piece = raw[start : start + _PIECE_BYTES]
+                    if stream.readinto(piece.data) != len(piece):
+                        raise CorruptFile(f"{path} ends inside {name[:80]!r}")
+                    checksum = crc32c(piece, checksum)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        if masked(checksum) != entry.checksum:
+            raise CorruptFile(f"{path} is damaged: the checksum of {name[:80]!r} is wrong")
+
+
+def _widen_in_place(room: NDArray[np.uint8]) -> None:
+    """Make float32 of the bfloat16 in the upper half, from the front: what is written never passes what is read."""
+    wide = room.view(np.uint32)
+    narrow = room.view(np.uint16)[len(wide) :]
+    for start in range(0, len(wide), _PIECE_BYTES // 4):
+        piece = slice(start, start + _PIECE_BYTES // 4)
+        wide[piece] = narrow[piece].astype(np.uint32) << 16
+
+
+def _check_places(parts: list[tuple[str, Entry]], shard_path: Callable[[int], Path]) -> None:
+    """Refuse tensors outside their file or on each other: so all together they need no more memory than the files."""
+    last_shard, end, size = -1, 0, 0
+    for name, entry in sorted(parts, key=lambda part: (part[1].shard, part[1].offset, part[1].size)):
+        if entry.shard != last_shard:
+            last_shard, end, size = entry.shard, 0, _size_of(shard_path(entry.shard))
+        if entry.offset < end or entry.offset + entry.size > size:
+            fault = "overlaps another tensor" if entry.offset < end else f"goes past its end, {size:,} bytes"
+            raise CorruptFile(f"{shard_path(last_shard)} is damaged or not of this index: {name[:80]!r} {fault}")
+        end = entry.offset + entry.size
+
+
+def _size_of(path: Path) -> int:
+    if not path.is_file():
+        raise CorruptFile(f"{path} is missing, but the checkpoint's index refers to it")
+    return path.stat().st_size
+
+
+# Write a checkpoint that TensorFlow opens: one data file, and an index with the checksum of every tensor.
+
+
+_TYPE_NUMBERS = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != BFLOAT16}
+_HEADER = varint_field(1, 1) + bytes_field(3, varint_field(1, 1))  # one data file; written by format version 1
+
+
+def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Write PREFIX.data-00000-of-00001 and then PREFIX.index, without which the former is not a checkpoint.
+
+    Raises UserError where there is a checkpoint of that name already: two files cannot be replaced at once.
+    """
+    prefix = Path(prefix)
+    index_path, data_path = (prefix.with_name(prefix.name + end) for end in (".index", ".data-00000-of-00001"))
+    if index_path.exists() or data_path.exists():
+        raise UserError(f"there is a checkpoint {prefix} already; choose another name or remove it")
+    entries, offset = [(b"", _HEADER)], 0
+    with atomic_write(data_path, "wb") as stream:
+        for key, name in sorted((_key(name), name) for name in tensors):
+            numbers = _plain(name, tensors[name])
+            raw = numbers.reshape(-1).view(np.uint8)
+            stream.write(raw.data)
+            entries.append((key, _entry(numbers, offset, masked(crc32c(raw)))))
+            offset += len(raw)
+    with atomic_write(index_path, "wb") as stream:
+        stream.write(write_table(entries))
+
+
+def _key(name: str) -> bytes:
+    if not name or name.startswith("\0"):
+        raise UserError(f"{name[:80]!r} cannot be the name of a tensor")
+    return name.encode()
+
+
+def _plain(name: str, tensor: NDArray[Any]) -> NDArray[Any]:
+    """Return a tensor as it is stored: row by row, the low byte first."""
+    numbers = np.asarray(tensor)
+    stored = numbers.dtype.newbyteorder("<")
+    if stored not in _TYPE_NUMBERS:
+        known = ", ".join(sorted(dtype.name for dtype in _TYPE_NUMBERS))
+        raise UserError(f"{name[:80]!r} has the type {numbers.dtype}; a checkpoint is written of {known}")
+    return np.asarray(numbers, stored, order="C")
+
+
+def _entry(numbers: NDArray[Any], offset: int, checksum: int) -> bytes:
+    shape = b"".join(bytes_field(2, varint_field(1, dim)) for dim in numbers.shape)
+    return (
+        varint_field(1, _TYPE_NUMBERS[numbers.dtype.newbyteorder("<")])
+        + bytes_field(2, shape)
+        + varint_field(4, offset)
+        + varint_field(5, numbers.nbytes)
+        + fixed32_field(6, checksum)
+    )

@@ -1,0 +1,258 @@
+"""safetensors files as torch's tensors, without copying: views of the mapped file."""
+
+import contextlib
+import json
+import math
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from bertworks.errors import CorruptFile, UserError
+from bertworks.files import atomic_write, parse_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+# The safetensors format, read strictly; `weights.py` makes torch's tensors of it and `numpy_weights.py` numpy's.
+#
+# A file is eight bytes of length, a JSON header (name -> type, shape, byte range) and the bytes. Everything that
+# the header says is checked against the file before a tensor is made, so that no file, whatever it holds, can do
+# more than be refused: ranges follow each other without overlap or hole and end where the file ends. Files are
+# mapped: pages are read when they are used, and writing to a tensor does not reach the file.
+
+
+NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
+_LENGTH_BYTES = 8
+# A BERT of 512 layers has 8,000 tensors and a header of 1 MB; the format's own limit of 100 MB takes seconds to read.
+_MAX_HEADER_BYTES = 10_000_000
+_MAX_TENSORS = 50_000
+_MAX_DIMENSIONS = 8
+_ALIGNMENT = 8
+_METADATA = "__metadata__"
+
+
+class Entry(NamedTuple):
+    """What a tensor is (its type by the format's name) and where it lies in its file."""
+
+    type: str
+    shape: tuple[int, ...]
+    first_byte: int
+    num_bytes: int
+
+    @property
+    def is_aligned(self) -> bool:
+        """Tell whether its numbers lie at multiples of their width; other writers end a header anywhere."""
+        return self.first_byte % NUM_BYTES[self.type] == 0
+
+
+class Announced(NamedTuple):
+    """What a tensor to be written will be."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how much room it takes in a file."""
+        return math.prod(self.shape) * NUM_BYTES[self.type]
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
+    """Return what a file holds, checked; byte ranges count from the start of the file."""
+    with _opened(path) as stream:
+        return _read_header(path, stream)
+
+
+def map_file(path: str | os.PathLike[str]) -> tuple[mmap.mmap, dict[str, Entry]]:
+    """Return a file's bytes, mapped, and what lies where."""
+    with _opened(path) as stream:
+        entries = _read_header(path, stream)
+        try:
+            end = max((entry.first_byte + entry.num_bytes for entry in entries.values()), default=1)
+            return mmap.mmap(stream.fileno(), end, access=mmap.ACCESS_COPY), entries
+        except ValueError as error:
+            raise CorruptFile(f"{path} was cut off while it was read") from error
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, Entry]:
+    file_bytes = os.fstat(stream.fileno()).st_size
+    start = stream.read(_LENGTH_BYTES)
+    length = int.from_bytes(start, "little")
+    room = max(0, min(file_bytes - _LENGTH_BYTES, _MAX_HEADER_BYTES))
+    if not 2 <= length <= room:
+        if start.startswith(PICKLE_STARTS):
+            raise CorruptFile(f"refused: pickle. {path} is not a safetensors file, and opening it could run code")
+        raise CorruptFile(f"{path} is not a safetensors file: a header of {length} bytes where {room} fit")
+    try:
+        return _entries(_parse(stream.read(length)), _LENGTH_BYTES + length, file_bytes)
+    except (ValueError, KeyError, TypeError, AttributeError, CorruptFile) as error:
+        raise CorruptFile(f"{path} is not a sound safetensors file: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
+
+
+def _parse(header: bytes) -> dict[str, Any]:
+    # Before it is parsed: a tensor takes three brackets, and each costs 60 bytes of memory and more.
+    if header.count(b"[") + header.count(b"{") > 3 * _MAX_TENSORS:
+        raise ValueError(f"more than {_MAX_TENSORS:,} tensors")
+    parsed = parse_json(header, "its header", strict=True, unique=True)
+    if not isinstance(parsed, dict):
+        raise ValueError("its header is no object")
+    metadata = parsed.pop(_METADATA, {})
+    if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        raise ValueError("its metadata is not text")
+    return parsed
+
+
+def _entries(header: dict[str, Any], first_byte: int, end: int) -> dict[str, Entry]:
+    entries = {name: _entry(name, fields, first_byte) for name, fields in header.items()}
+    place = first_byte
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].first_byte):
+        if entry.num_bytes and entry.first_byte != place:
+            raise ValueError(f"{name[:60]!r} overlaps another tensor or leaves a hole")
+        place = max(place, entry.first_byte + entry.num_bytes)
+    if place != end:
+        raise ValueError(f"its tensors end at byte {place} and the file at {end}")
+    return entries
+
+
+def _entry(name: str, fields: dict[str, Any], base: int) -> Entry:
+    kind, shape, (first, end) = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if kind not in NUM_BYTES:
+        raise ValueError(f"{name[:60]!r} has the type {str(kind)[:20]!r}, which is not read here")
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"{name[:60]!r} has no shape of up to {_MAX_DIMENSIONS} numbers")
+    if not all(type(number) is int and 0 <= number < 1 << 48 for number in [*shape, first, end]):
+        raise ValueError(f"{name[:60]!r} has a shape or range of other things than whole numbers")
+    if end - first != math.prod(shape) * NUM_BYTES[kind]:
+        raise ValueError(f"{name[:60]!r} has {end - first} bytes for a shape of {shape}"[:160])
+    return Entry(kind, tuple(shape), base + first, end - first)
+
+
+def in_file_order(announced: Iterable[Announced]) -> list[Announced]:
+    """Return tensors in an order that depends on nothing but their types and names.
+
+    The wide ones come first: then each begins at a multiple of its width, as the format asks.
+    """
+    return sorted(announced, key=lambda tensor: (-NUM_BYTES[tensor.type], tensor.name))
+
+
+def write_file(path: str | os.PathLike[str], announced: Sequence[Announced], contents: Iterable[memoryview]) -> None:
+    """Write tensors whose types and shapes are known before their numbers are; each is dropped when it is written."""
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say this
+    place = 0
+    for tensor in announced:
+        end = place + tensor.num_bytes
+        header[tensor.name] = {"dtype": tensor.type, "shape": list(tensor.shape), "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with atomic_write(path, "wb") as stream:
+        stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        for tensor, content in zip(announced, contents, strict=True):
+            assert content.nbytes == tensor.num_bytes, f"{tensor.name} is not what was announced"
+            stream.write(content)
+
+
+_TORCH_NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+def read_weights(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
+    """Return the tensors of a file as views of the mapped file."""
+    mapped, entries = map_file(path)
+    return {name: view_of(mapped, entry) for name, entry in entries.items()}
+
+
+def view_of(mapped: mmap.mmap, entry: Entry) -> "Tensor":
+    """Return a tensor whose numbers lie in a mapped file."""
+    import torch
+
+    dtype: Any = getattr(torch, _TORCH_NAMES[entry.type])
+    if not entry.num_bytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    if not entry.is_aligned:  # a view from there would be slow, or no view at all
+        data = bytearray(mapped[entry.first_byte : entry.first_byte + entry.num_bytes])
+        return torch.frombuffer(data, dtype=dtype).view(entry.shape)
+    count = entry.num_bytes // dtype.itemsize
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=entry.first_byte).view(entry.shape)
+
+
+def write_weights(path: str | os.PathLike[str], tensors: "Mapping[str, Tensor]") -> None:
+    """Write tensors; the same weights give the same bytes."""
+    type_names = {f"torch.{name}": type_name for type_name, name in _TORCH_NAMES.items()}
+    ordered = in_file_order(
+        Announced(name, type_names[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
+    )
+    write_file(path, ordered, (_bytes_of(tensors[tensor.name]) for tensor in ordered))
+
+
+def _bytes_of(tensor: "Tensor") -> memoryview:
+    import torch
+
+    if not tensor.numel():
+        return memoryview(b"")
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+# safetensors files as numpy's arrays, for what works without torch.
+
+
+_NUMPY_NAMES = {"F32": "float32", "F16": "float16", "I64": "int64", "BF16": "uint16"}  # numpy has no bfloat16
+
+
+def read_arrays(path: str | os.PathLike[str]) -> "dict[str, NDArray[Any]]":
+    """Return the tensors of a file, as views of it where that can be; bfloat16 as float32, exactly."""
+    mapped, entries = map_file(path)
+    for name, entry in entries.items():
+        if entry.type not in _NUMPY_NAMES:
+            raise UserError(f"{path}: {name[:80]!r} is {entry.type}; only {', '.join(_NUMPY_NAMES)} can be converted")
+    return {name: _array(mapped, entry) for name, entry in entries.items()}
+
+
+def _array(mapped: mmap.mmap, entry: Entry) -> "NDArray[Any]":
+    import numpy as np
+
+    content = np.frombuffer(mapped, np.uint8)[entry.first_byte : entry.first_byte + entry.num_bytes]
+    content = content if entry.is_aligned else content.copy()
+    numbers = content.view(_NUMPY_NAMES[entry.type]).reshape(entry.shape)
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if entry.type == "BF16" else numbers
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: "Mapping[str, NDArray[Any]]") -> None:
+    """Write arrays; the same arrays give the same bytes."""
+    ordered = in_file_order(announced(name, array.dtype, array.shape) for name, array in arrays.items())
+    write_in_order(path, ordered, (arrays[tensor.name] for tensor in ordered))
+
+
+def announced(name: str, dtype: Any, shape: tuple[int, ...]) -> Announced:
+    """Say what an array to be written will be: float32 or int64."""
+    import numpy as np
+
+    return Announced(name, {"float32": "F32", "int64": "I64"}[np.dtype(dtype).name], shape)
+
+
+def write_in_order(
+    path: str | os.PathLike[str], tensors: Sequence[Announced], arrays: "Iterable[NDArray[Any]]"
+) -> None:
+    """Write arrays that come one after another, as they were announced."""
+    import numpy as np
+
+    write_file(path, tensors, (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays))

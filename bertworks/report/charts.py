@@ -1,0 +1,270 @@
+"""Charts for a page, as SVG without a library and without a script.
+
+`chart` gives one picture with axes, a legend that tells the last values, and up to two curves. Colours and fonts are
+the page's: `chart_style` is to stand in it once. Where there are many points the curve is drawn twice, faintly as it
+is, which at most 600 points show with all their extremes, and strongly smoothed.
+"""
+
+import base64
+import hashlib
+import html
+import itertools
+import math
+from collections.abc import Sequence
+from importlib import resources
+from typing import NamedTuple
+
+# What it takes to draw a curve, apart from the drawing: thousands of points thinned and smoothed, axes, labels.
+#
+# `chart.py` draws with it on pages.
+
+
+Points = Sequence[tuple[float, float]]
+
+_STEPS = (1, 2, 5, 10)
+_LEVEL, _NOTHING = 1e-12, 1e-300  # differences, relative and absolute, that no axis can show
+_LONGEST = 1e9  # numbers from here on are written by their power of ten
+
+
+class Axis(NamedTuple):
+    """The range that is shown, and the places that are labelled."""
+
+    low: float
+    high: float
+    ticks: list[float]
+    step: float
+
+    def place(self, value: float, first: float, last: float) -> float:
+        """Return where a value lies between two pixels."""
+        return first + (value - self.low) / (self.high - self.low) * (last - first)
+
+
+def thinned(points: Points, most: int) -> Points:
+    """Return at most so many of the points: of each stretch the lowest and the highest, in their order."""
+    if len(points) <= most:
+        return points
+    size = len(points) / (most // 2)
+    kept = []
+    for part in range(most // 2):
+        stretch = range(round(part * size), round((part + 1) * size))
+        lowest, highest = min(stretch, key=lambda i: points[i][1]), max(stretch, key=lambda i: points[i][1])
+        kept += [points[index] for index in sorted({lowest, highest})]
+    return kept
+
+
+def smoothed(points: Points, reach: int) -> Points:
+    """Return each point with the mean of those up to `reach` before and behind it."""
+    sums = [0.0, *itertools.accumulate(y for _, y in points)]
+    found = []
+    for index, (x, _) in enumerate(points):
+        # At the start as many on either side, or its steep slope would be bent; at the end all that there are before.
+        before = min(reach, index)
+        end = min(index + before, len(points) - 1) + 1
+        found.append((x, (sums[end] - sums[index - before]) / (end - index + before)))
+    return found
+
+
+def round_step(width: float, most: int) -> float:
+    """Return the smallest of 1, 2, 5, 10, 20 ... that divides a width into at most so many parts."""
+    power = 10.0 ** math.floor(math.log10(width / most))
+    return next(factor * power for factor in _STEPS if factor * power * most >= width * (1 - 1e-9))
+
+
+def tick_label(value: float, step: float, percent: bool = False) -> str:
+    """Write a tick with the digits that its neighbours differ in."""
+    if percent:
+        return f"{100 * value:,.{_decimals(100 * step)}f}%"
+    if value and not 1e-3 <= step < _LONGEST:
+        return _short_power(value)
+    return f"{value:,.{_decimals(step) if value else 0}f}"
+
+
+def value_label(value: float, percent: bool = False) -> str:
+    """Write a value with three or four digits that say something."""
+    if percent:
+        return f"{value:.1%}"
+    if value and not 1e-2 <= abs(value) < _LONGEST:
+        return _short_power(value)
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3f}"
+
+
+def _short_power(value: float) -> str:
+    """Write a number as 2.5e-5."""
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def _decimals(step: float) -> int:
+    return max(0, -math.floor(math.log10(step) + 1e-9))
+
+
+def x_axis(values: Sequence[float], most: int) -> Axis:
+    """Return an axis of at most so many steps that begins at zero and ends at the last value."""
+    high = max(values) or 1
+    step = round_step(high, most)
+    return Axis(0, high, [step * count for count in range(math.floor(high / step + 1e-9) + 1)], step)
+
+
+def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Axis:
+    """Return an axis of about so many steps that begins and ends at one."""
+    low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
+    if high - low <= _LEVEL * max(abs(low), abs(high)):
+        low, high = min(0.0, low), max(0.0, high)
+    if high - low < _NOTHING:
+        high = low + 1
+    step = round_step(high - low, most)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return Axis(first * step, last * step, [step * count for count in range(first, last + 1)], step)
+
+
+# What our HTML pages are put together with: files of the package's `pages` folder, escaping, and content hashes.
+#
+# A page is one file that loads nothing. Its content security policy names the styles and scripts that we ship by
+# their hashes, so that a slip in the escaping would show, not run.
+
+
+def page_file(*path: str) -> str:
+    """Return the text of a file of `pages`."""
+    return resources.files("bertworks").joinpath("pages", *path).read_text(encoding="utf-8")
+
+
+def content_hash(content: str) -> str:
+    """Return the sha256 that a content security policy knows a style or a script by."""
+    return base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
+
+
+def escaped(text: str) -> str:
+    """Return text from outside as it may stand in HTML, also between quotation marks; a lone surrogate becomes `?`."""
+    return html.escape(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+_MOST_DRAWN = 600
+_FEWEST_SMOOTHED = 80
+_SMOOTHED_PARTS = 60  # a smoothed point is the mean of about so large a part of the curve to either side of it
+_MOST_DOTTED = 40  # points of a curve that are marked one by one
+_WIDTH, _HEIGHT = 520, 250
+_TOP, _BASE, _LABELS = 34, 220, 238  # below the legend, the horizontal axis, and the line that its labels stand on
+_GAP = 8  # between the vertical axis and its labels
+_LETTER = 6.3  # the width of a digit at the style's 11 pixels, with some room
+_USUAL_LABEL = 9  # letters of 1,000,000: charts of a page are as wide as each other, unless theirs are longer
+_MOST_TICKS = 6
+
+
+class Curve(NamedTuple):
+    """Finite points in ascending order of x, none below zero, and what they are called in the legend."""
+
+    name: str
+    points: Points
+
+
+class _Frame(NamedTuple):
+    x: Axis
+    y: Axis
+    left: float
+    right: float
+    percent: bool
+
+    def placed(self, points: Points) -> Points:
+        return [(self.x.place(x, self.left, self.right), self.y.place(y, _BASE, _TOP)) for x, y in points]
+
+
+def chart(
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    percent: bool = False,
+    from_zero: bool = False,
+    is_noisy: bool = True,
+    x_name: str = "step",
+) -> str:
+    """Draw curves over one axis as a figure of HTML; nothing at all where there are no points.
+
+    Args:
+        title: what is shown, above the picture.
+        curves: one or two; those without points are left out.
+        percent: whether values are shares, to be told in percent.
+        from_zero: whether the vertical axis begins at zero.
+        is_noisy: whether long curves are to be smoothed.
+        x_name: what is counted along the horizontal axis.
+    """
+    shown = {number: curve for number, curve in enumerate(curves) if curve.points}
+    if not shown:
+        return ""
+    frame = _framed([point for curve in shown.values() for point in curve.points], percent, from_zero, x_name)
+    told = {number: f"{curve.name} {value_label(curve.points[-1][1], percent)}" for number, curve in shown.items()}
+    parts = [
+        *_axes(frame),
+        _text(frame.left - _GAP, _LABELS, x_name, "end"),
+        *_legend(told, frame.left),
+        *(_drawn(number, curve, frame, is_noisy) for number, curve in shown.items()),
+    ]
+    label = escaped(f"{title}: {', '.join(told.values())} at {x_name} {frame.x.high:,.0f}")
+    return (
+        f'<figure class="chart"><figcaption>{escaped(title)}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def chart_style() -> str:
+    """Return the style of all charts; their colours are the page's --paper, --quiet, --edge, --ink and --second."""
+    return page_file("chart.css")
+
+
+def _framed(points: Points, percent: bool, from_zero: bool, x_name: str) -> _Frame:
+    beside = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
+    widest = max(len(x_name), *(len(tick_label(tick, beside.step, percent)) for tick in beside.ticks))
+    # Long numbers need room: a label takes two thirds of the way to the next one at most.
+    longest = len(f"{max(x for x, _ in points):,.0f}")
+    below = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
+    last = len(tick_label(below.ticks[-1], below.step))
+    # A percent sign is nearly as wide as two digits.
+    left = max(_USUAL_LABEL, widest + percent) * _LETTER + _GAP
+    return _Frame(below, beside, left, _WIDTH - max(_USUAL_LABEL, last) * _LETTER / 2, percent)
+
+
+def _axes(frame: _Frame) -> list[str]:
+    parts = []
+    for tick in frame.y.ticks:
+        y = frame.y.place(tick, _BASE, _TOP)
+        parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}H{frame.right:.1f}"/>')
+        parts.append(_text(frame.left - _GAP, y + 4, tick_label(tick, frame.y.step, frame.percent), "end"))
+    for tick in frame.x.ticks:
+        x = frame.x.place(tick, frame.left, frame.right)
+        parts.append(f'<path class="grid" d="M{x:.1f} {_BASE}v4"/>')
+        parts.append(_text(x, _LABELS, tick_label(tick, frame.x.step), "middle"))
+    return parts
+
+
+def _legend(told: dict[int, str], left: float) -> list[str]:
+    parts, x = [], left
+    for number, text in told.items():
+        parts.append(f'<path class="line c{number}" d="M{x:.1f} 14h16"/>{_text(x + 22, 18, text, "start")}')
+        x += 22 + (len(text) + 3) * _LETTER
+    return parts
+
+
+def _drawn(number: int, curve: Curve, frame: _Frame, is_noisy: bool) -> str:
+    points, beside = curve.points, ""
+    if len(points) <= _MOST_DOTTED:
+        beside = _dots(number, curve, frame)
+    elif is_noisy and len(points) >= _FEWEST_SMOOTHED:
+        beside = _line(f"raw c{number}", frame.placed(thinned(points, _MOST_DRAWN)))
+        points = smoothed(points, len(points) // _SMOOTHED_PARTS)
+    return _line(f"line c{number}", frame.placed(thinned(points, _MOST_DRAWN))) + beside
+
+
+def _dots(number: int, curve: Curve, frame: _Frame) -> str:
+    """Mark every point, with its value to be read under the pointer."""
+    parts = []
+    for (step, value), (x, y) in zip(curve.points, frame.placed(curve.points), strict=True):
+        told = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, frame.percent)}")
+        parts.append(f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{told}</title></circle>')
+    return "".join(parts)
+
+
+def _line(style: str, places: Points) -> str:
+    return f'<path class="{style}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in places)}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'

@@ -1,0 +1,534 @@
+"""What a model does for each kind of task: how examples become items, what is learnt of them, what scores mean.
+
+A kind is a handful of functions; training, evaluation and prediction know nothing else of it. B items, S sequences, K
+labels, D width.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertworks.errors import UserError
+from bertworks.nn.bert import Bert
+from bertworks.nn.lm import Sums, sums_of
+from bertworks.nn.packing import Packing, Tokens, pack_arrays
+from bertworks.tasks.answers import (
+    Answered,
+    AnswerWindow,
+    AnswerWindows,
+    choose_threshold,
+    decode_answers,
+    encode_answers,
+    null_odds_of,
+    predictions_of,
+)
+from bertworks.tasks.examples import ChoiceExample, Cut, Example, Skipped, SpanExample, TagExample, TextExample
+from bertworks.tasks.metrics import measure, measure_answers
+from bertworks.tasks.splits import class_weights, positive_weights
+from bertworks.tasks.tagging import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
+from bertworks.tasks.task import Task
+from bertworks.text.tokenizer import Encoding, Tokenizer
+
+# Examples as a network reads them: all token ids of a split end to end, and what is to be learnt of each item.
+#
+# An item is what a batch counts: a text or a pair of texts, a choice with a sequence for each ending, a part of a
+# long context. Columns of numbers, not objects: 400,000 pairs take 100 MB. A batch is packed, so that padding never
+# meets a weight matrix.
+
+
+_LEAST_STEP = 32
+
+
+@dataclass(frozen=True)
+class Items:
+    """N items with S sequences of tokens together."""
+
+    ids: NDArray[np.int32]
+    segment_ids: NDArray[np.uint8]
+    bounds: NDArray[np.int64]  # [S + 1]: where sequences begin and end
+    firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and behind the last
+    targets: NDArray[Any]  # [N, ...]: what is to be learnt; meaningless where it is not known
+    weights: NDArray[np.float32]  # [N, ...]: how much each target counts
+    source: Any = None  # the windows that they are, where they are parts of something longer
+    left_out: Skipped = field(default_factory=Skipped)  # what nothing can be learnt from
+
+    def __len__(self) -> int:
+        return len(self.firsts) - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many tokens each item has."""
+        return np.diff(self.bounds[self.firsts])
+
+    def digest(self) -> str:
+        """Return a checksum of all of it."""
+        found = hashlib.sha256()
+        for column in (self.ids, self.segment_ids, self.bounds, self.firsts, self.targets, self.weights):
+            found.update(f"{column.dtype} {column.shape}".encode())
+            found.update(np.ascontiguousarray(column).data)
+        return found.hexdigest()
+
+
+class TaskBatch(NamedTuple):
+    """Some items on a device: B of them with S sequences."""
+
+    tokens: Tokens
+    counts: Tensor  # [B]: how many sequences each item has
+    most: int  # the largest of them
+    targets: Tensor  # [B, ...]
+    weights: Tensor  # [B, ...]
+
+
+class Laying(NamedTuple):
+    """How tokens are laid for a network.
+
+    Attributes:
+        device: where.
+        flash: whether attention takes cumulative lengths.
+        rows: the row of the embedding table for each id, where it holds those of the train set alone.
+        merged: sequences of similar lengths are attended to together, see `pack_lengths`.
+        filled: batches are filled up to few numbers of tokens by an item of weight 0; the longest sequence there is.
+    """
+
+    device: torch.device
+    flash: bool = False
+    rows: NDArray[np.int32] | None = None
+    filled: int = 0
+    merged: bool = False
+
+
+def make_items(
+    encodings: Sequence[Encoding],
+    targets: NDArray[Any],
+    weights: NDArray[np.float32] | None = None,
+    counts: Sequence[int] | None = None,
+) -> Items:
+    """Lay encodings end to end.
+
+    Args:
+        encodings: of all sequences.
+        targets: of each item.
+        weights: of each target; 1 where they are not given.
+        counts: how many sequences each item has; one where they are not given.
+    """
+    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    ids, segment_ids = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
+    for number, encoding in enumerate(encodings):
+        place = slice(bounds[number], bounds[number + 1])
+        ids[place], segment_ids[place] = encoding.ids, encoding.segment_ids
+    per_item = np.ones(len(encodings), np.int64) if counts is None else np.asarray(counts, np.int64)
+    firsts = np.concatenate([[0], np.cumsum(per_item)])
+    return Items(ids, segment_ids, bounds, firsts, targets, _weights(targets) if weights is None else weights)
+
+
+def _weights(targets: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ones(targets.shape, np.float32)
+
+
+def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying) -> TaskBatch:
+    """Return the items of these numbers as a batch."""
+    chosen = np.asarray(numbers, np.int64)
+    counts = items.firsts[chosen + 1] - items.firsts[chosen]
+    sequences = _ranges(items.firsts[chosen], counts)
+    lengths = items.bounds[sequences + 1] - items.bounds[sequences]
+    places = _ranges(items.bounds[sequences], lengths)
+    columns: list[NDArray[Any]] = [
+        items.ids[places],
+        items.segment_ids[places],
+        items.targets[chosen],
+        items.weights[chosen],
+    ]
+    if laying.filled:
+        fill = _missing(int(lengths.sum()), laying.filled)
+        columns = [_longer(column, by) for column, by in zip(columns, (fill, fill, 1, 1), strict=True)]
+        columns[0][-fill:] = columns[0][0]  # a token of which the table has a row
+        lengths, counts = np.append(lengths, fill), np.append(counts, 1)
+    ids, segment_ids, targets, weights = columns
+    ids = ids if laying.rows is None else laying.rows[ids]
+    tokens = pack_arrays(ids, segment_ids, lengths, laying.device, flash=laying.flash, merged=laying.merged)
+    if laying.filled:
+        tokens = tokens._replace(packing=tokens.packing._replace(max_length=laying.filled))
+    others = [torch.from_numpy(column).to(laying.device) for column in (targets, weights)]
+    return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), int(counts.max()), *others)
+
+
+def _missing(num_tokens: int, longest: int) -> int:
+    """Return how many tokens to fill up with, at least one, so that batches have few sizes and little is wasted.
+
+    Sizes are multiples of a power of two that is about a sixteenth of them; what fills up is one sequence.
+    """
+    step = min(max(num_tokens // 16, _LEAST_STEP), longest)
+    step = 1 << (step.bit_length() - 1)
+    return step - num_tokens % step
+
+
+def _longer(column: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return a column with some more rows of zeros."""
+    return np.concatenate([column, np.zeros_like(column, shape=(count, *column.shape[1:]))])
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers from each start on, so many of each, end to end."""
+    ends = np.cumsum(lengths)
+    found: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return found
+
+
+# Tagging and answering as kinds of task: their items are windows, one sequence each, and scores belong to tokens.
+#
+# T tokens, B windows (a sequence each), L longest, K labels.
+#
+# Tagging is cross-entropy over the labels at the first piece of each unit. Answering is cross-entropy over all
+# tokens of a window, the question's and [CLS] among them as in the original, once for the start and once for the
+# end; the two are averaged, and a window is right where both are.
+
+
+_Rows = Sequence[NDArray[np.float32]]
+
+
+def encode_tag_items(
+    examples: Sequence[TagExample], tokenizer: Tokenizer, task: Task, cut: Cut, *, is_training: bool = False
+) -> Items:
+    """Make items of sentences and their tags."""
+    encoded = encode_tags(
+        tokenizer, examples, task.labels, max_length=cut.max_length, context=cut.context,
+        is_training=is_training, stride=cut.stride,
+    )  # fmt: skip
+    return tag_items(encoded)
+
+
+def tag_items(encoded: TagWindows) -> Items:
+    """Lay windows out as items; a target is that of a token, and most tokens have none."""
+    longest = max((len(window.ids) for window in encoded.windows), default=0)
+    targets = np.full((len(encoded.windows), longest), UNKNOWN, np.int64)
+    for row, window in zip(targets, encoded.windows, strict=True):
+        row[window.places] = window.targets
+    return _items(encoded.windows, targets, (targets != UNKNOWN).astype(np.float32), encoded)
+
+
+def _items(
+    windows: Sequence[TagWindow] | Sequence[AnswerWindow],
+    targets: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    source: TagWindows | AnswerWindows,
+    left_out: Skipped | None = None,
+) -> Items:
+    bounds = np.cumsum([0, *(len(window.ids) for window in windows)])
+    ids, segment_ids = (
+        np.concatenate([np.zeros(0, np.int32), *(getattr(window, name) for window in windows)])
+        for name in ("ids", "segment_ids")
+    )
+    numbers = np.arange(len(windows) + 1)
+    return Items(ids, segment_ids.astype(np.uint8), bounds, numbers, targets, weights, source, left_out or Skipped())
+
+
+def tag_scores(net: Bert, batch: TaskBatch) -> Tensor:
+    """Return the scores of the labels at every token, [T, K]."""
+    return net.scores("tag", net(batch.tokens)).float()
+
+
+def tag_sums(scores_TK: Tensor, batch: TaskBatch) -> Sums:
+    """Return the sums over the tokens that have a target."""
+    positions_T, lengths_B = batch.tokens.position_ids, batch.tokens.packing.cumulative_lengths.diff().long()
+    numbers_B = torch.arange(len(lengths_B), device=lengths_B.device)
+    rows_T = numbers_B.repeat_interleave(lengths_B, output_size=len(positions_T))
+    targets_T, weights_T = (column[rows_T, positions_T] for column in (batch.targets, batch.weights))
+    return sums_of(scores_TK, targets_T.clamp(min=0), weights_T)
+
+
+def token_rows(scores_TK: Tensor, batch: TaskBatch) -> list[NDArray[np.float32]]:
+    """Return the scores of each window's tokens."""
+    ends = batch.tokens.packing.cumulative_lengths[1:-1].tolist()
+    return np.split(scores_TK.detach().cpu().numpy(), ends)
+
+
+def decode_tag_rows(_: Sequence[TagExample], items: Items, rows: _Rows, task: Task) -> list[list[str]]:
+    """Return the tags of each sentence."""
+    windows: TagWindows = items.source
+    labelled = ((number, row[windows.windows[number].places]) for number, row in enumerate(rows))
+    return decode_tags(windows, unit_labels(windows, labelled), task.labels)
+
+
+def measure_tag_sequences(
+    task: Task, examples: Sequence[TagExample], tags: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Measure entities."""
+    return measure(task, [example.tags for example in examples], tags)
+
+
+def encode_answer_items(
+    examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Task, cut: Cut, *, is_training: bool = False
+) -> Items:
+    """Make items of questions; in training those whose answer has no pieces are left out, and counted."""
+    skipped = Skipped()
+    encoded = encode_answers(tokenizer, examples, cut, is_training=is_training, skipped=skipped)
+    return answer_items(encoded, skipped)
+
+
+def answer_items(encoded: AnswerWindows, left_out: Skipped | None = None) -> Items:
+    """Lay windows out as items; a target is the place of an answer's first and last token."""
+    targets = np.array([(window.start, window.end) for window in encoded.windows], np.int64).reshape(-1, 2)
+    return _items(encoded.windows, targets, np.ones(len(targets), np.float32), encoded, left_out)
+
+
+def answer_scores(net: Bert, batch: TaskBatch) -> Tensor:
+    """Return the scores of a start and an end at every token, [T, 2]."""
+    return net.scores("span", net(batch.tokens)).float()
+
+
+def answer_sums(scores_T2: Tensor, batch: TaskBatch) -> Sums:
+    """Return the sums over windows."""
+    scores_BL2, weights_B = by_sequence(scores_T2, batch.tokens.packing), batch.weights
+    losses_B = F.cross_entropy(scores_BL2, batch.targets, reduction="none").mean(1)
+    is_right_B = (scores_BL2.argmax(1) == batch.targets).all(1)
+    return Sums((losses_B * weights_B).sum(), (is_right_B * weights_B).sum(), weights_B.sum())
+
+
+def by_sequence(rows_TK: Tensor, packing: Packing) -> Tensor:
+    """Lay the rows of each sequence beside each other, [B, L, K]; behind a sequence's end stands the lowest number.
+
+    Not -inf, so that an empty sequence, whose weight is 0, has no NaN for a loss.
+    """
+    starts_B = packing.cumulative_lengths[:-1].long()
+    places_L = torch.arange(packing.max_length, device=rows_TK.device)
+    is_there_BL = places_L < packing.cumulative_lengths.diff()[:, None]
+    places_BL = (starts_B[:, None] + places_L).clamp(max=len(rows_TK) - 1)
+    return rows_TK[places_BL].masked_fill(~is_there_BL[..., None], torch.finfo(rows_TK.dtype).min)
+
+
+def decode_answer_rows(examples: Sequence[SpanExample], items: Items, rows: _Rows, _: Task) -> list[Answered]:
+    """Return what is answered to each question."""
+    return decode_answers(examples, items.source, enumerate(rows))
+
+
+def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, Any]:
+    """Measure; where questions may have no answer, with the task's threshold or with the best one for these.
+
+    A model that has a threshold may also find no answer where there always is one.
+    """
+    if not task.has_impossible:
+        return measure_answers(task, examples, predictions_of(examples, answered, task.threshold))
+    predictions = predictions_of(examples, answered)
+    threshold = choose_threshold(examples, answered) if task.threshold is None else task.threshold
+    found = measure_answers(task, examples, predictions, null_odds_of(examples, answered), threshold)
+    return found | {"threshold": threshold}
+
+
+_LIKELY = 0.5  # from this probability on an example has a label
+
+
+class Kind(NamedTuple):
+    """What is particular to a kind of task.
+
+    Attributes:
+        head: its name, see `make_head`.
+        num_outputs: of the head.
+        encode: makes items of (examples, tokenizer, task, cut), with `is_training=True` those to learn from; examples
+            without a label get any target.
+        weigh: weighs items so that rare labels count as much as frequent ones.
+        scores: what the network says of a batch.
+        sums: the loss of those scores; "correct" is 0 where nothing is counted.
+        rows: the scores of each item, to be kept.
+        decode: predictions for all examples of a split, in their order, of the rows of all its items.
+        measure: the task's metrics for predictions, the main one first.
+    """
+
+    head: str
+    num_outputs: Callable[[Task], int]
+    encode: Callable[..., Items]
+    weigh: Callable[[Items, Task], Items]
+    scores: Callable[[Any, TaskBatch], Tensor]
+    sums: Callable[[Tensor, TaskBatch], Sums]
+    rows: Callable[[Tensor, TaskBatch], list[NDArray[np.float32]]]
+    decode: Callable[[Sequence[Any], Items, Sequence[NDArray[np.float32]], Task], list[Any]]
+    measure: Callable[[Task, Sequence[Any], Sequence[Any]], dict[str, float]]
+
+
+def kind_of(task: Task) -> Kind:
+    """Return what a task's kind is about."""
+    return KINDS[task.kind]
+
+
+def _encode_texts(
+    examples: Sequence[TextExample],
+    tokenizer: Tokenizer,
+    task: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
+) -> Items:
+    firsts = [example.first for example in examples]
+    seconds = [example.second or "" for example in examples] if task.is_pair else None
+    encodings = tokenizer.encode_batch(firsts, seconds, cut.max_length)
+    return make_items(encodings, _TARGETS[task.kind](examples, task))
+
+
+def _class_targets(examples: Sequence[TextExample], task: Task) -> NDArray[np.int64]:
+    places = {label: place for place, label in enumerate(task.labels)}
+    return np.array([0 if example.label is None else places[str(example.label)] for example in examples], np.int64)
+
+
+def _score_targets(examples: Sequence[TextExample], _: Task) -> NDArray[np.float32]:
+    return np.array([0.0 if example.label is None else example.label for example in examples], np.float32)
+
+
+def _label_sets(examples: Sequence[TextExample], task: Task) -> NDArray[np.float32]:
+    return np.array([[label in _labels(example) for label in task.labels] for example in examples], np.float32)
+
+
+def _labels(example: TextExample) -> tuple[str, ...]:
+    return example.label if isinstance(example.label, tuple) else ()
+
+
+_TARGETS: dict[str, Callable[[Sequence[TextExample], Task], NDArray[Any]]] = {
+    "classify": _class_targets,
+    "regress": _score_targets,
+    "multilabel": _label_sets,
+}
+
+
+def _encode_choices(
+    examples: Sequence[ChoiceExample],
+    tokenizer: Tokenizer,
+    _: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- as above
+) -> Items:
+    counts = [len(example.endings) for example in examples]
+    contexts = [example.context for example in examples for _ in example.endings]
+    endings = [ending for example in examples for ending in example.endings]
+    encodings = tokenizer.encode_batch(contexts, endings, cut.max_length)
+    targets = np.array([0 if example.label is None else example.label for example in examples], np.int64)
+    return make_items(encodings, targets, counts=counts)
+
+
+def _weigh_classes(items: Items, task: Task) -> Items:
+    by_class = class_weights([task.labels[target] for target in items.targets], task.labels)
+    return replace(items, weights=np.array(by_class, np.float32)[items.targets])
+
+
+def _weigh_labels(items: Items, task: Task) -> Items:
+    sets = [[task.labels[place] for place in np.flatnonzero(row)] for row in items.targets]
+    by_label = np.array(positive_weights(sets, task.labels), np.float32)
+    return replace(items, weights=np.where(items.targets > 0, by_label, 1.0).astype(np.float32))
+
+
+def _refuse_weights(_: Items, task: Task) -> Items:
+    raise UserError(f"task.class_weights: a task of kind {task.kind} has no weights of classes; leave it out")
+
+
+def _pooled_scores(net: Bert, batch: TaskBatch, head: str = "classify") -> Tensor:
+    return net.scores(head, net.pooled_of(batch.tokens)).float()
+
+
+def _choice_scores(net: Bert, batch: TaskBatch) -> Tensor:
+    """Score every ending, [B, most endings]; -inf where there is none."""
+    scores_S = _pooled_scores(net, batch, "choose").squeeze(1)
+    places_BC = torch.arange(batch.most, device=scores_S.device)[None, :]
+    ends_B1 = batch.counts.cumsum(0)[:, None]
+    is_there_BC = places_BC < batch.counts[:, None]
+    numbers_BC = torch.where(is_there_BC, ends_B1 - batch.counts[:, None] + places_BC, 0)
+    return torch.where(is_there_BC, scores_S[numbers_BC], -torch.inf)
+
+
+def _class_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
+    return sums_of(scores_BK, batch.targets, batch.weights)
+
+
+def _score_sums(scores_B1: Tensor, batch: TaskBatch) -> Sums:
+    """Squared errors; there is no right or wrong to count."""
+    losses_B = (scores_B1.squeeze(1) - batch.targets).square()
+    return Sums((losses_B * batch.weights).sum(), torch.zeros_like(batch.weights[:0].sum()), batch.weights.sum())
+
+
+def _label_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
+    losses_BK = F.binary_cross_entropy_with_logits(scores_BK, batch.targets, reduction="none")
+    right_BK = (scores_BK.detach() >= 0) == (batch.targets > 0)
+    weights = batch.weights
+    return Sums((losses_BK * weights).sum(), (right_BK * weights).sum(), weights.sum())
+
+
+def _rows(scores: Tensor, _: TaskBatch) -> list[NDArray[np.float32]]:
+    return list(scores.detach().cpu().numpy())
+
+
+def _decode_class(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task) -> list[str]:
+    return [task.labels[int(row.argmax())] for row in rows]
+
+
+def _decode_score(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task) -> list[float]:
+    low, high = task.score_range or (-np.inf, np.inf)
+    return [float(np.clip(row[0], low, high)) for row in rows]
+
+
+def _decode_labels(
+    _: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task
+) -> list[tuple[str, ...]]:
+    limit = np.log(_LIKELY / (1 - _LIKELY))
+    return [tuple(label for label, score in zip(task.labels, row, strict=True) if score >= limit) for row in rows]
+
+
+def _decode_choice(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], ___: Task) -> list[int]:
+    return [int(row.argmax()) for row in rows]
+
+
+def _measure(task: Task, examples: Sequence[Example], predicted: Sequence[Any]) -> dict[str, float]:
+    return measure(task, [example.label for example in examples], predicted)  # type: ignore[union-attr]
+
+
+_CLASSIFY = Kind(
+    head="classify",
+    num_outputs=lambda task: len(task.labels),
+    encode=_encode_texts,
+    weigh=_weigh_classes,
+    scores=_pooled_scores,
+    sums=_class_sums,
+    rows=_rows,
+    decode=_decode_class,
+    measure=_measure,
+)
+KINDS: dict[str, Kind] = {
+    "classify": _CLASSIFY,
+    "regress": _CLASSIFY._replace(
+        num_outputs=lambda _: 1, weigh=_refuse_weights, sums=_score_sums, decode=_decode_score
+    ),
+    "multilabel": _CLASSIFY._replace(weigh=_weigh_labels, sums=_label_sums, decode=_decode_labels),
+    "choose": _CLASSIFY._replace(
+        head="choose",
+        num_outputs=lambda _: 1,
+        encode=_encode_choices,
+        weigh=_refuse_weights,
+        scores=_choice_scores,
+        decode=_decode_choice,
+    ),
+    "tag": Kind(
+        head="tag",
+        num_outputs=lambda task: len(task.labels),
+        encode=encode_tag_items,
+        weigh=_refuse_weights,
+        scores=tag_scores,
+        sums=tag_sums,
+        rows=token_rows,
+        decode=decode_tag_rows,
+        measure=measure_tag_sequences,
+    ),
+    "answer": Kind(
+        head="span",
+        num_outputs=lambda _: 2,
+        encode=encode_answer_items,
+        weigh=_refuse_weights,
+        scores=answer_scores,
+        sums=answer_sums,
+        rows=token_rows,
+        decode=decode_answer_rows,
+        measure=measure_answered,
+    ),
+}

@@ -1,0 +1,261 @@
+"""`WordTokenizer`: whole words, as ELMo reads them, and each word as characters.
+
+The vocabulary is a list of words, the most frequent ones first behind `<S>`, `</S>` and `<UNK>`; it names what the
+model predicts. What the model reads are characters: UTF-8 bytes (0 to 255) between marks for the beginning and the end
+of a word, 50 in all. Every number is raised by one, so that 0 is left for padding behind a sentence.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bertworks.errors import UserError
+from bertworks.files import usable_path
+from bertworks.text.normalize import Alphabet, Rules, split_words
+from bertworks.text.tokenizer import (
+    NO_WORD,
+    Encoding,
+    Encodings,
+    IdsByWords,
+    ListColumns,
+    Truncation,
+    check_text,
+    check_texts,
+    check_truncation,
+    columns_by_words,
+    pair_columns,
+)
+from bertworks.text.vocabulary import CLS, SEP, check_pieces, read_vocabulary
+from bertworks.text.wordpiece import MAX_WORD_LENGTH, Match, join_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+BEGIN, END, UNK = "<S>", "</S>", "<UNK>"
+SPECIAL_WORDS = (BEGIN, END, UNK)
+MAX_CHARACTERS = 50  # of a word, with the marks at its ends
+_BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = range(256, 261)
+NUM_CHARACTERS = _PADDING + 2  # the ids are 1 to 261, and 0 where there is no word
+
+
+def character_ids(words: Sequence[str]) -> "NDArray[np.uint16]":
+    """Return the 50 character ids of each word; `<S>` and `</S>` have characters that no word has."""
+    import numpy as np
+
+    table = np.full((len(words), MAX_CHARACTERS), _PADDING, np.uint16)
+    for row, word in zip(table, words, strict=True):
+        inside = _characters_of(word)
+        row[0], row[len(inside) + 1] = _BEGIN_WORD, _END_WORD
+        row[1 : len(inside) + 1] = inside
+    return table + np.uint16(1)
+
+
+def _characters_of(word: str) -> list[int]:
+    if word in (BEGIN, END):
+        return [_BEGIN_SENTENCE if word == BEGIN else _END_SENTENCE]
+    return list(word.encode("utf-8", "ignore")[: MAX_CHARACTERS - 2])
+
+
+class WordTokenizer:
+    """Splits text into the words of a list that was learned with `vocab --algorithm words`."""
+
+    kind: Literal["words"] = "words"
+
+    def __init__(self, pieces: Sequence[str], rules: Rules | None = None) -> None:
+        """Make a tokenizer from words in the order of their ids."""
+        self.pieces, self.rules = list(pieces), rules or Rules(lowercase=False, strip_accents=False)
+        check_pieces(self.pieces, "the word list", unknown=UNK)
+        self._ids = {word: id for id, word in enumerate(self.pieces) if word}
+        self._begin_id, self._end_id, self._unk_id = map(self.id_of, SPECIAL_WORDS)
+        self._alphabet = Alphabet(self.rules)
+        self._bulk = IdsByWords(self._split, self.rules)
+
+    @classmethod
+    def from_vocab(cls, path: str | os.PathLike[str], rules: Rules | None = None) -> "WordTokenizer":
+        """Read a word list, one word a line; ELMo's rules keep case and accents."""
+        return cls(read_vocabulary(path, unknown=UNK), rules)
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> "WordTokenizer":
+        """Open what `save` wrote."""
+        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_settings
+
+        settings = read_settings(usable_path(folder), lowercase=False)
+        if settings["strip_accents"] is None:
+            settings["strip_accents"] = settings["lowercase"]
+        return cls.from_vocab(Path(folder) / VOCABULARY_FILE, Rules(**settings))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write vocab.txt and tokenizer_config.json."""
+        from bertworks.text.tokenizer_files import write_word_files
+
+        write_word_files(Path(folder), self.pieces, self.rules)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
+        return f"WordTokenizer({len(self):,} words, {rules})"
+
+    def id_of(self, piece: str) -> int:
+        """Return the id of a word that must be in the list, such as "<S>"."""
+        if piece not in self._ids:
+            raise UserError(f"the word list has no {piece!r}")
+        return self._ids[piece]
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text as they are in the list, without `<S>` and `</S>`."""
+        return self.encode(text).tokens[1:-1]
+
+    def words(self, text: str) -> list[str]:
+        """Return a text's words as they are read, also those that are not in the list, between `<S>` and `</S>`."""
+        check_text(text)
+        return [BEGIN, *(word.text for word in split_words(text, self._alphabet)), END]
+
+    def encode(self, text: str) -> Encoding:
+        """Encode a text as `<S>` text `</S>`."""
+        check_text(text)
+        columns = columns_by_words(text, self._alphabet, self._split)
+        for column, first, last in zip(
+            columns, (self._begin_id, 0, 0, 0, NO_WORD), (self._end_id, 0, 0, 0, NO_WORD), strict=True
+        ):
+            column.insert(0, first)
+            column.append(last)
+        return Encoding(columns, 0, len(columns.ids), self.pieces)
+
+    def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
+        """Return the ids of many texts end to end, and how many each has, without `<S>` and `</S>`."""
+        return self._bulk.ids_of(texts)
+
+    def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
+        """Return readable text for ids, set as in English and Korean print; `<S>` and `</S>` only if `keep_special`."""
+        words = [self._word(id) for id in ids]
+        return join_tokens(word for word in words if keep_special or word not in (BEGIN, END))
+
+    def _word(self, id: int) -> str:
+        if not 0 <= id < len(self.pieces):
+            raise UserError(f"id {id} is not in the list of {len(self.pieces)} words")
+        return self.pieces[id]
+
+    def _split(self, word: str) -> list[Match]:
+        known = self._unk_id if len(word) > MAX_WORD_LENGTH else self._ids.get(word, self._unk_id)
+        return [(known, 0, len(word))]
+
+
+# `SpeltTokenizer`: what tasks use of a tokenizer, for a model that reads words by their characters.
+#
+# The list of a `WordTokenizer` names what ELMo guesses, and a task guesses no words. So words are numbered here in
+# the order in which they are met, whether the list has them or not, and `MetWords` keeps how each is spelt: a
+# network looks the characters of an id up in its table. A word that nobody has met before differs from all others,
+# as ELMo wants it.
+#
+# A number means nothing outside the process that gave it. The words themselves are what `digest` goes by. They are
+# kept as long as the tokenizer is: a million different ones take about 250 MB.
+
+
+BEGIN_ID, END_ID = 0, 1
+_SIGNS = {CLS: BEGIN_ID, SEP: END_ID, BEGIN: BEGIN_ID, END: END_ID}
+_LETTERS_READ = MAX_CHARACTERS - 2  # of a word no more bytes are read, and a letter has at least one
+
+
+class MetWords:
+    """Words, numbered in the order in which they are met; those that are spelt alike as far as is read are one.
+
+    Attributes:
+        words: by their numbers, `<S>` and `</S>` first.
+    """
+
+    def __init__(self) -> None:
+        self.words = [BEGIN, END]
+        self._ids: dict[str, int] = {}  # without the signs, which no text can spell
+        self._characters: NDArray[np.uint16] | None = None
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def id_of(self, word: str) -> int:
+        """Return a word's number, a new one if need be."""
+        read = word[:_LETTERS_READ]
+        id = self._ids.setdefault(read, len(self.words))
+        if id == len(self.words):
+            self.words.append(read)
+        return id
+
+    def characters(self) -> "NDArray[np.uint16]":
+        """Return the character ids of all words, a row for each."""
+        import numpy as np
+
+        known = 0 if self._characters is None else len(self._characters)
+        if self._characters is None or known < len(self.words):
+            added = character_ids(self.words[known:])
+            self._characters = added if self._characters is None else np.concatenate([self._characters, added])
+        return self._characters
+
+    def digest(self) -> str:
+        """Return a checksum of all words in their order."""
+        return hashlib.sha256("\n".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class SpeltTokenizer:
+    """Encodes texts and pairs of texts as `<S>` text `</S>` pair `</S>`; [CLS] and [SEP] are other names of the signs.
+
+    Args:
+        listed: gives the rules by which texts are words, and is what is saved.
+
+    Attributes:
+        met: the words so far.
+        pieces: the same as a list.
+    """
+
+    kind: Literal["words"] = "words"
+
+    def __init__(self, listed: WordTokenizer) -> None:
+        self._listed, self.rules = listed, listed.rules
+        self.met = MetWords()
+        self.pieces = self.met.words
+        self._alphabet = Alphabet(listed.rules)
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike[str]) -> "SpeltTokenizer":
+        """Open what `save` wrote, or the tokenizer of an ELMo."""
+        return cls(WordTokenizer.from_folder(folder))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the list and the rules."""
+        self._listed.save(folder)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def id_of(self, sign: str) -> int:
+        """Return the number of a sign, such as [CLS] or `<S>`."""
+        return _SIGNS[sign]
+
+    def encode(self, text: str, pair: str | None = None, max_length: int | None = None) -> Encoding:
+        """Encode a text, or two texts; what is too long is cut, of a pair the longer one first."""
+        return self.encode_batch([text], None if pair is None else [pair], max_length)[0]
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        max_length: int | None = None,
+        truncation: Truncation = "longest_first",
+    ) -> Encodings:
+        """Encode many texts, or as many pairs of texts; the arguments are those of `Tokenizer.encode_batch`."""
+        check_texts(texts, pairs)
+        check_truncation(max_length, truncation, has_pair=pairs is not None)
+        encodings = Encodings(self.pieces)
+        encodings.add(*pair_columns(texts, pairs, self._columns, (BEGIN_ID, END_ID), max_length, truncation))
+        return encodings
+
+    def _columns(self, text: str, segment_id: int) -> ListColumns:
+        return columns_by_words(text, self._alphabet, self._number, segment_id=segment_id)
+
+    def _number(self, word: str) -> list[Match]:
+        return [(self.met.id_of(word), 0, len(word))]
