@@ -19,8 +19,8 @@ import tiny_runs
 import torch
 from calm_models import write_calm_model
 from conll_files import write_conll
-from interop import google_reference, test_compound_folder, test_elmo_task_folder, test_feature_folder
-from interop.test_sentence_folders import dense, old, write_sentence_folder
+from models import google_reference, test_compound_folder, test_elmo_task_folder, test_feature_folder
+from models.test_sentence_folders import dense, old, write_sentence_folder
 from small_glue import write_rte
 from small_models import PIECES, write_small_elmo, write_small_gpt, write_small_model
 from toy_tasks import QUICK, ROWS, SIZES, write_rows, write_task
