@@ -20,9 +20,12 @@ _USUAL = {
     "pair": ("pair", "text_pair", "sentence2", "sentence_b", "text2", "text_b", "second", "hypothesis", "question2"),
     "label": ("label", "labels", "gold_label", "class", "category", "target", "score", "sentiment", "rating", "stars",
               "is_duplicate", "intent", "y", "레이블", "라벨", "분류", "감정", "평가", "평점", "별점", "점수"),
+    "right": ("label", "labels", "gold_label", "answer", "answer_key", "answerkey", "correct", "target", "class",
+              "y", "정답", "레이블", "라벨"),
     "id": ("id", "guid", "idx", "index", "pair_id", "pairid", "번호"),
     "question": ("question", "query", "질문"),
-    "context": ("context", "paragraph", "passage", "document", "text", "startphrase", "sent1", "prompt", "지문"),
+    "context": ("context", "paragraph", "passage", "document", "text", "startphrase", "sent1", "prompt", "지문",
+                "question", "질문"),
     "answer": ("answer", "answers", "answer_text", "답"),
     "answer_start": ("answer_start", "start"),
     "endings": ("endings", "choices", "options"),
@@ -126,7 +129,7 @@ def choice_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
     free = _check_given(given, there, where)
     name, free = _taken("id", given.id, free)
     context, free = _taken("context", given.context, free)
-    label, free = _taken("label", given.label[0] if given.label else None, free)
+    label, free = _taken("right", given.label[0] if given.label else None, free)
     endings = given.endings or tuple(sorted(filter(_ENDING.fullmatch, free), key=_number_of_ending))
     if not endings:
         one, free = _taken("endings", None, free)

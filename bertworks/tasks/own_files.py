@@ -2,7 +2,8 @@
 
 `open_own("classify", {"train": "a.csv", "dev": "b.csv"})` looks at the columns, says what it took for what, reads the
 train file once for its labels, and gives a dataset like that of any benchmark. Labels are in the order of their names,
-or of their numbers where all are whole numbers. A label that only the dev file has is an error with its line.
+or of their numbers where all are whole numbers; beside whole numbers from 0, -1 is no label, as in Hugging Face's
+sets. A label that only the dev file has is an error with its line.
 """
 
 import os
@@ -48,12 +49,13 @@ from bertworks.tasks.tables import (
     file_kind,
     is_json_object,
     label_word,
+    member,
     of_kind,
     rows,
     word_of,
 )
 from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Reader, Task
-from bertworks.tasks.texts import TextColumns, example_of, label_of, read_texts
+from bertworks.tasks.texts import MISSING_NUMBER, TextColumns, example_of, label_of, read_texts, why_missing
 from bertworks.text.corpus import NAMES_OF_KINDS, form_of_name
 
 # Your own files, read: a row each for a text, a choice or a question, a record or lines for a tagged sentence.
@@ -107,25 +109,41 @@ def _json_list(text: str, row: Row) -> Any:
         raise UserError(f"{row.place}: {text[:60]!r} is not a list of labels: {error}") from error
 
 
-def read_choices(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> Iterator[ChoiceExample]:
-    """Yield contexts with their endings."""
+def read_choices(paths: Sequence[Path], skipped: Skipped, *, columns: Columns) -> Iterator[ChoiceExample]:
+    """Yield contexts with their endings; where the endings have names of their own, one of them is the answer."""
     for path in paths:
         for number, row in enumerate(rows(path)):
-            endings = _endings(row, columns.endings)
-            label = choice_of(row.word(columns.label[0]), endings, row) if columns.label else None
+            endings, names = _endings(row, columns.endings)
+            label = None
+            if columns.label:
+                word = row.word(columns.label[0])
+                if word in ("", MISSING_NUMBER):
+                    skipped.add(why_missing(word), row.place)
+                    continue
+                label = names.index(word) if word in names else choice_of(word, endings, row)
             name = str(number) if columns.id is None else row.word(columns.id)
             yield ChoiceExample(name, row.text(columns.context or ""), endings, label)
 
 
-def _endings(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
+def _endings(row: Row, columns: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return a row's endings, and their names where they have any: {"text": [...], "label": ["A", ...]} as in ARC."""
+    names: list[str] = []
     if len(columns) > 1:
         endings = _filled_columns(row, columns)
     else:
-        values = of_kind(row.value(columns[0]), list, f"{row.place}: column {columns[0]!r}")
-        endings = tuple(of_kind(value, str, f"{row.place}: {columns[0]}[{i}]") for i, value in enumerate(values))
+        values, place = row.value(columns[0]), f"{row.place}: column {columns[0]!r}"
+        if isinstance(values, dict):
+            names = [word_of(name) for name in member(values, "label", list, place)]
+            values = member(values, "text", list, place)
+            if len(names) != len(values):
+                raise UserError(f"{place}: {counted(len(values), 'text')} and {counted(len(names), 'label')}")
+        endings = tuple(
+            of_kind(value, str, f"{row.place}: {columns[0]}[{i}]")
+            for i, value in enumerate(of_kind(values, list, place))
+        )
     if len(endings) < 2:
-        raise UserError(f"{row.place}: {len(endings)} endings; a choice needs two")
-    return endings
+        raise UserError(f"{row.place}: {counted(len(endings), 'ending')}; a choice needs two")
+    return endings, names
 
 
 def _filled_columns(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
@@ -371,9 +389,15 @@ def _reader(kind: str, columns: Columns, known: Mapping[str, str]) -> Reader:
             label=columns.label[0] if columns.label else None,
             words=None if kind == "regress" else known,
             id=columns.id,
-            no_label=frozenset([""]),
+            no_label=frozenset(["", MISSING_NUMBER] if kind == "classify" and _says_none(known) else [""]),
         ),
     )
+
+
+def _says_none(known: Mapping[str, str]) -> bool:
+    """Tell whether -1 stands for no label: where each label has a whole number from 0, and -1 is none of them."""
+    numbered = {label for word, label in known.items() if word.isdecimal()}
+    return MISSING_NUMBER not in known and len(numbered) > 1 and numbered == set(known.values())
 
 
 def _without_tags(read: Reader, paths: Sequence[Path], skipped: Skipped) -> Iterator[Example]:
@@ -430,6 +454,8 @@ def _ordered_labels(path: Path, columns: Sequence[str], *, several: bool) -> tup
         if len(counts) > _MAX_LABELS:
             break
     del counts[""]
+    if not several and _says_none({word: word for word in counts if word != MISSING_NUMBER}):
+        del counts[MISSING_NUMBER]
     all_differ = not several and num_rows >= _FEW_ROWS and len(counts) == num_rows
     if all_differ or len(counts) > min(_MAX_LABELS, max(_FEW_LABELS, num_rows // 2)):
         raise UserError(

@@ -69,7 +69,8 @@ def _questions(content: Any, where: str) -> Iterator[tuple[SpanExample, bool]]:
 
 def _question(record: Any, context: str, where: str) -> tuple[SpanExample, bool]:
     text = member(record, "question", str, where)
-    name = str(record["id"]) if type(record.get("id")) is int else member(record, "id", str, where)
+    key = "guid" if "guid" in record and "id" not in record else "id"  # KLUE-MRC calls it guid
+    name = str(record[key]) if type(record.get(key)) is int else member(record, key, str, where)
     is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, where)
     answers = member(record, "answers", list, where) if "answers" in record else []
     located = tuple(_answer(answer, context, f"{where}.answers[{i}]") for i, answer in enumerate(answers))

@@ -37,10 +37,16 @@ def read_codah(paths: Sequence[Path], _: Skipped) -> Iterator[ChoiceExample]:
 
 
 def choice_of(word: str, endings: Sequence[str], row: Row) -> int:
-    """Return the place of the right ending, from 0."""
-    if not (word.isascii() and word.isdigit() and int(word) < len(endings)):
-        raise UserError(f"{row.place}: {word[:60]!r} is not the number of an ending; allowed: 0 to {len(endings) - 1}")
-    return int(word)
+    """Return the place of the right ending, from 0, which is written as a number from 0 or as a letter from A."""
+    place = "abcdefghijklmnopqrstuvwxyz".find(word.lower()) if len(word) == 1 else -1
+    if word.isascii() and word.isdigit():
+        place = int(word)
+    if not 0 <= place < len(endings):
+        last = len(endings) - 1
+        raise UserError(
+            f"{row.place}: {word[:60]!r} is not the number of an ending; allowed: 0 to {last}, or A to {chr(65 + last)}"
+        )
+    return place
 
 
 SWAG = Task(

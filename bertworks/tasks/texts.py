@@ -11,6 +11,7 @@ from bertworks.tasks.examples import Skipped, TextExample
 from bertworks.tasks.tables import Row, rows
 from bertworks.tasks.task import Source
 
+MISSING_NUMBER = "-1"  # what Hugging Face's datasets write where labels are numbers from 0 and there is none
 _MAX_LABELS_SHOWN = 20
 _MAX_SCORE = 3.4e38  # what float32 holds, in which a network learns
 
@@ -53,10 +54,16 @@ def read_texts(paths: Sequence[Path], skipped: Skipped, columns: TextColumns) ->
         for row in rows(path, columns.header, skipped if columns.allows_broken_rows else None):
             example = example_of(row, number, columns)
             if columns.label is not None and example.label is None:
-                skipped.add("rows without a label", row.place)
+                is_score = columns.words is None
+                skipped.add("rows without a label" if is_score else why_missing(row.word(columns.label)), row.place)
             else:
                 yield example
             number += 1
+
+
+def why_missing(word: str) -> str:
+    """Return what a row is counted as whose label is read as none."""
+    return f"rows with the label {word}, read as no label" if word == MISSING_NUMBER else "rows without a label"
 
 
 def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:

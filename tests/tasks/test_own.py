@@ -138,8 +138,25 @@ def test_several_labels_are_told_that_each_may_have_a_column(write, refusal):
 
 
 def test_labels_that_are_numbers_are_in_their_order(write):
-    path = write("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, -1, 2)))
-    assert open_own("classify", {"train": path}).task.labels == ("-1", "2", "9", "10")
+    path = write("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in (10, 9, -2, 2)))
+    assert open_own("classify", {"train": path}).task.labels == ("-2", "2", "9", "10")
+
+
+def test_minus_one_beside_numbers_from_0_is_no_label_and_counted(write):
+    train = write("a.csv", "text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate((0, 1, -1, 0, -1))))
+    dataset = open_own("classify", {"train": train, "dev": write("b.csv", "text,label\na,-1\nb,1\n")})
+    for split, kept, missing in (("train", 3, 2), ("dev", 1, 1)):
+        skipped = Skipped()
+        assert len(list(dataset.examples(split, skipped))) == kept
+        assert skipped.counts == {"rows with the label -1, read as no label": missing}
+    assert dataset.task.labels == ("0", "1")
+    assert [example.label for example in open_own("regress", {"train": train}).examples("train")] == [0, 1, -1, 0, -1]
+
+
+@pytest.mark.parametrize("labels", [("-1", "1"), ("-2", "-1", "0", "1"), ("-1", "good", "bad")])
+def test_minus_one_is_a_label_like_others_elsewhere(write, labels):
+    path = write("a.csv", "text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(labels)))
+    assert open_own("classify", {"train": path}).task.labels[labels[0] == "-2"] == "-1"
 
 
 @pytest.mark.parametrize(
@@ -276,11 +293,36 @@ def test_choices_are_columns_or_a_list(write, refusal):
         open_own("choose", {"train": path}).examples("train")
     )
     path = write("e.jsonl", '{"prompt": "I am", "choices": ["old"], "label": 0}')
-    assert "1 endings; a choice needs two" in refusal(open_own("choose", {"train": path}).examples("train"))
+    assert "1 ending; a choice needs two" in refusal(open_own("choose", {"train": path}).examples("train"))
     path = write("f.csv", "context,ending0,ending1,label\nI am,old,new,2\n")
     assert "f.csv:2: '2' is not the number of an ending" in refusal(
         open_own("choose", {"train": path}).examples("train")
     )
+
+
+def test_the_right_ending_may_be_a_letter(write, refusal):
+    expected = [ChoiceExample("0", "I am", ("old", "new"), 1)]
+    for column, right in (("label", "B"), ("answer", "b"), ("answerKey", "B"), ("answer", "1")):
+        path = write("c.csv", f"question,A_text,choice_a,choice_b,{column}\nI am,x,old,new,{right}\n")
+        assert list(open_own("choose", {"train": path}).examples("train")) == expected
+    path = write("c.csv", "context,ending0,ending1,label\nI am,old,new,C\n")
+    told = refusal(open_own("choose", {"train": path}).examples("train"))
+    assert "c.csv:2: 'C' is not the number of an ending; allowed: 0 to 1, or A to B" in told
+
+
+def test_a_choice_without_a_label_is_left_out_and_counted(write):
+    path, skipped = write("c.csv", "context,ending0,ending1,label\na,b,c,-1\na,b,c,\na,b,c,1\n"), Skipped()
+    assert len(list(open_own("choose", {"train": path}).examples("train", skipped))) == 1
+    assert skipped.counts == {"rows with the label -1, read as no label": 1, "rows without a label": 1}
+
+
+@pytest.mark.parametrize(("names", "right"), [(["A", "B"], "B"), (["1", "2"], "2"), ([1, 2], 2)])
+def test_an_answer_is_one_of_the_names_of_the_endings_where_they_have_any_as_in_arc(write, names, right):
+    record = {"question": "I am", "choices": {"text": ["old", "new"], "label": names}, "answerKey": right}
+    path = write("c.jsonl", as_json_lines([record]))
+    assert list(open_own("choose", {"train": path}).examples("train")) == [
+        ChoiceExample("0", "I am", ("old", "new"), 1)
+    ]
 
 
 def test_a_row_may_have_fewer_endings_and_leaves_the_last_columns_empty(write, refusal):
@@ -290,7 +332,7 @@ def test_a_row_may_have_fewer_endings_and_leaves_the_last_columns_empty(write, r
     for row, words in (
         ("a,b,c,,2", "c.csv:2: '2' is not the number of an ending; allowed: 0 to 1"),
         ("a,b,,c,0", "c.csv:2: column 'ending1' is empty, and an ending behind it is not"),
-        ("a,b,,,0", "c.csv:2: 1 endings; a choice needs two"),
+        ("a,b,,,0", "c.csv:2: 1 ending; a choice needs two"),
     ):
         path = write("c.csv", f"{head}{row}\n")
         assert words in refusal(open_own("choose", {"train": path}).examples("train"))

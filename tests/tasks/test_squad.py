@@ -175,6 +175,15 @@ def test_a_byte_order_mark_and_numbers_as_ids_are_read(write, tmp_path):
     assert example.id == "7"
 
 
+def test_an_id_may_be_called_guid_as_in_klue(write, tmp_path):
+    content = squad(question())
+    (asked,) = content["data"][0]["paragraphs"][0]["qas"]
+    asked["guid"] = "klue-mrc-v1_train_12759" if asked.pop("id") else ""
+    write("dev-v1.1.json", json.dumps(content))
+    (example,) = open_dataset(TASKS["squad1"], tmp_path).examples("dev")
+    assert example.id == "klue-mrc-v1_train_12759"
+
+
 def test_korquad_has_the_form_of_squad(write, tmp_path):
     write("korquad/KorQuAD_v1.0_dev.json", json.dumps(squad(question())))
     assert [example.id for example in open_dataset(TASKS["korquad"], tmp_path).examples("dev")] == ["q1"]
