@@ -2,12 +2,13 @@
 
 A line is a word, what else is known of it, and its tag in the last column; a blank line ends a sentence and a line
 `-DOCSTART-` begins a document, whose sentences share a document number (the paper gives NER its document as context).
-Where no document is marked, every sentence is one. Tags become IOB2 whatever they were: IOB1, as the original files
-have it, IOBES or BILOU; tags that are IOB2 already stay as they are.
+Where no document is marked, or there is one mark alone, every sentence is a document. Tags become IOB2 whatever they
+were: IOB1, as the original files have it, IOBES or BILOU; tags that are IOB2 already stay as they are.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 from bertworks.errors import UserError
@@ -21,24 +22,34 @@ _STARTS, _INSIDES = frozenset("BSU"), frozenset("IEL")
 _Line = tuple[int, list[str]]
 
 
-def read_conll(paths: Sequence[Path], _: Skipped, *, types: tuple[str, ...] | None = None) -> Iterator[TagExample]:
+def read_conll(
+    paths: Sequence[Path], skipped: Skipped, *, types: tuple[str, ...] | None = None
+) -> Iterator[TagExample]:
     """Yield the sentences of some files.
 
     Args:
         paths: the files.
+        skipped: where sentences are counted that are documents of their own, as their file has one mark alone.
         types: the entity types that there may be; any without it.
     """
     number = document = 0
     for path in paths:
+        marks = (
+            1 for _, line in numbered_lines(path) if _DOCUMENT_START in line and line.split()[0] == _DOCUMENT_START
+        )
+        has_one = len(list(islice(marks, 2))) == 1  # the head of a file, such as other programs write, and no document
         has_documents = False
         for sentence in _sentences(path):
             if sentence[0][1][0] == _DOCUMENT_START:
-                has_documents = True
+                has_documents = not has_one
                 document += 1
                 sentence = sentence[1:]
             elif not has_documents:
                 document += 1
             if sentence:
+                if has_one:
+                    place = f"{path.name}:{sentence[0][0]}"
+                    skipped.add(f"sentences under a single {_DOCUMENT_START}", place, "read as a document each")
                 yield _example(sentence, path, str(number), document, types)
                 number += 1
 

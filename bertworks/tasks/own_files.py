@@ -220,6 +220,11 @@ def read_tagged_records(
 
 
 def _tags(row: Row, column: str, words: Sequence[str], types: tuple[str, ...] | None) -> tuple[str, ...]:
+    if isinstance(numbers := row.value(column), list) and numbers and all(type(one) is int for one in numbers):
+        raise UserError(
+            f"{row.place}: column {column!r} has numbers without names; write the names of the tags, as B-PER, or "
+            "Parquet that has them (saved by Hugging Face's datasets with its ClassLabel)"
+        )
     tags = _strings(row, column)
     if len(tags) != len(words):
         raise UserError(f"{row.place}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one")

@@ -151,7 +151,10 @@ class Row(NamedTuple):
         """Return a value that must be there."""
         if column not in self.values:
             raise UserError(f"{self.place}: no column {column!r}; there are: {shown_names(self.values)}")
-        return self.values[column]
+        value = self.values[column]
+        if isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(one, bytes) for one in value)):
+            raise UserError(f"{self.place}: column {column!r} is binary, and not UTF-8 text")
+        return value
 
     def word(self, column: str) -> str:
         """Return a value that must be there, as a word: 1, 1.0 and true are "1", "1" and "true", and nothing is ""."""
@@ -279,15 +282,62 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         sizes = [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
         check_growth(path, size, sum(sizes))
         check_names(table.schema_arrow.names, str(path))
+        names_of = _class_names(table.schema_arrow.metadata or {}, path)
+        is_binary = {field.name: "binary" in str(field.type) for field in table.schema_arrow}
         for batch in table.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             bytes_out += batch.nbytes
             check_growth(path, size, bytes_out)
             for record in batch.to_pylist():
                 number += 1
-                yield _record_row(record, f"{path}: row {number}")
+                place = f"{path}: row {number}"
+                for column, value in record.items():
+                    if is_binary[column]:
+                        record[column] = _as_text(value)
+                    elif column in names_of:
+                        record[column] = _named(value, names_of[column], f"{place}: column {column!r}")
+                yield _record_row(record, place)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise CorruptFile(f"{path} is not an intact Parquet file: {reason}") from error
+
+
+def _as_text(value: Any) -> Any:
+    """Decode bytes that are UTF-8, in a list too; others stay, and are refused where they are asked for."""
+    if isinstance(value, list):
+        return [_as_text(one) for one in value]
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def _class_names(metadata: Mapping[bytes, bytes], path: Path) -> dict[str, list[str]]:
+    """Return the names of classes that Hugging Face's datasets keep beside columns of their numbers."""
+    try:
+        found = parse_json(metadata.get(b"huggingface", b"{}"), str(path))
+    except CorruptFile:  # the columns can be read without it
+        return {}
+    for key in ("info", "features"):
+        found = found.get(key) if isinstance(found, dict) else None
+    named = {}
+    for column, feature in found.items() if isinstance(found, dict) else ():
+        if isinstance(feature, dict) and "feature" in feature:  # a list of classes
+            feature = feature["feature"]
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            named[column] = names
+    return named
+
+
+def _named(value: Any, names: Sequence[str], where: str) -> Any:
+    """Return the names of numbers of classes; -1 is null, which stands for no label."""
+    if isinstance(value, list):
+        return [_named(one, names, where) for one in value]
+    if type(value) is not int:
+        return value
+    if not -1 <= value < len(names):
+        raise UserError(f"{where}: {value} is not the number of a class; the file names {len(names)} of them")
+    return names[value] if value >= 0 else None
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

@@ -95,6 +95,7 @@ _NOT_READ = (
     (b"<?xml", "XML, but not a Wikipedia dump", "take its text out first"),
 )
 _TAG_BYTES = 4096
+_PARQUET_TEXT = re.compile(r"(dictionary<values=)?(large_)?(string|binary)(_view)?(, .*)?")
 _JSON_STRING = rb'"(?:[^"\\]|\\.)*"'
 _JSON_OBJECT_START = re.compile(rb"\{\s*(?:" + _JSON_STRING + rb"\s*:|\})")
 _JSON_LIST_START = re.compile(rb"\[\s*(?:\{\s*" + _JSON_STRING + rb"\s*:|" + _JSON_STRING + rb"\s*,|\]\s*$)")
@@ -497,9 +498,14 @@ def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -
         for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[text_field], use_threads=False):
             bytes_out += batch.nbytes
             check_growth(file.path, size, bytes_out)
+            is_binary = "binary" in str(batch.schema.field(0).type)
             for row, text in enumerate(_column_bytes(batch.column(0)), start=num_rows + 1):
-                if text is not None:
-                    yield paragraphs(decoder.decode(text, file.path, row))
+                if text is None:
+                    continue
+                num_replaced, decoded = decoder.num_replaced, decoder.decode(text, file.path, row)
+                if is_binary and decoder.num_replaced > num_replaced:
+                    raise UserError(f"{file.path}: row {row}: column {text_field!r} is binary, and not UTF-8 text")
+                yield paragraphs(decoded)
             num_rows += batch.num_rows
             file.bytes_read = size * num_rows // table.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -508,15 +514,12 @@ def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -
 
 
 def _check_column(table: Any, text_field: str, path: Path) -> None:
-    """Make sure that the text field is there, holds strings, and says no absurd size before it is unpacked."""
-    import pyarrow as pa
-
+    """Make sure that the text field is there, holds text or bytes, and says no absurd size before it is unpacked."""
     schema = table.schema_arrow
     if text_field not in schema.names:
         _raise_missing_field(str(path), text_field, schema.names)
     kind = schema.field(text_field).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not _PARQUET_TEXT.fullmatch(str(kind)):
         raise UserError(f"{path}: column {text_field!r} is of type {kind}, not string")
     # Not the column's own size: asking pyarrow for a column of damaged metadata aborts the process.
     sizes = [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]

@@ -86,6 +86,12 @@ def test_without_marks_every_sentence_is_a_document(conll):
     assert len(set(documents)) == 3
 
 
+def test_a_file_with_a_single_mark_is_split_by_sentences_and_that_is_said(write):
+    path, skipped = write("a.txt", "-DOCSTART- -X- O O\n\na O\n\nb B-PER\nc O\n\nd O\n"), Skipped()
+    assert [(one.text, one.document) for one in read_conll([path], skipped)] == [("a", 2), ("b c", 3), ("d", 4)]
+    assert str(skipped) == "read as a document each: 3 sentences under a single -DOCSTART- (first: a.txt:3)"
+
+
 def test_a_document_may_start_without_a_blank_line(conll):
     examples = list(conll("-DOCSTART- O\na O\nb O\n-DOCSTART- O\nc O\n"))
     assert [example.words for example in examples] == [["a", "b"], ["c"]]

@@ -64,6 +64,64 @@ def test_parquet_gives_it_too(tmp_path):
     assert skipped.counts == {"rows without a label": 1}
 
 
+@pytest.mark.parametrize(
+    "kind", ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"]
+)
+def test_text_of_parquet_is_of_any_type(tmp_path, refusal, kind):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    wanted = pa.dictionary(pa.int32(), pa.string()) if kind == "dictionary" else getattr(pa, kind)()
+    table = {
+        "text": pa.array(["좋다", "b"], pa.string()).cast(wanted), "label": pa.array(["x", "y"]).cast(wanted),
+        "image": pa.array([b"\xff\xd8", b"\xff"]),
+    }  # fmt: skip
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    found = list(open_own("classify", {"train": tmp_path / "a.parquet"}).examples("train"))
+    assert [(one.first, one.label) for one in found] == [("좋다", "x"), ("b", "y")]
+    told = refusal(lambda: open_own("classify", {"train": tmp_path / "a.parquet"}, {"text": "image"}).examples("train"))
+    assert "a.parquet: row 1: column 'image' is binary, and not UTF-8 text" in told
+
+
+def with_class_names(table, **features):
+    """As Hugging Face's datasets save a table: with the names of classes in the metadata of its schema."""
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+@pytest.mark.parametrize("kind", ["Sequence", "List", "LargeList"])
+def test_numbers_of_classes_have_the_names_that_parquet_gives_them(tmp_path, refusal, kind):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    tags = {"feature": {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}, "_type": kind}
+    table = pa.table({"tokens": [["Ada", "King", "sat"], ["so"]], "ner_tags": [[1, 2, 0], [0]]})
+    for path, written in (("a.parquet", with_class_names(table, ner_tags=tags)), ("b.parquet", table)):
+        pq.write_table(written, tmp_path / path)
+    dataset = open_own("tag", {"train": tmp_path / "a.parquet"})
+    assert [example.tags for example in dataset.examples("train")] == [("B-PER", "I-PER", "O"), ("O",)]
+    assert dataset.task.labels == ("O", "B-PER", "I-PER")
+    told = refusal(lambda: open_own("tag", {"train": tmp_path / "b.parquet"}))
+    assert "b.parquet: row 1: column 'ner_tags' has numbers without names; write the names of the tags" in told
+
+
+def test_numbers_of_labels_have_the_names_that_parquet_gives_them(tmp_path, refusal):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    label = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+    pq.write_table(with_class_names(table, text={"dtype": "string", "_type": "Value"}, label=label), tmp_path / "a")
+    dataset, skipped = open_own("classify", {"train": tmp_path / "a"}), Skipped()
+    assert [example.label for example in dataset.examples("train", skipped)] == ["pos", "neg"]
+    assert skipped.counts == {"rows without a label": 1}
+    pq.write_table(with_class_names(table, label=label | {"names": ["neg"]}), tmp_path / "b")
+    told = refusal(lambda: open_own("classify", {"train": tmp_path / "b"}))
+    assert "b: row 1: column 'label': 1 is not the number of a class; the file names 1 of them" in told
+
+
+@pytest.mark.parametrize("metadata", [b"{", b"\xff", b"[]", b'{"info": 7}', b'{"info": {"features": {"text": []}}}'])
+def test_metadata_that_names_nothing_is_passed_over_or_told(tmp_path, metadata):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"text": ["a", "b"], "label": [1, 0]}).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(table, tmp_path / "a.parquet")
+    dataset = open_own("classify", {"train": tmp_path / "a.parquet"})
+    assert dataset.task.labels == ("0", "1")
+
+
 def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path, refusal):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = pa.Table.from_arrays([pa.array(["a", "b"])] * 3, names=["text", "label", "label"])
@@ -448,7 +506,8 @@ def test_several_labels_are_words(write, refusal, labels):
         ({"tokens": ["a"], "tags": []}, "1 word and 0 tags"),
         ({"tokens": "a b", "tags": ["O", "O"]}, "column 'tokens': a string where a list"),
         ({"tokens": ["a", 3], "tags": ["O", "O"]}, "tokens[1]: a whole number where a string"),
-        ({"tokens": ["a"], "tags": [1]}, "tags[0]: a whole number where a string"),
+        ({"tokens": ["a"], "tags": [1]}, "column 'tags' has numbers without names"),
+        ({"tokens": ["a", "b"], "tags": ["O", 1]}, "tags[1]: a whole number where a string"),
         ({"tokens": ["a"], "tags": ["PER"]}, "'PER' is not a tag"),
     ],
 )

@@ -97,7 +97,13 @@ def test_every_form_in_every_compression_gives_the_same_lines(tmp_path, kind, co
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(),
+        pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.large_string()),
+    ],
+)  # fmt: skip
 def test_parquet_gives_the_same_lines(tmp_path, kind, compression):
     texts = pa.array(["\n".join(document) for document in DOCUMENTS], pa.string()).cast(kind)
     reader = Corpus([write_parquet(tmp_path / "c.parquet", texts, compression=compression, row_group_size=2)])
@@ -302,6 +308,12 @@ def test_invalid_bytes_in_records_are_replaced_and_counted(tmp_path):
     reader = Corpus([write_parquet(tmp_path / "c.parquet", bad)])
     assert list(lines_in(reader)) == ["a\ufffd", ""]
     assert reader.num_replaced == 1
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_binary_of_parquet_that_is_no_text_is_refused_with_its_row(tmp_path, kind):
+    path = write_parquet(tmp_path / "c.parquet", pa.array([b"a", None, b"\xff\xd8\xff"], kind))
+    assert f"{path}: row 3: column 'text' is binary, and not UTF-8 text" in error_of(path)
 
 
 def test_lone_surrogates_in_json_are_replaced_and_pairs_are_kept(tmp_path):
