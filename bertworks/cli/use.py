@@ -237,7 +237,10 @@ def attend(
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, title))
     num_layers, num_heads, num_tokens, _ = weights.shape
-    say(f"{out}: {counted(num_layers, 'layer')} of {num_heads} heads over {counted(num_tokens, 'token')}", err=True)
+    say(
+        f"{out}: {counted(num_layers, 'layer')} of {counted(num_heads, 'head')} over {counted(num_tokens, 'token')}",
+        err=True,
+    )
 
 
 def _load(model: str, device: str, dtype: str, method: str = "") -> Any:

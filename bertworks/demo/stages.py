@@ -347,7 +347,7 @@ def ask_shipped(show: Show, shipped: Path) -> None:
 
 def _told_of_shipped(name: str) -> str:
     about = describe_shipped(name)
-    told = f"{about.layers} layers of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
+    told = f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
     told += f", trained on {about.trained_on}" if about.trained_on else ""
     return told + (f"; it fills {about.mlm_accuracy:.0%} of masks rightly" if about.mlm_accuracy is not None else "")
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import CorruptFile
+from bertworks.errors import CorruptFile, counted
 from bertworks.files import (
     MANIFEST_NAME,
     atomic_folder,
@@ -82,7 +82,7 @@ class FeatureCache:
         parts = list(_parts(encoded.windows))
         folder = self._folder / self._name(encoded.windows)
         make_folder(folder, "folder for features")
-        about = f"features of {_num_words(parts):,} words, {len(self._kept)} layers"
+        about = f"features of {counted(_num_words(parts), 'word')}, {counted(len(self._kept), 'layer')}"
         self._ranks.be_patient()
         # Only who computes holds the folder: runs that find all they want may share it at the same time.
         if self._ranks.greatest(len(self._missing(folder, parts))):

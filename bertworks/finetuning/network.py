@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertworks.errors import ConfigError, UserError
+from bertworks.errors import ConfigError, UserError, counted
 from bertworks.finetuning.features import FeatureCache
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings
 from bertworks.models.find import find_model
@@ -654,7 +654,7 @@ def num_layers(net: Any) -> int:
 def check_freeze(layers: int | str, most: int) -> None:
     """Refuse to keep more layers than a model has."""
     if isinstance(layers, int) and layers > most:
-        raise UserError(f"task.freeze={layers}: the model has {most} layers; choose 0 to {most}, or all")
+        raise UserError(f"task.freeze={layers}: the model has {counted(most, 'layer')}; choose 0 to {most}, or all")
 
 
 def rate_scales(net: Any, decay: float) -> dict[str, float]:

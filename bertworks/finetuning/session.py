@@ -425,8 +425,9 @@ class Session:
             writer=lambda place: self._writer(place, self.engine.metrics, is_checkpoint=True),
             finish=self._finish,
             out_of_memory=(
-                f"with batches of {settings.train.batch_size:,} examples in {settings.train.slices} slices; start anew "
-                "with a higher train.slices, or a lower train.batch_size or task.max_length"
+                f"with batches of {counted(settings.train.batch_size, 'example')} in "
+                f"{counted(settings.train.slices, 'slice')}; start anew with a higher train.slices, or a "
+                "lower train.batch_size or task.max_length"
             ),
             is_enough=self._is_enough,
             metrics=tuple(self.task.metrics),

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bertworks.errors import printable
+from bertworks.errors import counted, printable
 from bertworks.models.find import find_model
 from bertworks.models.kinds import read_model, tensors_of
 from bertworks.models.names import to_openai
@@ -132,8 +132,9 @@ def summary_of(model: Any) -> str:
 
 def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:
     return [
-        "{num_hidden_layers} layers of width {hidden_size}, {num_attention_heads} heads, feed-forward "
-        "{intermediate_size:,} wide, {hidden_act}".format(**sizes),
+        f"{counted(sizes['num_hidden_layers'], 'layer')} of width {sizes['hidden_size']}, "
+        f"{counted(sizes['num_attention_heads'], 'head')}, feed-forward {sizes['intermediate_size']:,} wide, "
+        f"{sizes['hidden_act']}",
         "{vocab_size:,} pieces, up to {max_position_embeddings:,} tokens, {positions} positions, attends ".format(
             **sizes
         )
@@ -142,14 +143,15 @@ def _bert_lines(sizes: Mapping[str, Any]) -> list[str]:
 
 
 def _compound_lines(sizes: Mapping[str, Any]) -> list[str]:
-    on_top = f"a BiLSTM of {sizes['num_lstm_layers']} layers, {sizes['num_cells']:,} cells each way, on top"
+    on_top = f"a BiLSTM of {counted(sizes['num_lstm_layers'], 'layer')}, {sizes['num_cells']:,} cells each way, on top"
     lines = [line for encoder in sizes["encoders"] for line in _bert_lines(encoder)]
     return [*lines, on_top] if sizes["num_lstm_layers"] else lines
 
 
 def _gpt_lines(sizes: Mapping[str, Any]) -> list[str]:
     return [
-        "GPT-1: {n_layer} layers of width {n_embd}, {n_head} heads, {afn}".format(**sizes),
+        f"GPT-1: {counted(sizes['n_layer'], 'layer')} of width {sizes['n_embd']}, {counted(sizes['n_head'], 'head')}, "
+        f"{sizes['afn']}",
         "{vocab_size:,} pieces, up to {n_positions:,} tokens, reads from left to right".format(**sizes),
     ]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertworks.config import Settings, validate
-from bertworks.errors import ConfigError, UserError
+from bertworks.errors import ConfigError, UserError, counted
 from bertworks.files import atomic_write
 from bertworks.models.find import find_model
 from bertworks.models.folder import (
@@ -110,7 +110,7 @@ def labels_of(raw: Mapping[str, Any]) -> list[str]:
 def wrong_labels(labels: list[str], num_labels: int | None) -> list[str]:
     """Name the problem of more or fewer labels than a head tells apart, if there is one."""
     if labels and num_labels not in (None, len(labels)):
-        return [f"id2label in {CONFIG_FILE} names {len(labels)} labels, and the head has {num_labels}"]
+        return [f"id2label in {CONFIG_FILE} names {counted(len(labels), 'label')}, and the head has {num_labels}"]
     return []
 
 
@@ -457,7 +457,7 @@ def read_gpt(folder: Path) -> ModelFolder[Gpt]:
         + contradictions(wanted, tensors)
     )
     problems += [
-        f"{name} is there, and {CONFIG_FILE} has {config.n_layer} layers"
+        f"{name} is there, and {CONFIG_FILE} has {counted(config.n_layer, 'layer')}"
         for name in unused
         if name.startswith("transformer.h.")
     ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings, validate
-from bertworks.errors import UserError, did_you_mean
+from bertworks.errors import UserError, counted, did_you_mean
 
 HEAD_WIDTH = 64
 # Enough for any BERT that was ever trained, too little to fill a machine's memory by a typing error.
@@ -271,6 +271,7 @@ def layers_of(features: FeatureName, num_layers: int) -> tuple[int, ...]:
     least = {"embeddings": 0, "second-to-last": 2, "last": 1, "sum-all": 1}.get(features, 4)
     if num_layers < least:
         raise UserError(
-            f"task.features={features} needs a model of at least {least} layers, and this one has {num_layers}"
+            f"task.features={features} needs a model of at least {counted(least, 'layer')}, and this one has "
+            f"{num_layers}"
         )
     return tuple(wanted)

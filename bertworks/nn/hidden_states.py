@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.text.tokenizer import Encoding
 
 Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"]
@@ -164,7 +164,9 @@ def in_pairs(method: str, firsts: str | Sequence[str], seconds: str | Sequence[s
         check_texts_of(method, given)
     count = max(map(len, both))
     if not isinstance(firsts, str) and not isinstance(seconds, str) and len(firsts) != len(seconds):
-        raise UserError(f"{method}: {len(firsts)} texts but {len(seconds)} for them; give one for each, or one for all")
+        raise UserError(
+            f"{method}: {counted(len(firsts), 'text')} but {len(seconds)} for them; give one for each, or one for all"
+        )
     if not all(both):
         return [], []
     first, second = (list(given) * count if isinstance(one, str) else list(given)

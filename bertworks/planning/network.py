@@ -7,7 +7,7 @@ went in and once for that of its weights. Not counted are biases, LayerNorms and
 
 from typing import NamedTuple
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.nn.config import BertConfig, ElmoConfig, GptConfig, elmo_preset, gpt_preset, preset
 from bertworks.recipe import Recipe
 
@@ -109,7 +109,7 @@ def _transformer(
 ) -> Network:
     layers, width, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     return Network(
-        size=f"{layers} layers of width {width}, {heads} head{'s' * (heads > 1)}, {config.vocab_size:,} pieces",
+        size=f"{counted(layers, 'layer')} of width {width}, {counted(heads, 'head')}, {config.vocab_size:,} pieces",
         parts=parts,
         num_fixed=num_fixed,
         layers=layers,
@@ -152,7 +152,8 @@ def _elmo(config: ElmoConfig) -> Network:
     reading = _MAX_CHARACTERS * looked_at + highways + filters * width
     of_lstm = (_NUM_GATES + 2) * cells + width  # gates, cell, what it lets out, projected
     return Network(
-        size=f"{config.num_layers} layers of {cells} cells each way, width {width}, {config.vocab_size:,} words",
+        size=f"{counted(config.num_layers, 'layer')} of {cells} cells each way, width {width}, "
+        f"{config.vocab_size:,} words",
         parts=parts,
         num_fixed=0,
         layers=config.num_layers,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.report.charts import content_hash, escaped, page_file
 
 _SCRIPTS = ("weights.js", "head_view.js", "model_view.js")
@@ -76,11 +76,15 @@ def attention_files() -> AttentionFiles:
 def _refuse_what_cannot_be_shown(attentions: NDArray[np.float32]) -> None:
     num_layers, num_heads, num_tokens, _ = attentions.shape
     if not attentions.size:
-        raise UserError(f"no attention to show: the model has {num_layers} layers, the text {num_tokens} tokens")
-    if attentions.size > _MAX_WEIGHTS:
         raise UserError(
-            f"{num_layers} layers of {num_heads} heads over {num_tokens} tokens are too much for one page; "
-            f"at most {int((_MAX_WEIGHTS / num_layers / num_heads) ** 0.5)} tokens of this model: shorten the text"
+            f"no attention to show: the model has {counted(num_layers, 'layer')}, the text "
+            f"{counted(num_tokens, 'token')}"
+        )
+    if attentions.size > _MAX_WEIGHTS:
+        most = int((_MAX_WEIGHTS / num_layers / num_heads) ** 0.5)
+        raise UserError(
+            f"{counted(num_layers, 'layer')} of {counted(num_heads, 'head')} over {num_tokens} tokens are too much for "
+            f"one page; at most {most} tokens of this model: shorten the text"
         )
     # Sums of rounded numbers: a weight may lie a little above 1. A comparison with NaN is false.
     if not (attentions.min() >= 0 and attentions.max() <= 1.001):

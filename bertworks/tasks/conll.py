@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.tasks.examples import Skipped, TagExample, words_example
 from bertworks.tasks.tables import numbered_lines
 from bertworks.tasks.task import Defaults, Published, Source, Task
@@ -74,8 +74,9 @@ def _example(sentence: list[_Line], path: Path, name: str, document: int, types:
     for number, columns in sentence:
         if len(columns) != num_columns:
             raise UserError(
-                f"{path}:{number}: {len(columns)} columns where the sentence starts with {num_columns}; a line is a "
-                "word and, last, its tag, with spaces or tabs between; or give lists of both in .jsonl, .json, .parquet"
+                f"{path}:{number}: {counted(len(columns), 'column')} where the sentence starts with {num_columns}; a "
+                "line is a word and, last, its tag, with spaces or tabs between; or give lists of both in .jsonl, "
+                ".json, .parquet"
             )
     words = [columns[0] for _, columns in sentence]
     if num_columns == 1:

@@ -186,7 +186,7 @@ def _answers(row: Row, columns: Columns, context: str) -> list[Answer]:
     texts = value if isinstance(value, list) else [] if value in (None, "") else [value]
     places = starts if isinstance(starts, list) else [starts] * len(texts)
     if len(places) != len(texts):
-        raise UserError(f"{row.place}: {len(texts)} answers and {len(places)} places of answers")
+        raise UserError(f"{row.place}: {counted(len(texts), 'answer')} and {counted(len(places), 'place')} of answers")
     return [
         located_answer(of_kind(text, str, f"{row.place}: answer"), _place(start, row), context)
         for text, start in zip(texts, places, strict=True)

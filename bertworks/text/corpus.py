@@ -16,7 +16,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from bertworks.errors import CorruptFile, UserError, shown_names
+from bertworks.errors import CorruptFile, UserError, counted, shown_names
 from bertworks.files import parse_json, without_surrogates
 from bertworks.text.lines import (
     COMPRESSIONS,
@@ -482,7 +482,7 @@ def fitted(cells: list[str], header: Sequence[str], where: str) -> list[str]:
     """Return a row's cells, as many as there are columns: empty ones after the last column go."""
     if len(cells) != len(header) and (len(cells) < len(header) or any(map(str.strip, cells[len(header) :]))):
         columns = shown_names(header)
-        raise UserError(f"{where}: {len(cells)} columns where {len(header)} are expected: {columns}")
+        raise UserError(f"{where}: {counted(len(cells), 'column')} where {len(header)} are expected: {columns}")
     return cells[: len(header)]
 
 

@@ -261,7 +261,7 @@ def test_a_baseline_is_a_start_for_another_task(models, files, finished, tmp_pat
         ({"model": "gpt", "beside": "rtl"}, "is a GPT-1, and --with is for BERTs"),
         ({"model": "ltr", "beside": "gpt"}, "is no BERT; --with takes one that reads the other way"),
         ({"model": "ltr", "overrides": ["task.lm_weight=0.5"]}, "task.lm_weight is for a GPT-1"),
-        ({"model": "ltr", "overrides": ["task.freeze=2"]}, "the model has 1 layers"),
+        ({"model": "ltr", "overrides": ["task.freeze=2"]}, "the model has 1 layer"),
         ({"model": "gpt", "overrides": ["task.max_length=49"]}, "task.max_length 49 is more than the 48 positions"),
         ({"model": "ltr", "beside": "nowhere"}, "no model"),
         ({"model": "ltr", "overrides": ["task.lm_weight=-1"]}, "task.lm_weight: -1 is too small"),

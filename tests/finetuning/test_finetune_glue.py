@@ -229,7 +229,7 @@ def test_an_interrupt_ends_it_and_keeps_what_is_known(finished, model, data, mon
     ("overrides", "said"),
     [
         (["optim.lr=fast"], "'fast' is not a number"),
-        ([*QUICK, "task.freeze=2"], "the model has 1 layers"),
+        ([*QUICK, "task.freeze=2"], "the model has 1 layer"),
         ([], "no train set of"),
     ],
 )

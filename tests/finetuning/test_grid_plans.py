@@ -248,7 +248,7 @@ def test_other_settings_cannot_go_on_with_a_grid(task, tmp_path, fake, changes, 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("task.freeze=0,9", "task.freeze=9: the model has 1 layers; choose 0 to 1, or all"),
+        ("task.freeze=0,9", "task.freeze=9: the model has 1 layer; choose 0 to 1, or all"),
         ("task.max_length=16,999", "task.max_length 999 is more than the 128 positions"),
     ],
 )

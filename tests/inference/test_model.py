@@ -190,6 +190,7 @@ def test_a_model_without_layers_gives_its_embeddings(tmp_path):
     (lambda model: model.fill(""), "the text is empty; give one"),
     (lambda model: model.nsp("a", ""), "the text is empty; give one"),
     (lambda model: model.nsp(["a", "b"], ["a"]), "nsp: 2 texts but 1 for them; give one for each, or one for all"),
+    (lambda model: model.nsp(["a"], ["b", "c"]), "nsp: 1 text but 2 for them"),
     (lambda model: model.fill(["the [MASK]", "a cat"]), r"text 2 of 2: no \[MASK\] to fill in 'a cat'"),
     (lambda model: model.embed(None), "embed takes a list of texts, not a NoneType"),
     (lambda model: model.features("a text"), "features takes a list of texts"),

@@ -103,6 +103,13 @@ SAID = {
 }  # fmt: skip
 
 
+def test_the_repr_of_one_layer_and_one_head_is_in_the_singular(tmp_path):
+    write_small_model(tmp_path / "bert", num_hidden_layers=1, num_attention_heads=1)
+    assert "BERT: 1 layer of width 16, 1 head, feed" in repr(bw.load(tmp_path / "bert", device="cpu"))
+    write_small_gpt(tmp_path / "gpt", n_layer=1, n_head=1)
+    assert "GPT-1: 1 layer of width 16, 1 head, " in repr(bw.load(tmp_path / "gpt", device="cpu"))
+
+
 @pytest.mark.parametrize("kind", SAID)
 def test_the_repr_of_a_model_says_what_it_is_and_can(tmp_path, kind):
     KINDS[kind][0](tmp_path / "model")

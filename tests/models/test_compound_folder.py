@@ -126,5 +126,5 @@ def test_a_report_names_all_parts(tmp_path):
     write(tmp_path, {"classify": 3})
     report = model_report(str(tmp_path))
     text = report_text(json.loads(json.dumps(report)))
-    for said in ("attends left to right", "attends right to left", "a BiLSTM of 1 layers, 6 cells each way", "bilstm"):
+    for said in ("attends left to right", "attends right to left", "a BiLSTM of 1 layer, 6 cells each way", "bilstm"):
         assert said in text

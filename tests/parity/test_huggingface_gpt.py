@@ -229,7 +229,7 @@ CONTRADICTIONS = {
     ),
     "whole numbers": ({LAYER + "ln_2.bias": torch.ones(32, dtype=torch.int64)}, {}, ["holds torch.int64"]),
     "a scalar": ({"score.weight": torch.tensor(1.0)}, {}, ["score.weight has the shape ()"]),
-    "fewer layers": ({}, {"n_layer": 1}, [LAYER + "ln_1.bias is there, and config.json has 1 layers"]),
+    "fewer layers": ({}, {"n_layer": 1}, [LAYER + "ln_1.bias is there, and config.json has 1 layer"]),
     "another vocabulary": ({}, {"vocab_size": 99}, ["tokens_embed.weight has the shape", "(99, 32)"]),
     "other labels": ({}, {"id2label": {"0": "x"}}, ["names 1 labels, and the head has 3"]),
     "an untied output": ({"lm_head.weight": torch.ones(len(PIECES), 32)}, {}, ["lm_head.weight differs from"]),

@@ -115,7 +115,7 @@ def test_a_file_of_words_alone_has_no_tags(write):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("lonely", "1 columns where the sentence starts with 4"),
+        ("lonely", "1 column where the sentence starts with 4"),
         ("a b c d B-PER", "5 columns where the sentence starts with 4"),
         ("a NN B-NP PER", "'PER' is not a tag; allowed: O, and B- or I-"),
         ("a NN B-NP B-", "'B-' is not a tag"),

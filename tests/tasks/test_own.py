@@ -261,7 +261,7 @@ def test_a_models_labels_take_the_place_of_a_train_file(write, refusal):
             "150 different values in 150 rows; is it the label?",
         ),
         ('text,label\na,x\nb,"y\n', "a.csv:3: not CSV"),
-        ("text,label\na,x\nb\n", "a.csv:3: 1 columns where 2"),
+        ("text,label\na,x\nb\n", "a.csv:3: 1 column where 2"),
     ],
 )
 def test_a_file_that_teaches_nothing_is_refused(write, refusal, content, words):
@@ -449,7 +449,7 @@ def test_an_empty_answer_says_that_there_is_none(write):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 answers and 1 places"),
+        ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 answers and 1 place of"),
         ({"answers": {"text": [7], "answer_start": [1]}}, "answer: a whole number where a string"),
         ({"answers": "a", "answer_start": "one"}, "'one' is not the place of an answer"),
         ({"answers": "a", "answer_start": -1}, "'-1' is not the place of an answer"),

@@ -55,7 +55,7 @@ def test_the_last_line_needs_no_end_and_blank_lines_are_no_rows(write):
 
 def test_a_missing_column_is_an_error_with_its_line_and_the_columns(write, refusal):
     words = refusal(rows(write("a.tsv", "text\tlabel\nfine\t1\nno label\n")))
-    assert "a.tsv:3: 1 columns where 2 are expected: 'text', 'label'" in words
+    assert "a.tsv:3: 1 column where 2 are expected: 'text', 'label'" in words
 
 
 def test_rows_with_a_wrong_number_of_columns_are_counted_where_that_is_allowed(write):

@@ -293,4 +293,4 @@ def test_the_command_names_what_was_guessed(bertworks, other_data, tmp_path):
     assert {"holdout_lm_loss", "holdout_lm_accuracy"} <= set(json.loads(out))
     code, out, _ = bertworks("inspect", tmp_path / "run")
     assert code == 0
-    assert out.startswith("GPT-1: 1 layers of width 32, 2 heads, gelu\n42 pieces, up to 32 tokens")
+    assert out.startswith("GPT-1: 1 layer of width 32, 2 heads, gelu\n42 pieces, up to 32 tokens")
