@@ -1,8 +1,13 @@
-"""`WordTokenizer`: whole words, as ELMo reads them, and each word as characters.
+"""Whole words, as ELMo reads them, and each word as characters.
 
-The vocabulary is a list of words, the most frequent ones first behind `<S>`, `</S>` and `<UNK>`; it names what the
-model predicts. What the model reads are characters: UTF-8 bytes (0 to 255) between marks for the beginning and the end
-of a word, 50 in all. Every number is raised by one, so that 0 is left for padding behind a sentence.
+- `WordTokenizer` has a list of words, the most frequent ones first after `<S>`, `</S>` and `<UNK>`; it names what the
+  model predicts.
+- `character_ids` gives what the model reads: UTF-8 bytes (0 to 255) between marks for the beginning and the end of a
+  word, 50 in all. Every number is raised by one, so that 0 is left for padding after a sentence.
+- `SpeltTokenizer` is what tasks use. A task predicts no words, so it needs no list: words are numbered in the order in
+  which they are met, and `MetWords` keeps how each is spelt. A word that was never met before differs from all others,
+  as ELMo wants it. A number means nothing outside its process; the words themselves are what `digest` depends on. They
+  are kept as long as the tokenizer is: a million different ones take about 250 MB.
 """
 
 import hashlib
@@ -11,14 +16,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertworks.errors import UserError
 from bertworks.files import usable_path
 from bertworks.text.normalize import Alphabet, Rules, split_words
 from bertworks.text.tokenizer import (
-    NO_WORD,
+    BaseTokenizer,
     Encoding,
     Encodings,
-    IdsByWords,
     ListColumns,
     Truncation,
     check_text,
@@ -27,7 +30,7 @@ from bertworks.text.tokenizer import (
     columns_by_words,
     pair_columns,
 )
-from bertworks.text.vocabulary import CLS, SEP, check_pieces, read_vocabulary
+from bertworks.text.vocabulary import CLS, SEP, read_vocabulary
 from bertworks.text.wordpiece import MAX_WORD_LENGTH, Match, join_tokens
 
 if TYPE_CHECKING:
@@ -48,46 +51,37 @@ def character_ids(words: Sequence[str]) -> "NDArray[np.uint16]":
 
     table = np.full((len(words), MAX_CHARACTERS), _PADDING, np.uint16)
     for row, word in zip(table, words, strict=True):
-        inside = _characters_of(word)
+        if word in (BEGIN, END):
+            inside = [_BEGIN_SENTENCE if word == BEGIN else _END_SENTENCE]
+        else:
+            inside = list(word.encode("utf-8", "ignore")[: MAX_CHARACTERS - 2])
         row[0], row[len(inside) + 1] = _BEGIN_WORD, _END_WORD
         row[1 : len(inside) + 1] = inside
     return table + np.uint16(1)
 
 
-def _characters_of(word: str) -> list[int]:
-    if word in (BEGIN, END):
-        return [_BEGIN_SENTENCE if word == BEGIN else _END_SENTENCE]
-    return list(word.encode("utf-8", "ignore")[: MAX_CHARACTERS - 2])
-
-
-class WordTokenizer:
+class WordTokenizer(BaseTokenizer):
     """Splits text into the words of a list that was learned with `vocab --algorithm words`."""
 
     kind: Literal["words"] = "words"
 
     def __init__(self, pieces: Sequence[str], rules: Rules | None = None) -> None:
-        """Make a tokenizer from words in the order of their ids."""
-        self.pieces, self.rules = list(pieces), rules or Rules(lowercase=False, strip_accents=False)
-        check_pieces(self.pieces, "the word list", unknown=UNK)
-        self._ids = {word: id for id, word in enumerate(self.pieces) if word}
+        """Make a tokenizer from words in the order of their ids; ELMo's rules keep case and accents."""
+        super().__init__(pieces, rules or Rules(lowercase=False, strip_accents=False), unknown=UNK)
         self._begin_id, self._end_id, self._unk_id = map(self.id_of, SPECIAL_WORDS)
-        self._alphabet = Alphabet(self.rules)
-        self._bulk = IdsByWords(self._split, self.rules)
 
     @classmethod
     def from_vocab(cls, path: str | os.PathLike[str], rules: Rules | None = None) -> "WordTokenizer":
-        """Read a word list, one word a line; ELMo's rules keep case and accents."""
+        """Read a word list, one word a line."""
         return cls(read_vocabulary(path, unknown=UNK), rules)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "WordTokenizer":
         """Open what `save` wrote."""
-        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_settings
+        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_rules
 
-        settings = read_settings(usable_path(folder), lowercase=False)
-        if settings["strip_accents"] is None:
-            settings["strip_accents"] = settings["lowercase"]
-        return cls.from_vocab(Path(folder) / VOCABULARY_FILE, Rules(**settings))
+        rules = read_rules(usable_path(folder), lowercase=False)
+        return cls.from_vocab(Path(folder) / VOCABULARY_FILE, rules)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write vocab.txt and tokenizer_config.json."""
@@ -95,22 +89,10 @@ class WordTokenizer:
 
         write_word_files(Path(folder), self.pieces, self.rules)
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def __repr__(self) -> str:
-        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
-        return f"WordTokenizer({len(self):,} words, {rules})"
-
-    def id_of(self, piece: str) -> int:
-        """Return the id of a word that must be in the list, such as "<S>"."""
-        if piece not in self._ids:
-            raise UserError(f"the word list has no {piece!r}")
-        return self._ids[piece]
-
-    def tokenize(self, text: str) -> list[str]:
-        """Return the words of a text as they are in the list, without `<S>` and `</S>`."""
-        return self.encode(text).tokens[1:-1]
+    def split(self, word: str) -> list[Match]:
+        """Return a word's id, as `WordPiece.split` returns those of its pieces."""
+        known = self._unk_id if len(word) > MAX_WORD_LENGTH else self._ids.get(word, self._unk_id)
+        return [(known, 0, len(word))]
 
     def words(self, text: str) -> list[str]:
         """Return a text's words as they are read, also those that are not in the list, between `<S>` and `</S>`."""
@@ -120,42 +102,13 @@ class WordTokenizer:
     def encode(self, text: str) -> Encoding:
         """Encode a text as `<S>` text `</S>`."""
         check_text(text)
-        columns = columns_by_words(text, self._alphabet, self._split)
-        for column, first, last in zip(
-            columns, (self._begin_id, 0, 0, 0, NO_WORD), (self._end_id, 0, 0, 0, NO_WORD), strict=True
-        ):
-            column.insert(0, first)
-            column.append(last)
-        return Encoding(columns, 0, len(columns.ids), self.pieces)
-
-    def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
-        """Return the ids of many texts end to end, and how many each has, without `<S>` and `</S>`."""
-        return self._bulk.ids_of(texts)
+        signs = self._begin_id, self._end_id, self._end_id
+        columns, (first, last) = pair_columns([text], None, self.columns_of, signs, None, None)
+        return Encoding(columns, first, last, self.pieces)
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Return readable text for ids, set as in English and Korean print; `<S>` and `</S>` only if `keep_special`."""
-        words = [self._word(id) for id in ids]
-        return join_tokens(word for word in words if keep_special or word not in (BEGIN, END))
-
-    def _word(self, id: int) -> str:
-        if not 0 <= id < len(self.pieces):
-            raise UserError(f"id {id} is not in the list of {len(self.pieces)} words")
-        return self.pieces[id]
-
-    def _split(self, word: str) -> list[Match]:
-        known = self._unk_id if len(word) > MAX_WORD_LENGTH else self._ids.get(word, self._unk_id)
-        return [(known, 0, len(word))]
-
-
-# `SpeltTokenizer`: what tasks use of a tokenizer, for a model that reads words by their characters.
-#
-# The list of a `WordTokenizer` names what ELMo guesses, and a task guesses no words. So words are numbered here in
-# the order in which they are met, whether the list has them or not, and `MetWords` keeps how each is spelt: a
-# network looks the characters of an id up in its table. A word that nobody has met before differs from all others,
-# as ELMo wants it.
-#
-# A number means nothing outside the process that gave it. The words themselves are what `digest` goes by. They are
-# kept as long as the tokenizer is: a million different ones take about 250 MB.
+        return join_tokens(word for word in self.pieces_of(ids) if keep_special or word not in (BEGIN, END))
 
 
 BEGIN_ID, END_ID = 0, 1
@@ -215,7 +168,7 @@ class SpeltTokenizer:
     kind: Literal["words"] = "words"
 
     def __init__(self, listed: WordTokenizer) -> None:
-        self._listed, self.rules = listed, listed.rules
+        self._listed, self.rules, self.save = listed, listed.rules, listed.save
         self.met = MetWords()
         self.pieces = self.met.words
         self._alphabet = Alphabet(listed.rules)
@@ -224,10 +177,6 @@ class SpeltTokenizer:
     def from_folder(cls, folder: str | os.PathLike[str]) -> "SpeltTokenizer":
         """Open what `save` wrote, or the tokenizer of an ELMo."""
         return cls(WordTokenizer.from_folder(folder))
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the list and the rules."""
-        self._listed.save(folder)
 
     def __len__(self) -> int:
         return len(self._listed)
@@ -248,14 +197,12 @@ class SpeltTokenizer:
         truncation: Truncation = "longest_first",
     ) -> Encodings:
         """Encode many texts, or as many pairs of texts; the arguments are those of `Tokenizer.encode_batch`."""
+
+        def columns_of(text: str) -> ListColumns:
+            return columns_by_words(text, self._alphabet, lambda word: [(self.met.id_of(word), 0, len(word))])
+
         check_texts(texts, pairs)
         check_truncation(max_length, truncation, has_pair=pairs is not None)
-        encodings = Encodings(self.pieces)
-        encodings.add(*pair_columns(texts, pairs, self._columns, (BEGIN_ID, END_ID), max_length, truncation))
+        encodings, signs = Encodings(self.pieces), (BEGIN_ID, END_ID, END_ID)
+        encodings.add(*pair_columns(texts, pairs, columns_of, signs, max_length, truncation))
         return encodings
-
-    def _columns(self, text: str, segment_id: int) -> ListColumns:
-        return columns_by_words(text, self._alphabet, self._number, segment_id=segment_id)
-
-    def _number(self, word: str) -> list[Match]:
-        return [(self.met.id_of(word), 0, len(word))]

@@ -369,11 +369,9 @@ _NEIGHBOURS = {
 }
 
 
-class Tokens(NamedTuple):
-    """The tokens of several texts end to end, without [CLS] and [SEP]; text i has the next `counts[i]` rows."""
-
-    rows: NDArray[np.int32]  # [tokens, 4]: ID, START, END, WORD
-    counts: NDArray[np.int64]
+# The tokens of several texts end to end, without [CLS] and [SEP]: rows of ID, START, END and WORD, and how many rows
+# each text has.
+Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 
 class BulkTokenizer:
@@ -411,7 +409,19 @@ class BulkTokenizer:
             num_texts, num_tokens = tokenize(points, text_ends, num_texts, num_tokens, self._tables, rows, counts)
             if num_texts < len(texts):
                 self._look_up(points)
-        return Tokens(rows[:num_tokens].copy(), counts)
+        return rows[:num_tokens].copy(), counts
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None,
+        special_ids: tuple[int, int],
+        max_length: int | None,
+        truncation: Truncation,
+    ) -> "AssembledColumns":
+        """Return texts, or pairs of them, as model inputs; `special_ids` are those of [CLS] and [SEP]."""
+        parts = [self.tokenize(texts)] + ([self.tokenize(pairs)] if pairs is not None else [])
+        return AssembledColumns(parts, max_length, truncation, special_ids, self.shared_ints)
 
     def _build_trie(self) -> NDArray[np.int32]:
         firsts = [(piece, id) for piece, id in self._ids.items()]
@@ -470,10 +480,11 @@ class AssembledColumns:
         shared_ints: NDArray[np.object_],
     ) -> None:
         self._parts = parts
-        self._kept = np.stack([part.counts for part in parts])
+        self._kept = np.stack([counts for _, counts in parts])
         if max_length is not None:
-            seconds = parts[1].counts.tolist() if len(parts) == 2 else [0] * self._kept.shape[1]
-            lengths = zip(parts[0].counts.tolist(), seconds, strict=True)
+            firsts = self._kept[0].tolist()
+            seconds = self._kept[1].tolist() if len(parts) == 2 else [0] * len(firsts)
+            lengths = zip(firsts, seconds, strict=True)
             kept = [kept_lengths(first, second or None, max_length, truncation) for first, second in lengths]
             self._kept = (
                 np.array([(first, second or 0)[: len(parts)] for first, second in kept]).reshape(-1, len(parts)).T
@@ -511,8 +522,8 @@ class AssembledColumns:
         laid_out = np.empty(self.bounds[-1], np.int32)
         laid_out[self._starts] = of_cls
         places = self._starts + 1
-        for part, kept, lengths in zip(self._parts, self._kept, self._with_signs, strict=True):
-            _copy_column(part.rows, column, part.counts, kept, lengths, places, of_sep, laid_out)
+        for (rows, counts), kept, lengths in zip(self._parts, self._kept, self._with_signs, strict=True):
+            _copy_column(rows, column, counts, kept, lengths, places, of_sep, laid_out)
             places = places + lengths
         return laid_out
 

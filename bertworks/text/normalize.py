@@ -47,6 +47,11 @@ class Rules(NamedTuple):
     strip_accents: bool = True
     split_cjk: bool = True
 
+    @classmethod
+    def of(cls, lowercase: bool = True, strip_accents: bool | None = None, split_cjk: bool = True) -> "Rules":
+        """Return rules in which accents follow lower-casing where nothing is said of them, as in the original."""
+        return cls(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
+
 
 class Character(NamedTuple):
     """What the rules make of one character of the input."""

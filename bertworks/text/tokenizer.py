@@ -1,8 +1,11 @@
 """`Tokenizer`: text to ids and back, equal to google-research/bert on every string.
 
-There are two ways through, with the same result. Sentences go through plain Python (`normalize.py`, `wordpiece.py`),
-which needs no compiler and starts at once; large batches go through compiled code (`bulk.py`), thirty times faster.
-Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
+- Two ways with the same result: sentences go through plain Python (`normalize.py`, `wordpiece.py`), which needs no
+  compiler and starts at once; large batches go through compiled code (`fast.py`), thirty times faster.
+- Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
+- An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows when they are asked
+  for: a million texts of which only the ids are read cost their ids, not a million objects.
+- `BaseTokenizer` holds what the tokenizers of BERT, GPT-1 (`gpt.py`) and ELMo (`elmo_words.py`) have in common.
 """
 
 import itertools
@@ -11,65 +14,36 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from bertworks.errors import UserError, counted
 from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words, words_of
-from bertworks.text.vocabulary import CLS, PAD, SEP, check_pieces, read_vocabulary
+from bertworks.text.vocabulary import CLS, PAD, SEP, UNK, check_pieces, read_vocabulary
 from bertworks.text.wordpiece import Match, WordPiece, join_tokens
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bertworks.text.fast import BulkTokenizer
+    from bertworks.text.fast import AssembledColumns, BulkTokenizer
 
-
-# What a text becomes: ids with the tokens, offsets, segments and word numbers behind them.
-#
-# An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows when they are
-# asked for: a million texts of which only the ids are read cost their ids, not a million objects for the garbage
-# collector to visit.
-
+    Columns: TypeAlias = "ListColumns | AssembledColumns"
 
 Truncation = Literal["longest_first", "only_second"] | None
 TRUNCATIONS = ("longest_first", "only_second", None)
 NO_WORD = -1  # the word number of [CLS] and [SEP]
 
 
-class Columns(Protocol):
-    """A column per property and a row per token: lists from the plain way, arrays from the compiled one."""
-
-    @property
-    def ids(self) -> Any:
-        """The number of each token in the vocabulary."""
-
-    @property
-    def segment_ids(self) -> Any:
-        """0 for the first text, 1 for the second."""
-
-    @property
-    def starts(self) -> Any:
-        """Where each token begins in its text."""
-
-    @property
-    def ends(self) -> Any:
-        """Where each token ends in its text."""
-
-    @property
-    def word_ids(self) -> Any:
-        """The number of the word each token is part of, NO_WORD for [CLS] and [SEP]."""
-
-
 class ListColumns(NamedTuple):
-    """Columns to append to."""
+    """A column for each property of tokens, and a row for each token; `AssembledColumns` has the same as arrays."""
 
     ids: list[int]
-    segment_ids: list[int]
-    starts: list[int]
+    segment_ids: list[int]  # 0 for the first text, 1 for the second
+    starts: list[int]  # where each token begins in its text
     ends: list[int]
-    word_ids: list[int]
+    word_ids: list[int]  # the number of the word each token is part of, NO_WORD for [CLS] and [SEP]
 
 
 class Encoding:
@@ -77,7 +51,7 @@ class Encoding:
 
     __slots__ = ("_columns", "_first", "_last", "_pieces")
 
-    def __init__(self, columns: Columns, first: int, last: int, pieces: Sequence[str]) -> None:
+    def __init__(self, columns: "Columns", first: int, last: int, pieces: Sequence[str]) -> None:
         self._columns, self._first, self._last, self._pieces = columns, first, last, pieces
 
     def __len__(self) -> int:
@@ -128,7 +102,7 @@ class Encodings(Sequence[Encoding]):
         self._chunks: list[tuple[Columns, list[int]]] = []  # with the rows at which texts begin and end
         self._first_texts = [0]  # of each chunk, and the number of all texts
 
-    def add(self, columns: Columns, bounds: list[int]) -> None:
+    def add(self, columns: "Columns", bounds: list[int]) -> None:
         """Append the texts of which each takes the rows from one bound to the next."""
         self._chunks.append((columns, bounds))
         self._first_texts.append(len(self) + len(bounds) - 1)
@@ -194,14 +168,6 @@ def check_truncation(max_length: int | None, truncation: Truncation, *, has_pair
         raise UserError(f"max_length={max_length} is too small: [CLS] and [SEP] alone take {smallest}")
 
 
-# From a function that splits a word to the tokens of whole texts: one text with offsets, or many texts as ids
-# alone.
-#
-# Words do not reach over white space, so the ids of a part between white space depend on that part alone.
-# `IdsByWords` works each part out once and remembers it: ordinary text then costs a look into a dict for each of
-# its words. What it remembers is bounded, and what is long is not remembered.
-
-
 Split = Callable[[str], list[Match]]
 
 _MAX_REMEMBERED = 1 << 19  # parts; about 100 MB
@@ -209,8 +175,8 @@ _MAX_REMEMBERED_IDS = 1 << 23
 _LONGEST_REMEMBERED = 64  # characters
 
 
-def columns_by_words(text: str, alphabet: Alphabet, split: Split, *, segment_id: int = 0) -> ListColumns:
-    """Return the tokens of a text with their places in it."""
+def columns_by_words(text: str, alphabet: Alphabet, split: Split) -> ListColumns:
+    """Return the tokens of a text with their positions in it."""
     columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
     for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, alphabet)):
         for id, start, end in split(word):
@@ -218,55 +184,143 @@ def columns_by_words(text: str, alphabet: Alphabet, split: Split, *, segment_id:
             starts.append(letter_starts[start])
             ends.append(letter_ends[end - 1])
             word_ids.append(number)
-    segment_ids.extend([segment_id] * len(ids))
+    segment_ids.extend([0] * len(ids))
     return columns
+
+
+def joined_columns(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    columns_of: Callable[[str], ListColumns],
+    signs: tuple[int, int, int],
+    keep: Callable[[int, int | None], tuple[int, int | None]],
+) -> tuple[ListColumns, list[int]]:
+    """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
+
+    Args:
+        texts: the first text of each pair.
+        pairs: the second ones.
+        columns_of: gives the tokens of a text.
+        signs: the ids before the first text, between two texts, and at the end.
+        keep: says how many tokens of two texts stay, from how many they have; None: there is no second text.
+    """
+    begin, between, end = signs
+    columns, bounds = ListColumns([], [], [], [], []), [0]
+
+    def add(added: Iterable[Sequence[int]], length: int, segment_id: int) -> None:
+        for column, values in zip(columns, added, strict=True):
+            column.extend(values[:length])
+        columns.segment_ids[len(columns.ids) - length :] = [segment_id] * length
+
+    def add_sign(id: int, segment_id: int) -> None:
+        add(([id], [0], [0], [0], [NO_WORD]), 1, segment_id)
+
+    for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
+        first, second = columns_of(text), None if pair is None else columns_of(pair)
+        kept, kept_of_second = keep(len(first.ids), None if second is None else len(second.ids))
+        add_sign(begin, 0)
+        add(first, kept, 0)
+        if second is not None and kept_of_second is not None:
+            add_sign(between, 0)
+            add(second, kept_of_second, 1)
+        add_sign(end, int(kept_of_second is not None))
+        bounds.append(len(columns.ids))
+    return columns, bounds
 
 
 def pair_columns(
     texts: Sequence[str],
     pairs: Sequence[str] | None,
-    columns_of: Callable[[str, int], ListColumns],
-    signs: tuple[int, int],
+    columns_of: Callable[[str], ListColumns],
+    signs: tuple[int, int, int],
     max_length: int | None,
     truncation: Truncation,
 ) -> tuple[ListColumns, list[int]]:
-    """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
+    """Return texts, or pairs, with BERT's signs and truncation.
 
-    A second text of which no token is left gets no sign either, as in the original's run_classifier.py.
-
-    Args:
-        texts: the first text of each pair.
-        pairs: the second ones.
-        columns_of: gives the tokens of a text, given its segment.
-        signs: the ids that stand before a text, and behind every text.
-        max_length: of a pair with its signs.
-        truncation: what to shorten.
+    A second text of which no token is left gets no [SEP] either, as in the original's run_classifier.py.
     """
-    begin, end = signs
-    columns, bounds = ListColumns([], [], [], [], []), [0]
-    for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
-        first = columns_of(text, 0)
-        second = None if pair is None else columns_of(pair, 1)
-        kept = kept_lengths(len(first.ids), (second and len(second.ids)) or None, max_length, truncation)
-        _add_sign(columns, begin, 0)
-        for part, length, segment_id in zip((first, second), kept, (0, 1), strict=True):
-            if part is not None and (length or not segment_id):
-                for column, added in zip(columns, part, strict=True):
-                    column.extend(added[:length])
-                _add_sign(columns, end, segment_id)
-        bounds.append(len(columns.ids))
-    return columns, bounds
 
+    def keep(first: int, second: int | None) -> tuple[int, int | None]:
+        kept, kept_of_second = kept_lengths(first, second or None, max_length, truncation)
+        return kept, kept_of_second or None
 
-def _add_sign(columns: ListColumns, id: int, segment_id: int) -> None:
-    for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
-        column.append(value)
+    return joined_columns(texts, pairs, columns_of, signs, keep)
 
 
 def check_text(text: object) -> None:
-    """Refuse what is no text."""
+    """Refuse what is not text."""
     if not isinstance(text, str):
         raise UserError(f"a text must be a str, not {type(text).__name__}: {str(text)[:40]!r}")
+
+
+def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
+    """Refuse what is not a list of texts, or as many pairs."""
+    for given in (texts, () if pairs is None else pairs):
+        if isinstance(given, str) or not hasattr(given, "__getitem__"):
+            raise UserError(
+                f"encode_batch takes a list of texts, not a {type(given).__name__}; for one text use encode"
+            )
+    for text in (*texts, *(pairs or ())):
+        check_text(text)
+    if pairs is not None and len(pairs) != len(texts):
+        raise UserError(f"{counted(len(texts), 'text')} but {counted(len(pairs), 'pair')}; give one for each")
+
+
+class BaseTokenizer:
+    """What all tokenizers have in common: a vocabulary, rules that make words of a text, and a way to split a word.
+
+    Attributes:
+        pieces: the vocabulary, in the order of the ids.
+        rules: how text is normalised.
+        split: gives the pieces of one normalised word.
+    """
+
+    split: Split
+
+    def __init__(self, pieces: Sequence[str], rules: Rules, unknown: str = UNK) -> None:
+        self.pieces, self.rules = list(pieces), rules
+        check_pieces(self.pieces, "the vocabulary", unknown=unknown)
+        self._ids = {piece: id for id, piece in enumerate(self.pieces) if piece}
+        self._alphabet = Alphabet(rules)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
+        return f"{type(self).__name__}({len(self):,} pieces, {rules})"
+
+    def id_of(self, piece: str) -> int:
+        """Return the id of a piece that must be in the vocabulary, such as "[MASK]"."""
+        if piece not in self._ids:
+            raise UserError(f"the vocabulary has no {piece!r}")
+        return self._ids[piece]
+
+    def columns_of(self, text: str) -> ListColumns:
+        """Return the tokens of a text with their positions in it, and nothing around them."""
+        return columns_by_words(text, self._alphabet, self.split)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the pieces of a text as strings, without special tokens around them."""
+        check_text(text)
+        return [self.pieces[id] for id in self.columns_of(text).ids]
+
+    def pieces_of(self, ids: Iterable[int]) -> list[str]:
+        """Return the pieces that ids stand for."""
+        found = list(ids)
+        for id in found:
+            if not 0 <= id < len(self.pieces):
+                raise UserError(f"id {id} is not in the vocabulary of {len(self.pieces)} pieces")
+        return [self.pieces[id] for id in found]
+
+    @cached_property
+    def _bulk(self) -> "IdsByWords":
+        return IdsByWords(self.split, self.rules)
+
+    def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
+        """Return the ids of many texts end to end, and how many each has, without special tokens around them."""
+        return self._bulk.ids_of(texts)
 
 
 class IdsByWords:
@@ -320,12 +374,17 @@ _log = logging.getLogger(__name__)
 # of it costs as much as a few thousand.
 _BULK_FROM_CHARS = 1_000_000
 _BULK_FROM_CHARS_ONCE_LOADED = 4_000
-_CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is asked for again and again
+_CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is called again and again
 _SOME_LETTER = "a"  # one that no rule changes
 
 
-class Tokenizer:
-    """Splits text into the pieces of a vocabulary."""
+class Tokenizer(BaseTokenizer):
+    """Splits text into the pieces of a BERT vocabulary.
+
+    >>> tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing"])
+    >>> tokenizer.encode("Playing").tokens
+    ['[CLS]', 'play', '##ing', '[SEP]']
+    """
 
     kind: Literal["wordpiece"] = "wordpiece"
 
@@ -345,13 +404,10 @@ class Tokenizer:
             strip_accents: take accents off (and split Hangul syllables into their letters); None follows `lowercase`.
             split_cjk: make every Chinese character a word.
         """
-        self.pieces = list(pieces)
-        check_pieces(self.pieces, "the vocabulary")
-        self.rules = Rules(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
-        self._ids = {piece: id for id, piece in enumerate(self.pieces) if piece}
-        self._alphabet = Alphabet(self.rules)
+        super().__init__(pieces, Rules.of(lowercase, strip_accents, split_cjk))
         self._wordpiece = WordPiece(self._ids)
-        self._bulk: BulkTokenizer | None = None
+        self.split = self._wordpiece.split
+        self._compiled: BulkTokenizer | None = None
 
     @classmethod
     def from_vocab(
@@ -382,27 +438,12 @@ class Tokenizer:
 
         write_tokenizer_files(Path(folder), self.pieces, self.rules)
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def __repr__(self) -> str:
-        rules = ", ".join(f"{name}={value}" for name, value in self.rules._asdict().items())
-        return f"Tokenizer({len(self):,} pieces, {rules})"
-
-    def id_of(self, piece: str) -> int:
-        """Return the id of a piece that must be in the vocabulary, such as "[MASK]"."""
-        if piece not in self._ids:
-            raise UserError(f"the vocabulary has no {piece!r}")
-        return self._ids[piece]
-
     def tokenize(self, text: str) -> list[str]:
         """Return the pieces of a text as strings, without [CLS] and [SEP]."""
-        check_texts([text], None)
-        if self._is_bulk(len(text)):
-            ids = self._load_bulk().tokenize([text]).rows[:, 0].tolist()
-        else:
-            ids = self._plain_columns(text, segment_id=0).ids
-        return [self.pieces[id] for id in ids]
+        check_text(text)
+        if not self._is_bulk(len(text)):
+            return super().tokenize(text)
+        return [self.pieces[id] for id in self._load_bulk().tokenize([text])[0][:, 0].tolist()]
 
     def encode(
         self,
@@ -433,10 +474,16 @@ class Tokenizer:
         check_texts(texts, pairs)
         check_truncation(max_length, truncation, has_pair=pairs is not None)
         num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
-        add_chunk = self._encode_bulk if self._is_bulk(num_chars) else self._encode_plain
+        is_bulk = self._is_bulk(num_chars)
+        signs = self.id_of(CLS), self.id_of(SEP), self.id_of(SEP)
         encodings = Encodings(self.pieces)
         for rows in _chunks(texts, pairs):
-            add_chunk(encodings, texts[rows], pairs and pairs[rows], max_length, truncation)
+            some, their_pairs = texts[rows], pairs and pairs[rows]
+            if is_bulk:
+                columns = self._load_bulk().encode(some, their_pairs, signs[:2], max_length, truncation)
+                encodings.add(columns, columns.bounds)
+            else:
+                encodings.add(*pair_columns(some, their_pairs, self.columns_of, signs, max_length, truncation))
         return encodings
 
     def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
@@ -445,83 +492,33 @@ class Tokenizer:
         return rows[:, 0], counts
 
     def ids_behind(self, text: str) -> list[int]:
-        """Return the ids of what stands right behind a piece: letters without a space between go on with its word.
+        """Return the ids of a text right after a piece: letters without a space before them continue its word.
 
-        Where no pieces go on with them they begin a word, as they would behind a space.
+        Where no pieces continue it they begin a word, as they would after a space.
         """
-        check_texts([text], None)
+        check_text(text)
         words = [word.text for word in split_words(_SOME_LETTER + text, self._alphabet)]
         rest = self._wordpiece.split_rest(words[0][len(_SOME_LETTER) :])
         if any(id == self._wordpiece.unk_id for id, _, _ in rest):
-            return self._plain_columns(text, segment_id=0).ids
-        return [id for matches in (rest, *map(self._wordpiece.split, words[1:])) for id, _, _ in matches]
+            return self.columns_of(text).ids
+        return [id for matches in (rest, *map(self.split, words[1:])) for id, _, _ in matches]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
         """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.
 
         [CLS], [SEP] and [PAD] are left out unless `keep_special`; [UNK] and [MASK] stand for text and stay.
         """
-        tokens = [self._piece(id) for id in ids]
-        return join_tokens(token for token in tokens if keep_special or token not in (CLS, SEP, PAD))
-
-    def _piece(self, id: int) -> str:
-        if not 0 <= id < len(self.pieces):
-            raise UserError(f"id {id} is not in the vocabulary of {len(self.pieces)} pieces")
-        return self.pieces[id]
+        return join_tokens(token for token in self.pieces_of(ids) if keep_special or token not in (CLS, SEP, PAD))
 
     def _is_bulk(self, num_chars: int) -> bool:
-        return num_chars >= (_BULK_FROM_CHARS if self._bulk is None else _BULK_FROM_CHARS_ONCE_LOADED)
+        return num_chars >= (_BULK_FROM_CHARS if self._compiled is None else _BULK_FROM_CHARS_ONCE_LOADED)
 
     def _load_bulk(self) -> "BulkTokenizer":
-        if self._bulk is None:
+        if self._compiled is None:
             from bertworks.text.fast import BulkTokenizer
 
-            self._bulk = BulkTokenizer(self.pieces, self.rules)
-        return self._bulk
-
-    def _encode_bulk(
-        self,
-        encodings: Encodings,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None,
-        max_length: int | None,
-        truncation: Truncation,
-    ) -> None:
-        from bertworks.text.fast import AssembledColumns
-
-        bulk = self._load_bulk()
-        parts = [bulk.tokenize(texts)] + ([bulk.tokenize(pairs)] if pairs is not None else [])
-        special_ids = self.id_of(CLS), self.id_of(SEP)
-        columns = AssembledColumns(parts, max_length, truncation, special_ids, bulk.shared_ints)
-        encodings.add(columns, columns.bounds)
-
-    def _encode_plain(
-        self,
-        encodings: Encodings,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None,
-        max_length: int | None,
-        truncation: Truncation,
-    ) -> None:
-        signs = self.id_of(CLS), self.id_of(SEP)
-        columns, bounds = pair_columns(texts, pairs, self._plain_columns, signs, max_length, truncation)
-        encodings.add(columns, bounds)
-
-    def _plain_columns(self, text: str, segment_id: int) -> ListColumns:
-        return columns_by_words(text, self._alphabet, self._wordpiece.split, segment_id=segment_id)
-
-
-def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
-    """Refuse what is not a list of texts, or as many pairs."""
-    for given in (texts, () if pairs is None else pairs):
-        if isinstance(given, str) or not hasattr(given, "__getitem__"):
-            raise UserError(
-                f"encode_batch takes a list of texts, not a {type(given).__name__}; for one text use encode"
-            )
-    for text in (*texts, *(pairs or ())):
-        check_text(text)
-    if pairs is not None and len(pairs) != len(texts):
-        raise UserError(f"{counted(len(texts), 'text')} but {counted(len(pairs), 'pair')}; give one for each")
+            self._compiled = BulkTokenizer(self.pieces, self.rules)
+        return self._compiled
 
 
 def _chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[slice]:

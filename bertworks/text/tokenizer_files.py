@@ -45,7 +45,14 @@ def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules) -> 
     """Write vocab.txt, tokenizer.json and tokenizer_config.json; the same vocabulary gives the same bytes."""
     make_folder(folder)
     write_vocabulary(folder / VOCABULARY_FILE, pieces)
-    for name, content in ((TOKENIZER_FILE, _pipeline(pieces, rules)), (CONFIG_FILE, _config(rules))):
+    names = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
+    config = {"tokenizer_class": "BertTokenizer", **rules_config(rules), **names}
+    write_objects(folder, {TOKENIZER_FILE: _pipeline(pieces, rules), CONFIG_FILE: config})
+
+
+def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
+    """Write JSON files by their names."""
+    for name, content in contents.items():
         with atomic_write(folder / name) as stream:
             json.dump(content, stream, ensure_ascii=False, indent=1)
 
@@ -54,8 +61,7 @@ def write_word_files(folder: Path, words: Sequence[str], rules: Rules) -> None:
     """Write vocab.txt and tokenizer_config.json for a list of words, which no other library opens."""
     make_folder(folder)
     write_vocabulary(folder / VOCABULARY_FILE, words)
-    with atomic_write(folder / CONFIG_FILE) as stream:
-        json.dump(rules_config(rules), stream, indent=1)
+    write_objects(folder, {CONFIG_FILE: rules_config(rules)})
 
 
 def read_pieces(folder: Path) -> list[str]:
@@ -113,6 +119,11 @@ def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
     return settings
 
 
+def read_rules(folder: Path, *, lowercase: bool = True) -> Rules:
+    """Return the rules that a folder states."""
+    return Rules.of(**read_settings(folder, lowercase=lowercase))
+
+
 def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[str, bool | None]:
     """Return what a file states, by our names; only accents may be left open (null), to follow lower-casing."""
     settings = {}
@@ -142,18 +153,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return json_files.read_object(path, max_bytes=_MAX_JSON_BYTES)
 
 
-def _config(rules: Rules) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "BertTokenizer",
-        **rules_config(rules),
-        "cls_token": CLS,
-        "mask_token": MASK,
-        "pad_token": PAD,
-        "sep_token": SEP,
-        "unk_token": UNK,
-    }
-
-
 def rules_config(rules: Rules) -> dict[str, bool]:
     """State the rules as transformers names them."""
     return {key: getattr(rules, name) for name, key, _, _ in _SETTINGS}
@@ -161,7 +160,7 @@ def rules_config(rules: Rules) -> dict[str, bool]:
 
 def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
     ids = {piece: id for id, piece in enumerate(pieces) if piece}
-    pipeline: dict[str, Any] = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -178,7 +177,6 @@ def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
             "vocab": ids,
         },
     }
-    return pipeline
 
 
 def normalizer(rules: Rules) -> dict[str, Any]:

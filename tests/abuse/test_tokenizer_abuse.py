@@ -120,7 +120,7 @@ def test_the_plain_way_takes_linear_time(alone_in_memory, slow_vocabulary, long_
     def timed(text):
         tokenizer = Tokenizer(slow_vocabulary)  # a new one, which remembers no word
         seconds = cpu_time_of_encoding(tokenizer, text)
-        assert tokenizer._bulk is None
+        assert tokenizer._compiled is None
         return seconds
 
     least_bytes_per_s = LEAST_BYTES_PER_S // 2 if kind in HARDER else LEAST_BYTES_PER_S

@@ -62,7 +62,7 @@ def texts_that_differ(golden, key, encodings):
 def check_both_ways(tokenizer, lines, key, encode_compiled):
     texts = [line["text"] for line in lines]
     plain = [tokenizer.encode(text) for text in texts]
-    assert tokenizer._bulk is None
+    assert tokenizer._compiled is None
     compiled = encode_compiled(tokenizer, texts)
     assert texts_that_differ(lines, key, plain) == []
     assert texts_that_differ(lines, key, compiled) == []

@@ -58,7 +58,7 @@ def test_both_ways_and_the_reference_agree(pieces, plain_tokenizers, bulk_tokeni
     assert list(map(columns_of, plain)) == list(map(columns_of, compiled))
     known = plain_tokenizers[rules]._ids
     assert [e.tokens[1:-1] for e in plain] == [reference.tokenize(text, known, *rules) for text in batch]
-    assert plain_tokenizers[rules]._bulk is None
+    assert plain_tokenizers[rules]._compiled is None
 
 
 @settings(max_examples=examples(150), deadline=None, derandomize=True)
@@ -95,9 +95,9 @@ def test_a_batch_is_cut_into_chunks_without_a_seam(pieces, monkeypatch):
 def test_a_batch_of_a_million_characters_goes_the_compiled_way_by_itself(pieces):
     by_size = Tokenizer(pieces)
     assert by_size.encode("a " * 499_999) is not None
-    assert by_size._bulk is None
+    assert by_size._compiled is None
     tokens = by_size.tokenize("ab " * 333_334)
-    assert by_size._bulk is not None
+    assert by_size._compiled is not None
     assert tokens == ["a", "##b"] * 333_334
 
 
@@ -109,7 +109,7 @@ def test_every_character_that_becomes_several_finds_room(pieces):
     points = [point for point in range(0x30000) if unicodedata.decomposition(chr(point)) or 0xAC00 <= point < 0xD7A4]
     text = "".join(map(chr, points))
     plain = Tokenizer(pieces)
-    assert bulk.tokenize([text]).rows[:, 0].tolist() == plain.encode(text).ids[1:-1]
+    assert bulk.tokenize([text])[0][:, 0].tolist() == plain.encode(text).ids[1:-1]
 
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
@@ -121,7 +121,7 @@ def test_every_character_that_becomes_several_finds_room(pieces):
 def test_the_trie_finds_the_pieces_of_any_vocabulary(firsts, rests, words):
     vocabulary = ["[UNK]", *firsts, *("##" + rest for rest in rests)]
     tokens = BulkTokenizer(vocabulary, Rules(False, False)).tokenize(words)
-    found = [vocabulary[id] for id in tokens.rows[:, kernel.ID]]
+    found = [vocabulary[id] for id in tokens[0][:, kernel.ID]]
     assert found == [piece for word in words for piece in reference.split_pieces(word, set(vocabulary))]
 
 
@@ -132,11 +132,11 @@ def test_the_trie_of_a_large_alphabet_finds_every_piece():
     firsts = {"".join(draw.choices(letters[: draw.choice([5, 50, 600])], k=draw.randint(1, 5))) for _ in range(20_000)}
     vocabulary = ["[UNK]", *sorted(firsts), *sorted("##" + first for first in firsts)]
     bulk = BulkTokenizer(vocabulary, Rules(False, False, False))
-    assert bulk.tokenize(sorted(firsts)).rows[:, 0].tolist() == list(range(1, len(firsts) + 1))
+    assert bulk.tokenize(sorted(firsts))[0][:, 0].tolist() == list(range(1, len(firsts) + 1))
     words = ["".join(draw.choices(letters, k=20)) for _ in range(500)]
     plain = Tokenizer([*vocabulary, "[CLS]", "[SEP]"], lowercase=False, split_cjk=False)
     expected = [id for word in words for id in plain.encode(word).ids[1:-1]]
-    assert bulk.tokenize(words).rows[:, 0].tolist() == expected
+    assert bulk.tokenize(words)[0][:, 0].tolist() == expected
 
 
 def test_the_trie_of_many_pieces_is_built_in_seconds():
@@ -148,7 +148,7 @@ def test_the_trie_of_many_pieces_is_built_in_seconds():
     began = time.process_time()
     bulk = BulkTokenizer(pieces, Rules(False, False))
     assert time.process_time() - began < 6
-    assert bulk.tokenize(pieces[1:]).rows[:, 0].tolist() == list(range(1, len(pieces)))
+    assert bulk.tokenize(pieces[1:])[0][:, 0].tolist() == list(range(1, len(pieces)))
 
 
 # -- threads, processes, caches

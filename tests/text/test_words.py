@@ -110,7 +110,7 @@ def test_decoding_gives_readable_text(tokenizer):
     ids = tokenizer.encode("The river don't.").ids
     assert tokenizer.decode(ids) == "The river don't."
     assert tokenizer.decode(ids, keep_special=True).startswith("<S>")
-    with pytest.raises(UserError, match="id 16 is not in the list of 16 words"):
+    with pytest.raises(UserError, match="id 16 is not in the vocabulary of 16 pieces"):
         tokenizer.decode([16])
 
 
