@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.files import KIND_NAMES, name_kind, parse_json, usable_path
 from bertworks.tasks.examples import Skipped
+from bertworks.text import lines
 from bertworks.text.corpus import check_names, csv_records, find_files, fitted, header_of, kind_of, tab_records
-from bertworks.text.lines import STANDARD_INPUT, advice_on, check_growth, checked_text, line_blocks, open_packed
+from bertworks.text.lines import BYTE_ORDER_MARK, STANDARD_INPUT, advice_on, check_growth, open_packed
 
 # The lines of a labelled file, numbered, so that every message can say where.
 #
@@ -28,24 +29,15 @@ from bertworks.text.lines import STANDARD_INPUT, advice_on, check_growth, checke
 # them.
 
 
-MAX_LINE_BYTES = 64 << 20
 # Of tables that people have and that are not read here.
 _OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of a file, which may be packed with .gz, .bz2, .xz or .zst."""
-    number = 1
     with open_packed(checked_file(path)) as file:
         kind_of(file)  # which refuses what is plainly not text
-        for block in line_blocks(checked_text(file.pieces(), path), MAX_LINE_BYTES):
-            if not block.endswith(b"\n"):
-                raise UserError(f"{path}:{number}: a line of more than {MAX_LINE_BYTES >> 20} MiB; split it")
-            text = decoded(block.removeprefix(_BYTE_ORDER_MARK) if number == 1 else block, path, number)
-            for line in text[:-1].split("\n"):
-                yield number, line.removesuffix("\r")
-                number += 1
+        yield from lines.numbered_lines(file.pieces(), path, decoded)
 
 
 def file_kind(path: Path) -> str:
@@ -91,14 +83,14 @@ def read_json(path: Path) -> Any:
             size += len(piece)
             if size > _MAX_FILE_BYTES:
                 raise UserError(f"{path} has more than {_MAX_FILE_BYTES >> 30} GiB of JSON; use JSON lines (.jsonl)")
-    data = b"".join(pieces).removeprefix(_BYTE_ORDER_MARK)
+    data = b"".join(pieces).removeprefix(BYTE_ORDER_MARK)
     return parse_json(decoded(data, path, 1), str(path), strict=True)
 
 
 def is_json_object(path: Path) -> bool:
     """Tell from a JSON file's first bytes whether it holds an object, and not a list."""
     with open_packed(checked_file(path)) as file:
-        return file.head().removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"{")
+        return file.head().removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
 
 
 def member(record: Any, name: str, kind: type[_Value], where: str) -> _Value:

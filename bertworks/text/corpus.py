@@ -1,8 +1,19 @@
 """Every corpus in one form: a paragraph per line, and an empty line after each document.
 
-`Corpus` reads plain text, JSON, CSV, Parquet and Wikipedia dumps, packed or not, from files, folders, patterns or
-standard input, and turns them into the form in which BERT's scripts took their text. It streams: memory does not grow
-with the corpus. Plain text is handled a megabyte at a time and costs Python nothing per line but the line itself.
+- **Sources.** A corpus is files, folders, patterns (`*`, `?`, `**`) or `-` for standard input. A folder gives the files
+  whose ending is known, at any depth, without hidden ones and without links that lead out of it; linked folders are not
+  entered, so a cycle of links ends. The vocabulary of a model or of prepared data in it is not read. A file that is
+  named, or that a pattern matches as the shell would, is read whatever its ending. The list is sorted by path, so that
+  neither the shell's locale nor the order of a directory changes a vocabulary made from it.
+- **Kinds.** Plain text, JSON lines, a JSON list, CSV, tab-separated text, Parquet and Wikipedia dumps, packed or not.
+  What a file holds is found from its name and its first bytes: JSON, Parquet and a dump are recognised under any name,
+  and what is plainly no text (a PDF, a picture, an archive, a web page) is refused. The files of tasks follow the same
+  rule.
+- **Records.** Each JSON record or row is one document, the text of one field; it may hold newlines, and its blank lines
+  end nothing. A record that cannot be read is an error with its position, since leaving it out quietly would hide that
+  a corpus is not what one thinks. Tables are taken apart here for corpora and for the files of tasks alike.
+- **Cost.** Memory does not grow with the corpus. Plain text is handled a megabyte at a time and costs Python nothing
+  per line but the line itself.
 """
 
 import csv
@@ -11,15 +22,18 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 from bertworks.errors import CorruptFile, UserError, counted, shown_names
 from bertworks.files import parse_json, without_surrogates
 from bertworks.text.lines import (
+    BYTE_ORDER_MARK,
     COMPRESSIONS,
+    MAX_RECORD_BYTES,
     PIECE_BYTES,
     STANDARD_INPUT,
     PackedFile,
@@ -29,25 +43,13 @@ from bertworks.text.lines import (
     checked_text,
     ending_of_packing,
     line_blocks,
+    numbered_lines,
     open_packed,
     paragraphs,
     text_lines,
 )
 from bertworks.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
 from bertworks.text.wikipedia import articles
-
-# From what a person names to the files that are read, and what each of them holds.
-#
-# A source is a file, a folder, a pattern (`*`, `?`, `**`) or `-` for standard input. A folder gives the files whose
-# ending is known, at any depth, without hidden ones and without links that lead out of it; linked folders are not
-# entered, so a cycle of links ends. The vocabulary of a model or of prepared data in it is no text, and not read. A
-# file that is named, or that a pattern matches as the shell would, is read whatever its ending. The list comes
-# sorted by path, so that neither the shell's locale nor the order of a directory changes a vocabulary made from it.
-#
-# What a file holds is told by its name and its first bytes: JSON lines, a JSON list, Parquet and a Wikipedia dump
-# are recognised under any name, and what is plainly no text (a PDF, a picture, an archive, a web page) is refused.
-# Corpora and the files of tasks follow the same rule.
-
 
 _log = logging.getLogger(__name__)
 KINDS = (".txt", ".jsonl", ".json", ".parquet", ".xml")
@@ -66,7 +68,6 @@ _MAYBE_TEXT = frozenset(
      ".hwpx", ".rtf", ".odt", ".epub", ".arrow", ".zip", ".tar", ".tgz", ".7z")
 )  # fmt: skip
 _MODULES = {".zst": "zstandard", ".parquet": "pyarrow"}
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_TEXT = (
     (b"%PDF-", "a PDF"),
     (b"PK\x03\x04", "a zip archive, as .docx, .xlsx, .hwpx, .epub and .npz are"),
@@ -87,7 +88,7 @@ _NOT_TEXT = (
     (b"\x7fELF", "a program"),
     *((bytes((0x80, version)), "a Python pickle") for version in (2, 3, 4, 5)),
 )
-_TAR_PLACE, _TAR_SIGNATURE = 257, b"ustar"
+_TAR_OFFSET, _TAR_SIGNATURE = 257, b"ustar"
 _NOT_READ = (
     (b"<!doctype html", "an HTML page", "take its text out first"),
     (b"<html", "an HTML page", "take its text out first"),
@@ -101,18 +102,11 @@ _JSON_OBJECT_START = re.compile(rb"\{\s*(?:" + _JSON_STRING + rb"\s*:|\})")
 _JSON_LIST_START = re.compile(rb"\[\s*(?:\{\s*" + _JSON_STRING + rb"\s*:|" + _JSON_STRING + rb"\s*,|\]\s*$)")
 
 
-class Form(NamedTuple):
-    """How a file is read by its name: its kind (".txt") and its compression (".gz", or "" for none)."""
-
-    kind: str
-    compression: str
-
-
-def form_of_name(path: Path) -> Form:
-    """Return what a file's name says; its kind may be any ending, or none."""
+def form_of_name(path: Path) -> tuple[str, str]:
+    """Return what a file's name says: its kind (".txt"), which may be any ending or none, and its compression."""
     compression = ending_of_packing(path.name)
     kind = os.path.splitext(path.name.lower().removesuffix(compression))[1]
-    return Form(_SAME_KIND.get(kind, kind), compression)
+    return _SAME_KIND.get(kind, kind), compression
 
 
 def kind_of(file: PackedFile) -> str:
@@ -120,16 +114,16 @@ def kind_of(file: PackedFile) -> str:
 
     Text of an unknown ending is plain text. What is plainly not text raises UserError.
     """
-    head, named = file.head(), form_of_name(file.path).kind
+    head, (named, _) = file.head(), form_of_name(file.path)
     if head.startswith(b"PAR1") or (named == ".parquet" and not file.compression):
         if file.compression or file.path == STANDARD_INPUT:
             raise UserError(f"{file.path} is Parquet, which is read from a file of its own; save or unpack it first")
         check_installed(file.path, _MODULES[".parquet"])
         return ".parquet"
     what = next((what for signature, what in _NOT_TEXT if head.startswith(signature)), "")
-    if what or head[_TAR_PLACE:].startswith(_TAR_SIGNATURE):
+    if what or head[_TAR_OFFSET:].startswith(_TAR_SIGNATURE):
         raise UserError(f"{file.path} is {what or 'a tar archive'}, not text; take the text out of it first")
-    start = head.removeprefix(_BYTE_ORDER_MARK).lstrip()
+    start = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if start.startswith(b"<"):
         tags = start[:_TAG_BYTES].lower()
         if b"<mediawiki" in tags:
@@ -138,25 +132,6 @@ def kind_of(file: PackedFile) -> str:
             if tags.startswith(signature):
                 raise UserError(f"{file.path} is {what}; {advice}")
     return _json_kind(start, named) or (named if named in (*KINDS, *TABLES) else ".txt")
-
-
-def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str | os.PathLike[str]] = ()) -> list[Path]:
-    """Return the files that the sources name, absolute, sorted and each once; standard input comes last.
-
-    Those of `without` are left out unless they are named themselves.
-    """
-    if not sources:
-        raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
-    named = {STANDARD_INPUT} if any(os.fspath(source) == "-" for source in sources) else set()
-    found: list[Path] = []
-    left_out = {os.path.realpath(path) for path in without}
-    for source in sources:
-        if os.fspath(source) != "-":
-            found += _files_of(os.fspath(source), left_out)
-    files = _without_duplicates(sorted(found))
-    for path in files:
-        _check_usable(path)
-    return [*files, *named]
 
 
 def _json_kind(start: bytes, named: str) -> str:
@@ -173,8 +148,8 @@ def _json_kind(start: bytes, named: str) -> str:
     if lines[0].strip() == b"{":
         return ".json"  # an object over several lines
     try:
-        is_record = isinstance(json.loads(lines[0].decode(errors="replace")), dict)
-    except (ValueError, RecursionError):
+        is_record = isinstance(parse_json(lines[0].decode(errors="replace"), "the first line"), dict)
+    except CorruptFile:
         is_record = len(lines) == 1 and len(start) >= PIECE_BYTES  # it may go on
     if len(lines) == 1 and is_record:
         return ".json" if named == ".json" else ".jsonl"
@@ -185,32 +160,66 @@ def _json_kind(start: bytes, named: str) -> str:
     return ".jsonl" if is_named or are_records else ""
 
 
-def _files_of(source: str, left_out: Container[str]) -> Iterable[Path]:
-    path = Path(source)
-    try:
-        if not path.is_dir() and (path.exists() or not any(character in source for character in "*?[")):
-            return [_named_file(path)]
-        found = _files_of_folder(path) if path.is_dir() else _files_of_pattern(source)
-        return [path for path in found if os.path.realpath(path) not in left_out]
-    except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror or error}") from error
+def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str | os.PathLike[str]] = ()) -> list[Path]:
+    """Return the files that the sources name, absolute, sorted and each once; standard input comes last.
 
-
-def _named_file(path: Path) -> Path:
-    if not path.exists():
-        raise UserError(f"{path} does not exist")
-    if not path.is_file():
-        raise UserError(f"{path} is not a regular file; pipe it in and use - for standard input")
-    # Absolute but not resolved: a link's name carries the ending that says how the file is read.
-    return Path(os.path.abspath(path))
+    Those of `without` are left out unless they are named themselves.
+    """
+    if not sources:
+        raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
+    found: list[Path] = []
+    left_out = {os.path.realpath(path) for path in without}
+    names = [os.fspath(source) for source in sources]
+    for source in names:
+        path = Path(source)
+        try:
+            if source == "-":
+                continue
+            if path.is_dir() or (not path.exists() and any(character in source for character in "*?[")):
+                files = _files_of_folder(path) if path.is_dir() else _files_of_pattern(source)
+                found += [path for path in files if os.path.realpath(path) not in left_out]
+                continue
+            if not path.exists():
+                raise UserError(f"{path} does not exist")
+            if not path.is_file():
+                raise UserError(f"{path} is not a regular file; pipe it in and use - for standard input")
+            # Absolute but not resolved: a link's name carries the ending that says how the file is read.
+            found.append(Path(os.path.abspath(path)))
+        except OSError as error:
+            raise UserError(f"cannot read {source}: {error.strerror or error}") from error
+    once: dict[str, Path] = {}
+    again = [path for path in sorted(found) if once.setdefault(os.path.realpath(path), path) is not path]
+    if again:
+        more = f" and {len(again) - 1:,} more are" if len(again) > 1 else " is"
+        _log.warning("%s%s named more than once, and read once; a copy would be read again", again[0], more)
+    for path in once.values():  # refuse now what would otherwise stop the work after hours of reading
+        kind, compression = form_of_name(path)
+        if kind in _OTHER_PACKINGS or (kind == ".parquet" and compression):
+            raise UserError(f"{path} is packed in a form that is not read; unpack it first and name what was inside")
+        if not os.access(path, os.R_OK):
+            raise UserError(f"cannot read {path}: permission denied")
+        if module := _MODULES.get(compression or kind):
+            check_installed(path, module)
+    return [*once.values(), *([STANDARD_INPUT] if "-" in names else [])]
 
 
 def _files_of_folder(folder: Path) -> list[Path]:
-    root = Path(os.path.realpath(folder))
-    left_out = Counter[str]()
-    files = [
-        path for path in _walk(Path(os.path.abspath(folder)), left_out) if path.is_file() and _is_inside(root, path)
-    ]
+    def fail(error: OSError) -> NoReturn:
+        raise UserError(f"cannot read {error.filename}: {error.strerror or error}") from error
+
+    root, files, left_out = Path(os.path.realpath(folder)), [], Counter[str]()
+    for parent, folders, names in os.walk(os.path.abspath(folder), onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(parent, name) for name in names if not name.startswith(".")):
+            kind, compression = form_of_name(path)
+            if CONFIG_FILE in names and (path.name == VOCABULARY_FILE or kind == ".json"):
+                continue  # of a model
+            is_corpus = kind in KINDS and not (kind == ".parquet" and compression)
+            if is_corpus and (kind != ".json" or _is_json_records(path)):
+                if path.is_file() and Path(os.path.realpath(path)).is_relative_to(root):
+                    files.append(path)
+            elif kind in _MAYBE_TEXT:
+                left_out[kind + compression] += 1
     not_read = ", ".join(f"{count:,} {ending}" for ending, count in left_out.most_common())
     if not files:
         more = f"; there are {not_read}, to be named one by one or by a pattern" if not_read else ""
@@ -223,40 +232,13 @@ def _files_of_folder(folder: Path) -> list[Path]:
     return files
 
 
-def _walk(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
-    """Yield the corpus files of a folder, and count others that may be text by their endings."""
-    for parent, folders, names in os.walk(folder, onerror=_raise):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        is_model = CONFIG_FILE in names
-        for name in names:
-            kind, compression = form_of_name(Path(name))
-            if name.startswith(".") or (is_model and (name == VOCABULARY_FILE or kind == ".json")):
-                continue
-            if (
-                kind in KINDS
-                and not (kind == ".parquet" and compression)
-                and not (kind == ".json" and not _is_json_records(Path(parent, name)))
-            ):
-                yield Path(parent, name)
-            elif kind in _MAYBE_TEXT:
-                left_out[kind + compression] += 1
-
-
 def _is_json_records(path: Path) -> bool:
     """Tell whether a JSON file is lines or a list, and not a single object as settings are."""
     if not path.is_file():
         return False
     with open_packed(path) as file:
-        start = file.head().removeprefix(_BYTE_ORDER_MARK).lstrip()
+        start = file.head().removeprefix(BYTE_ORDER_MARK).lstrip()
     return start.startswith(b"[") or _json_kind(start, ".json") == ".jsonl"
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise UserError(f"cannot read {error.filename}: {error.strerror or error}") from error
-
-
-def _is_inside(root: Path, path: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(root)
 
 
 def _files_of_pattern(pattern: str) -> list[Path]:
@@ -270,44 +252,14 @@ def _files_of_pattern(pattern: str) -> list[Path]:
         matches = [path for path in base.glob("/".join(moving)) if path.is_file()]
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"{pattern} is not a usable pattern: {error}") from error
-    files = [path for path in matches if wants_hidden or not _is_hidden(path.relative_to(base))]
+    files = [
+        path for path in matches if wants_hidden or not any(p.startswith(".") for p in path.relative_to(base).parts)
+    ]
     if not files:
         raise UserError(f"{pattern} matches no files")
     return files
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def _without_duplicates(files: list[Path]) -> list[Path]:
-    seen: dict[str, Path] = {}
-    again = [path for path in files if seen.setdefault(os.path.realpath(path), path) is not path]
-    if again:
-        more = f" and {len(again) - 1:,} more are" if len(again) > 1 else " is"
-        _log.warning("%s%s named more than once, and read once; a copy would be read again", again[0], more)
-    return list(seen.values())
-
-
-def _check_usable(path: Path) -> None:
-    """Refuse now what would otherwise stop the work after hours of reading the files before it."""
-    kind, compression = form_of_name(path)
-    if kind in _OTHER_PACKINGS or (kind == ".parquet" and compression):
-        raise UserError(f"{path} is packed in a form that is not read; unpack it first and name what was inside")
-    if not os.access(path, os.R_OK):
-        raise UserError(f"cannot read {path}: permission denied")
-    if module := _MODULES.get(compression or kind):
-        check_installed(path, module)
-
-
-# Documents out of records: JSON lines, other JSON, CSV and tab-separated text, Parquet.
-#
-# Each record is one document, the text of one field; it may hold newlines, and its blank lines end nothing. A
-# record that cannot be read is an error with its place, since leaving it out quietly would hide that a corpus is
-# not what one thinks. Tables are taken apart here for corpora and for the files of tasks alike.
-
-
-_MAX_RECORD_BYTES = 64 << 20
 # Rows of books can be megabytes each, and a dictionary page can repeat one of them for nothing.
 _ROWS_AT_ONCE = 128
 _WHITE_SPACE = re.compile(r"[\s\ufeff]*")
@@ -319,18 +271,9 @@ _MAX_HEADER_LINES = 100
 
 def json_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> Iterator[list[str]]:
     """Yield each JSON line's text as a list of paragraphs."""
-    line = 1
-    for block in line_blocks(checked_text(file.pieces(), file.path), _MAX_RECORD_BYTES):
-        records = block.split(b"\n")
-        if records.pop():
-            raise UserError(f"{file.path}:{line}: a record of more than {_MAX_RECORD_BYTES >> 20} MiB; split it")
-        if line == 1:
-            records[0] = records[0].removeprefix(_BYTE_ORDER_MARK)
-        for record in records:
-            if record and not record.isspace():
-                written = decoder.decode(record, file.path, line)
-                yield paragraphs(_record_text(written, str(file.path), line, text_field, decoder))
-            line += 1
+    for number, line in numbered_lines(file.pieces(), file.path, decoder.decode):
+        if line.strip(" \t\n\r\v\f"):
+            yield paragraphs(_record_text(line, str(file.path), number, text_field, decoder))
 
 
 def _record_text(written: str, where: str, line: int, text_field: str, decoder: Utf8Decoder) -> str:
@@ -338,7 +281,7 @@ def _record_text(written: str, where: str, line: int, text_field: str, decoder: 
     if not isinstance(value, dict):
         raise UserError(f"{where}:{line}: a JSON {type(value).__name__} where a record {{...}} is expected")
     if text_field not in value:
-        _raise_missing_field(f"{where}:{line}", text_field, list(value))
+        raise _missing_field(f"{where}:{line}", text_field, list(value))
     text = value[text_field]
     if not isinstance(text, str):
         raise UserError(f"{where}:{line}: field {text_field!r} is a {type(text).__name__}, not a string")
@@ -387,47 +330,43 @@ def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder
                 line += text.count("\n", start, place)
                 number, is_between = number + 1, True
         text, wanted = text[place:], 2 * (len(text) - place) if problem else 0
-        if problem and (not block or len(text) > _MAX_RECORD_BYTES):
+        if problem and (not block or len(text) > MAX_RECORD_BYTES):
             raise UserError(problem)
     if in_list and not is_closed:
         raise CorruptFile(f"{file.path} ends before its JSON list does: it is cut off")
 
 
-def _raise_missing_field(where: str, text_field: str, fields: Sequence[str]) -> NoReturn:
+def _missing_field(where: str, text_field: str, fields: Sequence[str]) -> UserError:
     advice = "; name it with --text-field" if fields else ""
-    raise UserError(f"{where}: no field {text_field!r} to take the text from; there are: {shown_names(fields)}{advice}")
+    names = shown_names(fields)
+    return UserError(f"{where}: no field {text_field!r} to take the text from; there are: {names}{advice}")
 
 
-def table_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder, *, is_quoted: bool) -> Iterator[list[str]]:
-    """Yield each row's text, out of the column of this name, as a list of paragraphs; `is_quoted` says CSV."""
-    records = (csv_records if is_quoted else tab_records)(_decoded_lines(file, decoder), file.path)
-    header = header_of(records, file.path)
+Lines = Iterator[tuple[int, str]]
+Rows = Iterator[tuple[int, list[str]]]
+
+
+def table_documents(
+    file: PackedFile, text_field: str, decoder: Utf8Decoder, *, rows_of: Callable[[Lines, Path], Rows]
+) -> Iterator[list[str]]:
+    """Yield each row's text, out of the column of this name, as a list of paragraphs."""
+    rows = rows_of(numbered_lines(file.pieces(), file.path, decoder.decode), file.path)
+    header = header_of(rows, file.path)
     if text_field not in header:
-        _raise_missing_field(str(file.path), text_field, header)
+        raise _missing_field(str(file.path), text_field, header)
     column = header.index(text_field)
-    for number, cells in records:
+    for number, cells in rows:
         yield paragraphs(fitted(cells, header, f"{file.path}:{number}")[column])
 
 
-def _decoded_lines(file: PackedFile, decoder: Utf8Decoder) -> Iterator[tuple[int, str]]:
-    number = 1
-    for block in line_blocks(checked_text(file.pieces(), file.path), _MAX_RECORD_BYTES):
-        if not block.endswith(b"\n"):
-            raise UserError(f"{file.path}:{number}: a line of more than {_MAX_RECORD_BYTES >> 20} MiB; split it")
-        text = decoder.decode(block.removeprefix(_BYTE_ORDER_MARK) if number == 1 else block, file.path, number)
-        for line in text[:-1].split("\n"):
-            yield number, line.removesuffix("\r")
-            number += 1
-
-
-def tab_records(lines: Iterator[tuple[int, str]], _: Path) -> Iterator[tuple[int, list[str]]]:
+def tab_records(lines: Lines, _: Path) -> Rows:
     """Yield the numbered rows of tab-separated text, which has no quoting."""
     return ((number, line.split("\t")) for number, line in _all_lines(lines) if line)
 
 
-def csv_records(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_records(lines: Lines, path: Path) -> Rows:
     """Yield the numbered rows of CSV, separated by what separates the names of the columns."""
-    csv.field_size_limit(_MAX_RECORD_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
+    csv.field_size_limit(MAX_RECORD_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
     texts: Iterator[str] = (f"{line}\n" for _, line in _all_lines(lines))
     first, num_before, delimiter = next(texts, ""), 0, ""
     if found := _SEPARATOR_LINE.fullmatch(first.strip()):
@@ -452,7 +391,7 @@ def csv_records(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[tuple[
             yield number, record
 
 
-def _all_lines(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _all_lines(lines: Lines) -> Lines:
     """Yield numbered lines; a carriage return ends them too where the first has one inside."""
     ends_alone = False
     for number, line in lines:
@@ -460,7 +399,7 @@ def _all_lines(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield from enumerate(line.split("\r"), number) if ends_alone else [(number, line)]
 
 
-def header_of(records: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
+def header_of(records: Rows, path: Path) -> list[str]:
     """Return the names of a table's columns: its first row, without the empty columns that spreadsheets add."""
     header = [_LINE_BREAKS.sub(" ", name) for name in next(records, (1, []))[1]]
     while header and not header[-1].strip():
@@ -494,12 +433,23 @@ def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -
     num_rows, bytes_out, size = 0, 0, file.path.stat().st_size
     try:
         table = pq.ParquetFile(file.path, buffer_size=PIECE_BYTES)
-        _check_column(table, text_field, file.path)
+        schema = table.schema_arrow
+        if text_field not in schema.names:
+            raise _missing_field(str(file.path), text_field, schema.names)
+        kind = schema.field(text_field).type
+        is_dictionary, is_binary = pa.types.is_dictionary(kind), "binary" in str(kind)
+        if not _PARQUET_TEXT.fullmatch(str(kind)):
+            raise UserError(f"{file.path}: column {text_field!r} is of type {kind}, not string")
+        # An absurd size is refused before anything is unpacked. Not the column's own size: asking pyarrow for a column
+        # of damaged metadata aborts the process.
+        sizes = [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
+        check_growth(file.path, size, sum(sizes))
         for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[text_field], use_threads=False):
             bytes_out += batch.nbytes
             check_growth(file.path, size, bytes_out)
-            is_binary = "binary" in str(batch.schema.field(0).type)
-            for row, text in enumerate(_column_bytes(batch.column(0)), start=num_rows + 1):
+            # As bytes: a Parquet string need not be UTF-8, and pyarrow would stop at one that is not.
+            column = batch.column(0).dictionary_decode() if is_dictionary else batch.column(0)
+            for row, text in enumerate(column.cast(pa.large_binary()).to_pylist(), start=num_rows + 1):
                 if text is None:
                     continue
                 num_replaced, decoded = decoder.num_replaced, decoder.decode(text, file.path, row)
@@ -513,28 +463,14 @@ def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -
         raise CorruptFile(f"{file.path} is not an intact Parquet file: {reason}") from error
 
 
-def _check_column(table: Any, text_field: str, path: Path) -> None:
-    """Make sure that the text field is there, holds text or bytes, and says no absurd size before it is unpacked."""
-    schema = table.schema_arrow
-    if text_field not in schema.names:
-        _raise_missing_field(str(path), text_field, schema.names)
-    kind = schema.field(text_field).type
-    if not _PARQUET_TEXT.fullmatch(str(kind)):
-        raise UserError(f"{path}: column {text_field!r} is of type {kind}, not string")
-    # Not the column's own size: asking pyarrow for a column of damaged metadata aborts the process.
-    sizes = [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
-    check_growth(path, path.stat().st_size, sum(sizes))
-
-
-def _column_bytes(column: Any) -> list[bytes | None]:
-    """Return the values as bytes: a Parquet string need not be UTF-8, and pyarrow would stop at one that is not."""
-    import pyarrow as pa
-
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    values: list[bytes | None] = plain.cast(pa.large_binary()).to_pylist()
-    return values
-
-
+_READERS: dict[str, Callable[[PackedFile, str, Utf8Decoder], Iterator[list[str]]]] = {
+    ".jsonl": json_documents,
+    ".json": json_value_documents,
+    ".csv": partial(table_documents, rows_of=csv_records),
+    ".tsv": partial(table_documents, rows_of=tab_records),
+    ".parquet": parquet_documents,
+    ".xml": lambda file, *_: articles(file.pieces(), file.path),
+}
 _BLOCK_CHARACTERS = 1 << 20
 _LEADING_BLANK_LINES = re.compile(r"\s*\n")
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -571,7 +507,7 @@ class Corpus:
         self._decoder = Utf8Decoder(strict=strict)
         self._file: PackedFile | None = None
         self._finished_bytes = 0
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._stdin_was_read = False
 
     @property
@@ -589,43 +525,27 @@ class Corpus:
 
         Every call is a new pass.
         """
-        self._start_pass()
-        for path in self.files:
-            with open_packed(path) as file:
-                self._finished_bytes, self._file = self.bytes_read, file
-                kind = kind_of(file)
-                self._say(kind, path)
-                yield from self._blocks_of(file, kind)
-
-    def _start_pass(self) -> None:
         if STANDARD_INPUT in self.files and self._stdin_was_read:
             raise UserError("standard input can be read only once; save it to a file to read it again")
         self._stdin_was_read = True
         self._decoder = Utf8Decoder(strict=self._strict)
         self._finished_bytes, self._file = 0, None
         self.num_documents = 0
-
-    def _say(self, kind: str, path: Path) -> None:
-        """Say once for each kind of file what its content is, where its name says otherwise."""
-        named = form_of_name(path).kind
-        if kind not in (named, ".txt", *self._said):
-            self._said.add(kind)
-            text = f"its text is the field {self._text_field!r}" if kind != ".xml" else "its text passages are the text"
-            _log.warning("%s is read as %s, for that is what it holds; %s", path, NAMES_OF_KINDS[kind], text)
-
-    def _blocks_of(self, file: PackedFile, kind: str) -> Iterator[str]:
-        if kind == ".txt":
-            return self._tidied(text_lines(file.pieces(), file.path, self._decoder))
-        if kind == ".jsonl":
-            return self._written(json_documents(file, self._text_field, self._decoder))
-        if kind == ".json":
-            return self._written(json_value_documents(file, self._text_field, self._decoder))
-        if kind in TABLES:
-            table = table_documents(file, self._text_field, self._decoder, is_quoted=kind == ".csv")
-            return self._written(table)
-        if kind == ".parquet":
-            return self._written(parquet_documents(file, self._text_field, self._decoder))
-        return self._written(articles(file.pieces(), file.path))
+        for path in self.files:
+            with open_packed(path) as file:
+                self._finished_bytes, self._file = self.bytes_read, file
+                kind = kind_of(file)
+                if kind == ".txt":
+                    yield from self._tidied(text_lines(file.pieces(), path, self._decoder))
+                    continue
+                if kind not in (form_of_name(path)[0], *self._warned):  # once for each kind
+                    self._warned.add(kind)
+                    text = "its text passages are the text"
+                    if kind != ".xml":
+                        text = f"its text is the field {self._text_field!r}"
+                    what = NAMES_OF_KINDS[kind]
+                    _log.warning("%s is read as %s, for that is what it holds; %s", path, what, text)
+                yield from self._written(_READERS[kind](file, self._text_field, self._decoder))
 
     def _tidied(self, blocks: Iterator[str]) -> Iterator[str]:
         """Leave one empty line where there are blank ones, one at the end of the file, and none at its start."""

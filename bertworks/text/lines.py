@@ -1,9 +1,16 @@
-"""Bytes into lines of text.
+"""From the bytes of files to lines of text: unpacked, checked to be UTF-8, and of bounded length.
 
-A line ends at "\n" and nowhere else; a "\r" before it goes. Only where the first 64 KiB have "\r" and no "\n", as
-on old Macs, "\r" ends lines. No byte of a longer UTF-8 sequence is a newline, so each block of whole lines decodes on
-its own. A line is at most 2^20 characters: longer ones are cut, at white space where there is any, so that memory is
-bounded whatever the file. Bytes that are not UTF-8 become U+FFFD and are counted, or stop the reading in strict mode.
+- A line ends at "\n" and nowhere else; a "\r" before it goes. Only where the first 64 KiB have "\r" and no "\n", as on
+  old Macs, "\r" ends lines. A byte-order mark at the start goes.
+- Bytes that are not UTF-8 become U+FFFD and are counted, or stop the reading in strict mode. No byte of a longer UTF-8
+  sequence is a newline, so each block of whole lines decodes on its own.
+- A line of a corpus is at most 2^20 characters: longer ones are cut, at white space where there is any, so that memory
+  is bounded whatever the file.
+- gzip, bzip2, xz and zstandard are unpacked while they are read, each also as several streams in a row, which is how
+  Wikipedia's multistream dumps and parallel packers write. Damage is a `CorruptFile`, never a shorter text.
+- A hostile file costs little: output comes in pieces of at most 1 MiB, a stream that asks for more than 256 MiB of
+  working memory is refused, and so is a file that grows more than a hundredfold beyond 64 MiB (prose packs three- to
+  fivefold).
 """
 
 import bz2
@@ -16,16 +23,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any
 
 from bertworks.errors import CorruptFile, UserError
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_LINE_LENGTH = 1 << 20
+MAX_RECORD_BYTES = 64 << 20  # of a line that must not be cut
 _SNIFF_BYTES = 1 << 16
 _MIN_BAD_CHARACTERS = 16
 _MAX_BAD_SHARE = 0.3
 _MAX_BYTES_PER_CHARACTER = 4
-_BYTE_ORDER_MARK = "\ufeff"
 _HANGUL = re.compile("[가-힣]")
 
 
@@ -47,16 +55,8 @@ class Utf8Decoder:
                     f"{path}:{line}: byte 0x{data[error.start]:02x} is not UTF-8; convert the file or read it "
                     "without strict mode, which replaces such bytes"
                 ) from error
-        self.num_replaced += sum(not _is_utf8(part) for part in data.split(b"\n"))
+        self.num_replaced += sum(part.decode(errors="ignore").encode() != part for part in data.split(b"\n"))
         return data.decode(errors="replace")
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def iconv(encoding: str) -> str:
@@ -76,7 +76,10 @@ def advice_on(data: bytes) -> str:
 
 
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Pass pieces on after making sure by the first 64 KiB that they are text; an old Mac's line ends become ours."""
+    """Pass pieces on after making sure by the first 64 KiB that they are text.
+
+    A byte-order mark goes, and an old Mac's line ends become "\\n".
+    """
     head = b""
     for piece in pieces:
         head += piece
@@ -95,8 +98,8 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
         raise UserError(
             f"{path} is not UTF-8 text: {num_bad:,} of its first {len(text):,} characters are not; {advice_on(start)}"
         )
-    is_old_macs = b"\r" in start[:-1] and b"\n" not in start  # behind the last byte there may be a "\n"
-    whole = chain([head], pieces)
+    is_old_macs = b"\r" in start[:-1] and b"\n" not in start  # after the last byte there may be a "\n"
+    whole = chain([head.removeprefix(BYTE_ORDER_MARK)], pieces)
     yield from (piece.replace(b"\r", b"\n") for piece in whole) if is_old_macs else whole
 
 
@@ -133,13 +136,24 @@ def _character_boundary(data: bytes) -> int:
     return len(data)  # the fourth continuation byte in a row belongs to no character
 
 
+def numbered_lines(
+    pieces: Iterator[bytes], path: Path, decode: Callable[[bytes, Path, int], str]
+) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line) of text whose lines must not be cut; `decode` takes bytes, path and line."""
+    number = 1
+    for block in line_blocks(checked_text(pieces, path), MAX_RECORD_BYTES):
+        if not block.endswith(b"\n"):
+            raise UserError(f"{path}:{number}: a line of more than {MAX_RECORD_BYTES >> 20} MiB; split it")
+        for line in decode(block, path, number)[:-1].split("\n"):
+            yield number, line.removesuffix("\r")
+            number += 1
+
+
 def text_lines(pieces: Iterator[bytes], path: Path, decoder: Utf8Decoder) -> Iterator[str]:
     """Yield blocks of whole lines, each line ended by a newline and none too long."""
-    tail, inside_long_line, at_start, line = "", False, True, 1
+    tail, inside_long_line, line = "", False, 1
     for block in line_blocks(checked_text(pieces, path), MAX_LINE_LENGTH):
         text = decoder.decode(block, path, line)
-        if at_start:
-            text, at_start = text.removeprefix(_BYTE_ORDER_MARK), not text
         line += block.count(b"\n")
         text = tail + text if tail else text
         if tail or b"\r" in block:
@@ -147,27 +161,19 @@ def text_lines(pieces: Iterator[bytes], path: Path, decoder: Utf8Decoder) -> Ite
         if not text.endswith("\n"):
             segments, tail = cut_line(text, is_whole=False)
             inside_long_line = inside_long_line or bool(segments)
-            yield _joined(segments)
+            yield "".join(f"{segment}\n" for segment in segments)
             continue
         tail = ""
         if inside_long_line:
             first, _, text = text.partition("\n")
-            yield _joined(cut_line(first)[0])
+            yield "".join(f"{segment}\n" for segment in cut_line(first)[0])
             inside_long_line = False
-        yield text if len(text) <= MAX_LINE_LENGTH else _with_lines_cut(text)
-
-
-def _joined(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _with_lines_cut(text: str) -> str:
-    lines = text.split("\n")
-    lines.pop()
-    if max(map(len, lines)) <= MAX_LINE_LENGTH:
-        return text
-    # A blank line stays one: it ends a document.
-    return _joined([segment for line in lines for segment in cut_line(line)[0] or [""]])
+        if len(text) > MAX_LINE_LENGTH:
+            lines = text[:-1].split("\n")
+            if max(map(len, lines)) > MAX_LINE_LENGTH:
+                # A blank line stays one: it ends a document.
+                text = "".join(f"{segment}\n" for line in lines for segment in cut_line(line)[0] or [""])
+        yield text
 
 
 def paragraphs(text: str) -> list[str]:
@@ -201,15 +207,6 @@ def cut_line(line: str, *, is_whole: bool = True) -> tuple[list[str], str]:
     return (segments, "") if not line or line.isspace() else ([*segments, line], "")
 
 
-# The bytes of a file, unpacked while they are read.
-#
-# gzip, bzip2, xz and zstandard, each also as several streams in a row, which is how Wikipedia's multistream dumps
-# and parallel packers write. A hostile file costs little: output comes in pieces of at most 1 MiB, a stream that
-# asks for more than 256 MiB of working memory is refused, and so is a file that grows more than a hundredfold
-# beyond 64 MiB (prose packs three- to fivefold). Damage is a `CorruptFile`, never a shorter text: every stream must
-# reach its end.
-
-
 STANDARD_INPUT = Path("-")
 PIECE_BYTES = 1 << 20
 MAX_GROWTH = 100
@@ -233,20 +230,8 @@ _BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")  # of data, or the end 
 _SIGNATURE_BYTES = 10
 
 
-class _Decoder(Protocol):
-    """One stream's decoder, with the interface that bz2 and lzma share."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
-
-
 class _GzipDecoder:
-    """A gzip member behind the interface of `_Decoder`."""
+    """A gzip member with the interface that the decoders of bz2 and lzma share."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -268,7 +253,7 @@ class _GzipDecoder:
 
 
 class _ZstdDecoder:
-    """A zstandard frame behind the interface of `_Decoder`."""
+    """A zstandard frame with the same interface."""
 
     def __init__(self) -> None:
         import zstandard
@@ -303,7 +288,7 @@ class _ZstdDecoder:
         return b"".join(output)
 
 
-_DECODERS: dict[str, Callable[[], _Decoder]] = {
+_DECODERS: dict[str, Callable[[], Any]] = {
     ".gz": _GzipDecoder,
     ".bz2": bz2.BZ2Decompressor,
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY_BYTES),
@@ -320,14 +305,17 @@ class PackedFile:
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
         self.bytes_read = 0
-        self._bytes_out = 0
         self._stream = stream
+        self._start = b""  # bytes that were read and not used yet
         self._start = self._read(_SIGNATURE_BYTES)
-        self.compression = _compression_of(self._start) or ending_of_packing(path.name)
+        found = next((ending for signature, ending in _SIGNATURES if self._start.startswith(signature)), "")
+        if found == ".bz2" and not self._start[4:].startswith(_BZIP2_BLOCKS):
+            found = ""
+        self.compression = found or ending_of_packing(path.name)
         if self.compression == ".zst":
             check_installed(path, "zstandard")
         self._head: list[bytes] = []
-        self._rest = self._unpacked() if self.compression else self._plain()
+        self._rest = self._unpacked() if self.compression else iter(lambda: self._read(PIECE_BYTES), b"")
 
     def head(self) -> bytes:
         """Return about the first mebibyte of the unpacked bytes, or all of them; `pieces` yields them again."""
@@ -341,61 +329,42 @@ class PackedFile:
             yield self._head.pop(0)
         yield from self._rest
 
-    def _plain(self) -> Iterator[bytes]:
-        while piece := self._next_bytes(PIECE_BYTES):
-            yield piece
-
-    def _next_bytes(self, num_bytes: int) -> bytes:
+    def _read(self, num_bytes: int) -> bytes:
         """Read from the disk, beginning with the bytes that the constructor has read."""
         start, self._start = self._start[:num_bytes], self._start[num_bytes:]
-        return start + self._read(num_bytes - len(start)) if len(start) < num_bytes else start
-
-    def _unpacked(self) -> Iterator[bytes]:
-        new_decoder = _DECODERS[self.compression]
-        decoder, waiting = new_decoder(), self._next_bytes(_PACKED_READ_BYTES)
-        if not waiting:
-            raise CorruptFile(f"{self.path} is empty; a {self.compression} file never is")
-        while waiting or not decoder.needs_input:
-            piece = self._step(decoder, waiting)
-            yield from (piece[start : start + PIECE_BYTES] for start in range(0, len(piece), PIECE_BYTES))
-            waiting = b""
-            if decoder.eof:
-                waiting = self._next_stream(decoder.unused_data)
-                decoder = new_decoder()
-            elif decoder.needs_input and not (waiting := self._next_bytes(_PACKED_READ_BYTES)):
-                raise CorruptFile(f"{self.path} ends before its last {self.compression} stream does: it is cut off")
-
-    def _step(self, decoder: _Decoder, data: bytes) -> bytes:
+        if len(start) == num_bytes:
+            return start
         try:
-            piece = decoder.decompress(data, PIECE_BYTES)
-        except (zlib.error, lzma.LZMAError, OSError) as error:
-            if "memory" in str(error).lower():
-                limit = f"{MAX_MEMORY_BYTES >> 20} MiB"
-                raise UserError(f"{self.path} asks for more than {limit} of memory; unpack it first") from error
-            raise CorruptFile(f"{self.path} is not an intact {self.compression} file: {error}") from error
-        self._bytes_out += len(piece)
-        check_growth(self.path, self.bytes_read, self._bytes_out)
-        return piece
-
-    def _next_stream(self, rest: bytes) -> bytes:
-        """Skip the zero bytes that packers pad streams with; b"" at the end of the file."""
-        while not (rest := rest.lstrip(b"\0")) and (more := self._next_bytes(_PACKED_READ_BYTES)):
-            rest = more
-        return rest
-
-    def _read(self, num_bytes: int) -> bytes:
-        try:
-            data = self._stream.read(num_bytes)
+            data = self._stream.read(num_bytes - len(start))
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
         self.bytes_read += len(data)
-        return data
+        return start + data
 
-
-def _compression_of(start: bytes) -> str:
-    """Return the ending for packed data that begins so, or ""."""
-    found = next((ending for signature, ending in _SIGNATURES if start.startswith(signature)), "")
-    return "" if found == ".bz2" and not start[4:].startswith(_BZIP2_BLOCKS) else found
+    def _unpacked(self) -> Iterator[bytes]:
+        new_decoder = _DECODERS[self.compression]
+        decoder, waiting, bytes_out = new_decoder(), self._read(_PACKED_READ_BYTES), 0
+        if not waiting:
+            raise CorruptFile(f"{self.path} is empty; a {self.compression} file never is")
+        while waiting or not decoder.needs_input:
+            try:
+                piece = decoder.decompress(waiting, PIECE_BYTES)
+            except (zlib.error, lzma.LZMAError, OSError) as error:
+                if "memory" in str(error).lower():
+                    limit = f"{MAX_MEMORY_BYTES >> 20} MiB"
+                    raise UserError(f"{self.path} asks for more than {limit} of memory; unpack it first") from error
+                raise CorruptFile(f"{self.path} is not an intact {self.compression} file: {error}") from error
+            bytes_out += len(piece)
+            check_growth(self.path, self.bytes_read, bytes_out)
+            yield from (piece[start : start + PIECE_BYTES] for start in range(0, len(piece), PIECE_BYTES))
+            waiting = b""
+            if decoder.eof:
+                waiting, decoder = decoder.unused_data, new_decoder()
+                # Packers pad streams with zero bytes.
+                while not (waiting := waiting.lstrip(b"\0")) and (more := self._read(_PACKED_READ_BYTES)):
+                    waiting = more
+            elif decoder.needs_input and not (waiting := self._read(_PACKED_READ_BYTES)):
+                raise CorruptFile(f"{self.path} ends before its last {self.compression} stream does: it is cut off")
 
 
 def ending_of_packing(name: str) -> str:

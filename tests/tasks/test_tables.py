@@ -253,6 +253,6 @@ def test_a_folder_and_standard_input_are_no_tables(tmp_path, refusal):
 
 
 def test_a_line_of_more_than_64_mebibytes_is_refused(write, refusal, monkeypatch):
-    monkeypatch.setattr("bertworks.tasks.tables.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("bertworks.text.lines.MAX_RECORD_BYTES", 1 << 20)
     path = write("a.tsv", "text\n" + "x" * (3 << 20) + "\n")
     assert "a.tsv:2: a line of more than 1 MiB" in refusal(numbered_lines(path))
