@@ -696,7 +696,7 @@ def test_a_bad_record_is_an_error_with_file_and_line(tmp_path, record, reason):
 def test_a_record_beyond_the_limit_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("bertworks.text.lines.MAX_RECORD_BYTES", 3 << 20)
     path = write(tmp_path / "c.jsonl", json.dumps({"text": "x" * (4 << 20)}))
-    assert f"{path}:1: a record of more than 3 MiB" in error_of(path)
+    assert f"{path}:1: a line of more than 3 MiB" in error_of(path)
 
 
 def test_parquet_mistakes_are_named(tmp_path):
