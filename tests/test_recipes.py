@@ -10,7 +10,7 @@ import pytest
 from bertworks.cli.info import ORIGINS
 from bertworks.config import recipe_names, recipe_origin, recipe_summary, to_toml
 from bertworks.planning.network import network_of
-from bertworks.planning.plan import plan_run
+from bertworks.planning.plan import plan
 from bertworks.recipe import load_recipe
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
@@ -72,7 +72,7 @@ def test_the_hours_that_a_recipe_tells_are_those_that_plan_predicts(name):
         r"about ([\d.]+) hours on one H200, predicted \(`bertworks plan (\S+)`\)", header_of(name)["Costs"]
     )
     assert told[2] == name
-    assert float(told[1]) == pytest.approx(plan_run(load_recipe(name))["time"]["hours"], rel=0.02)
+    assert float(told[1]) == pytest.approx(plan(load_recipe(name))["time"]["hours"], rel=0.02)
 
 
 def test_base_is_the_papers():
@@ -83,7 +83,7 @@ def test_base_is_the_papers():
     assert (base.optim.name, base.optim.lr, base.optim.warmup, base.optim.schedule) == ("adam", 1e-4, 10_000, "linear")
     assert (base.optim.weight_decay, base.optim.beta1, base.optim.beta2) == (0.01, 0.9, 0.999)
     assert (base.train.batch_size, base.train.max_steps, base.model.dropout) == (256, 1_000_000, 0.1)
-    assert plan_run(base)["tokens"] == 256 * (900_000 * 128 + 100_000 * 512) == 42_598_400_000
+    assert plan(base)["tokens"] == 256 * (900_000 * 128 + 100_000 * 512) == 42_598_400_000
 
 
 @pytest.mark.parametrize("name", VARIANTS_OF_BASE)
@@ -122,7 +122,7 @@ def test_gpt_and_elmo_are_their_authors():
     assert (gpt.model.kind, gpt.data.objective, gpt.data.max_length, gpt.train.batch_size) == ("gpt", "ltr", 512, 64)
     assert (gpt.optim.lr, gpt.optim.warmup, gpt.optim.schedule) == (2.5e-4, 2_000, "cosine")
     assert gpt.train.max_steps == 100 * 800_000_000 // (64 * 512)
-    assert plan_run(gpt)["parameters"]["all"] == 116_534_784  # openai-gpt's
+    assert plan(gpt)["parameters"]["all"] == 116_534_784  # openai-gpt's
     assert (elmo.model.kind, elmo.model.preset, elmo.data.objective) == ("elmo", "original", "bilm")
     assert elmo.train.batch_size * elmo.data.max_length == 3 * 128 * 20
     assert elmo.train.max_steps == pytest.approx(10 * 768_648_884 / 7_680, abs=1)

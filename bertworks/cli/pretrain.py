@@ -32,12 +32,9 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Predict what a run needs: parameters, memory, tokens, time on a GPU, disk."""
-    from bertworks.planning.plan import plan_run, plan_text
-    from bertworks.recipe import check_has_sizes, load_recipe
+    from bertworks.planning.plan import plan, plan_text
 
-    settings = load_recipe(recipe, overrides or [])
-    check_has_sizes(recipe, settings)
-    planned = plan_run(settings, gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
+    planned = plan(recipe, overrides=overrides or [], gpu=gpu, gpus=gpus, price=price, vocab_size=vocab_size)
     if as_json:
         print_json({"recipe": recipe, **planned})
     else:

@@ -33,7 +33,7 @@ from bertworks.finetuning.start import examples_of
 from bertworks.models.folder import save_tokenizer
 from bertworks.models.kinds import put_divided
 from bertworks.nn.bert import Bert, Block
-from bertworks.planning.memory import Slice, block_bytes, check_memory, lstm_bytes, score_bytes
+from bertworks.planning.memory import MicroBatch, block_bytes, check_memory, lstm_bytes, score_bytes
 from bertworks.report.logs import MODEL
 from bertworks.report.terminal import View
 from bertworks.tasks.evaluation import evaluate
@@ -356,7 +356,7 @@ class Session:
         blocks = [module for module in self.start.net.modules() if isinstance(module, Block)]
         has_dropout = any(block.attention_dropout for block in blocks)
         attended = has_dropout * float((sequences**2).sum() / max(1.0, sequences.sum()))
-        part = Slice(int(tokens), self.engine.half, train.recompute, on_cpu=True, attended=attended)
+        part = MicroBatch(int(tokens), self.engine.half, train.recompute, on_cpu=True, attended=attended)
         bytes_each = 2 if part.half else 4
         needed = 4.0 * sum(weight.numel() for weight in self.start.net.parameters() if weight.requires_grad)
         # Where one token of a text is read, the last block makes keys and values of the others, and nothing else.

@@ -1,14 +1,14 @@
 """What a recipe's network comes to without being built: its parameters by part, and its work by token.
 
-D width, V vocabulary, C cells and P projected width of an LSTM. A multiplication and an addition are two operations. A
-dense layer of m by n numbers takes 2 m n for a token forward and twice that backward, once for the gradient of what
-went in and once for that of its weights. Not counted are biases, LayerNorms and the pooler (one row a sequence).
+A multiplication and an addition are two operations. A dense layer of m by n numbers takes 2 m n for a token forward and
+twice that backward, once for the gradient of its input and once for that of its weights. Not counted are biases,
+LayerNorms and the pooler (one row a sequence).
 """
 
 from typing import NamedTuple
 
 from bertworks.errors import UserError, counted
-from bertworks.nn.config import BertConfig, ElmoConfig, GptConfig, elmo_preset, gpt_preset, preset
+from bertworks.nn.config import ElmoConfig, elmo_preset, gpt_preset, preset
 from bertworks.recipe import Recipe
 
 FORWARD_AND_BACKWARD = 3
@@ -66,74 +66,52 @@ class Network(NamedTuple):
 
 def network_of(recipe: Recipe, vocab_size: int) -> Network:
     """Return what a recipe's network comes to with a vocabulary of this size."""
-    kind, objective = recipe.model.kind, recipe.data.objective
-    if objective not in _OBJECTIVES[kind]:
-        possible = " or ".join(_OBJECTIVES[kind])
-        raise UserError(f"model.kind {kind} cannot learn data.objective {objective}; choose {possible}")
-    if kind == "elmo":
-        return _elmo(elmo_preset(recipe.model.preset, vocab_size=vocab_size))
-    if recipe.data.max_length > recipe.model.max_positions:
+    model, objective = recipe.model, recipe.data.objective
+    if objective not in _OBJECTIVES[model.kind]:
+        possible = " or ".join(_OBJECTIVES[model.kind])
+        raise UserError(f"model.kind {model.kind} cannot learn data.objective {objective}; choose {possible}")
+    if model.kind == "elmo":
+        return elmo_network(elmo_preset(model.preset, vocab_size=vocab_size))
+    if recipe.data.max_length > model.max_positions:
         raise UserError(f"data.max_length {recipe.data.max_length} is more than model.max_positions")
-    if kind == "gpt":
-        sizes = {"vocab_size": vocab_size, "n_positions": recipe.model.max_positions}
-        return _gpt(gpt_preset(recipe.model.preset, **sizes))
-    positions = {"max_position_embeddings": recipe.model.max_positions, "positions": recipe.model.positions}
-    return _bert(preset(recipe.model.preset, vocab_size=vocab_size, **positions), recipe)
-
-
-def _bert(config: BertConfig, recipe: Recipe) -> Network:
-    width, vocab = config.hidden_size, config.vocab_size
+    if model.kind == "gpt":
+        config = gpt_preset(model.preset, vocab_size=vocab_size, n_positions=model.max_positions).as_bert()
+    else:
+        positions = {"max_position_embeddings": model.max_positions, "positions": model.positions}
+        config = preset(model.preset, vocab_size=vocab_size, **positions)
+    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    heads, vocab = config.num_attention_heads, config.vocab_size
     position_numbers = config.max_position_embeddings * width
-    parts = {
-        "embeddings": (vocab + config.type_vocab_size + 2) * width + position_numbers,
-        "layers": config.num_hidden_layers * _block(config),
-        "mlm head": width * (width + 1) + 2 * width + vocab,
-    }
-    if recipe.data.objective == "mlm+nsp":
+    block = 4 * width * (width + 1) + width * inner + inner + inner * width + width + 4 * width
+    parts = {"embeddings": vocab * width + position_numbers, "layers": layers * block}
+    score_flops, is_masked, num_fixed, scored_share = 2 * width * vocab, objective.startswith("mlm"), 0, 1.0
+    if model.kind == "bert":
+        parts["embeddings"] += (config.type_vocab_size + 2) * width
+        parts["mlm head"] = width * (width + 1) + 2 * width + vocab
+        score_flops = 2 * width * (width + vocab)
+        num_fixed = position_numbers if config.positions == "sinusoidal" else 0
+    if objective == "mlm+nsp":
         parts |= {"pooler": width * (width + 1), "nsp head": 2 * (width + 1)}
-    is_masked = recipe.data.objective.startswith("mlm")
-    fixed = position_numbers if config.positions == "sinusoidal" else 0
-    score_flops = 2 * width * (width + vocab)
-    return _transformer(config, parts, fixed, not is_masked, _masked_share(recipe) if is_masked else 1.0, score_flops)
-
-
-def _gpt(config: GptConfig) -> Network:
-    blocks = config.as_bert()
-    embeddings = (config.vocab_size + config.n_positions) * config.n_embd
-    parts = {"embeddings": embeddings, "layers": config.n_layer * _block(blocks)}
-    return _transformer(blocks, parts, 0, True, 1.0, 2 * config.n_embd * config.vocab_size)
-
-
-def _transformer(
-    config: BertConfig, parts: dict[str, int], num_fixed: int, causal: bool, scored_share: float, score_flops: float
-) -> Network:
-    layers, width, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    if is_masked:
+        most = recipe.data.max_predictions
+        scored_share = min(recipe.data.mask_rate, most / recipe.data.max_length if most else 1.0)
     return Network(
-        size=f"{counted(layers, 'layer')} of width {width}, {counted(heads, 'head')}, {config.vocab_size:,} pieces",
+        size=f"{counted(layers, 'layer')} of width {width}, {counted(heads, 'head')}, {vocab:,} pieces",
         parts=parts,
         num_fixed=num_fixed,
         layers=layers,
         width=width,
         heads=heads,
-        dense_flops=layers * 2 * (4 * width**2 + 2 * width * config.intermediate_size),
-        seen_share=0.5 if causal else 1.0,
+        dense_flops=layers * 2 * (4 * width**2 + 2 * width * inner),
+        seen_share=1.0 if is_masked else 0.5,
         scored_share=scored_share,
         score_flops=score_flops,
-        columns=config.vocab_size,
+        columns=vocab,
     )
 
 
-def _block(config: BertConfig) -> int:
-    width, inner = config.hidden_size, config.intermediate_size
-    return 4 * width * (width + 1) + width * inner + inner + inner * width + width + 4 * width
-
-
-def _masked_share(recipe: Recipe) -> float:
-    most = recipe.data.max_predictions
-    return min(recipe.data.mask_rate, most / recipe.data.max_length if most else 1.0)
-
-
-def _elmo(config: ElmoConfig) -> Network:
+def elmo_network(config: ElmoConfig) -> Network:
+    """Return the numbers of an ELMo: its characters, its LSTMs both ways, and its sampled softmax."""
     filters, cells, width = sum(config.num_filters), config.cell_size, config.projection_size
     looked_at = sum(long * count for long, count in enumerate(config.num_filters, start=1)) * config.char_embedding_size
     highways = config.num_highway_layers * 2 * filters**2

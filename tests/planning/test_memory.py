@@ -8,7 +8,7 @@ from bertworks.nn.bert import Block
 from bertworks.nn.config import preset
 from bertworks.nn.packing import pack_lengths
 from bertworks.planning import memory
-from bertworks.planning.memory import Slice, fewest_slices, fits, memory_of, part_of, ways_to_fit
+from bertworks.planning.memory import MicroBatch, fewest_slices, fits, memory_of, part_of, ways_to_fit
 from bertworks.planning.network import network_of
 from bertworks.recipe import load_recipe
 
@@ -42,41 +42,41 @@ def test_a_block_keeps_about_as_much_as_torch_saves_for_its_backward_pass():
 
 
 def test_slices_divide_what_a_batch_takes_and_nothing_else():
-    whole, quarter = (memory_of(network(), Slice(tokens, True, False)) for tokens in (65_536, 16_384))
+    whole, quarter = (memory_of(network(), MicroBatch(tokens, True, False)) for tokens in (65_536, 16_384))
     for name in whole:
         factor = 1 if name in (*OWNED, "CUDA itself") else 4
         assert whole[name] == pytest.approx(factor * quarter[name])
 
 
 def test_shards_divide_what_belongs_to_the_weights_and_nothing_else():
-    alone, eighth = (memory_of(network(), Slice(65_536, True, False, parts)) for parts in (1, 8))
+    alone, eighth = (memory_of(network(), MicroBatch(65_536, True, False, parts)) for parts in (1, 8))
     for name in alone:
         assert alone[name] == pytest.approx((8 if name in OWNED else 1) * eighth[name])
 
 
 def test_weights_take_18_bytes_each_in_bf16_and_16_in_fp32():
     for half, num_bytes in ((True, 18), (False, 16)):
-        needed = memory_of(network(), Slice(512, half, False))
+        needed = memory_of(network(), MicroBatch(512, half, False))
         assert sum(needed[name] for name in OWNED) == num_bytes * network().num_parameters
 
 
 def test_recompute_keeps_one_width_of_each_block_and_two_blocks_whole():
     net = network()
-    full, less = (memory_of(net, Slice(65_536, True, recompute))[KEPT] for recompute in (False, True))
+    full, less = (memory_of(net, MicroBatch(65_536, True, recompute))[KEPT] for recompute in (False, True))
     assert 0.15 < less / full < 0.3
-    deeper = memory_of(network("model.preset=24x768"), Slice(65_536, True, True))[KEPT]
+    deeper = memory_of(network("model.preset=24x768"), MicroBatch(65_536, True, True))[KEPT]
     assert deeper - less == pytest.approx(65_536 * 12 * 768 * 2)
 
 
 def test_fp32_keeps_about_twice_as_much():
-    half, full = (memory_of(network(), Slice(65_536, is_half, False)) for is_half in (True, False))
+    half, full = (memory_of(network(), MicroBatch(65_536, is_half, False)) for is_half in (True, False))
     assert full["scores of the vocabulary"] == 2 * half["scores of the vocabulary"]
     assert 1.9 < full[KEPT] / half[KEPT] < 2
 
 
 def test_a_language_model_scores_some_rows_at_a_time():
     masked, every = (
-        memory_of(network(f"data.objective={name}"), Slice(131_072, True, False)) for name in ("mlm", "ltr")
+        memory_of(network(f"data.objective={name}"), MicroBatch(131_072, True, False)) for name in ("mlm", "ltr")
     )
     assert every["scores of the vocabulary"] == 8_192 * 30_522 * 4
     assert masked["scores of the vocabulary"] == pytest.approx(0.15 * 131_072 * 30_522 * 4)
@@ -151,7 +151,7 @@ def test_a_block_on_a_cpu_keeps_about_as_much_as_torch_saves(dropout, pairs):
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         kept = block(torch.zeros(length * count, 128), pack_lengths([length] * count, "cpu"))
     assert kept.requires_grad
-    part = Slice(length * count, False, False, on_cpu=True, attended=length if pairs else 0)
+    part = MicroBatch(length * count, False, False, on_cpu=True, attended=length if pairs else 0)
     real = sum(size for size, _ in saved.values())
     assert 0.9 < length * count * memory.block_bytes(128, 2, part, 4) / real < (1.15 if dropout else 1.4)
 
@@ -169,12 +169,12 @@ def test_free_memory_is_what_the_narrowest_cgroup_leaves(tmp_path, monkeypatch, 
             (folder / f"memory.{name}").write_text(f"{value}\n")
         (folder / "memory.stat").write_text("cache 90\ninactive_file 500\ntotal_inactive_file 500\n")
     monkeypatch.setattr(
-        memory, "_numbers", lambda path, real=memory._numbers: {} if "proc" in str(path) else real(path)
+        memory, "read_numbers", lambda path, real=memory.read_numbers: {} if "proc" in str(path) else real(path)
     )
-    assert list(memory._free_of_cgroups(root, own)) == [10_000 - 7_000 + 500]
+    assert list(memory.free_of_cgroups(root, own)) == [10_000 - 7_000 + 500]
     if version == 2:
         (top / "pod/box/memory.high").write_text("4000\n")
-        assert min(memory._free_of_cgroups(root, own)) == 4_000 - 3_000 + 500
+        assert min(memory.free_of_cgroups(root, own)) == 4_000 - 3_000 + 500
 
 
 def test_free_memory_of_this_machine_is_known_and_limited_by_ulimit(monkeypatch):
@@ -182,7 +182,7 @@ def test_free_memory_of_this_machine_is_known_and_limited_by_ulimit(monkeypatch)
     free = memory.free_memory()
     assert free is None or 0 < free < 1 << 50
     if free is not None:
-        size = memory._numbers("/proc/self/status")["VmSize"]
+        size = memory.read_numbers("/proc/self/status")["VmSize"]
         monkeypatch.setattr(resource, "getrlimit", lambda which: (size + 12_345_678, -1))
         assert abs(memory.free_memory() - 12_345_678) < 1 << 24
 

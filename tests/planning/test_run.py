@@ -16,13 +16,13 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
 from bertworks.planning.memory import GPUS
-from bertworks.planning.plan import plan_run, plan_text
+from bertworks.planning.plan import plan_text
 from bertworks.recipe import load_recipe
 from bertworks.train.optim import Optimizer
 
 
 def plan(name, *overrides, **options):
-    return plan_run(load_recipe(name, overrides), **options)
+    return bw.plan(load_recipe(name, overrides), **options)
 
 
 def test_base_has_two_phases_whose_sums_are_the_runs():
@@ -139,7 +139,7 @@ def test_a_checkpoint_is_as_large_as_predicted(tmp_path, positions):
     initialise(net, 0.02, seed=0)
     write_folder(tmp_path, net)
     write_weights(tmp_path / "optimizer.safetensors", Optimizer(net, recipe.optim).state_dict())
-    disk = plan_run(recipe)["disk"]
+    disk = bw.plan(recipe)["disk"]
     assert (tmp_path / "model.safetensors").stat().st_size == pytest.approx(disk["model_bytes"], rel=0.002)
     assert (tmp_path / "optimizer.safetensors").stat().st_size == pytest.approx(disk["optimizer_bytes"], rel=0.002)
     assert disk["peak_bytes"] == 3 * disk["checkpoint_bytes"] + disk["model_bytes"]

@@ -5,12 +5,11 @@ import itertools
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.planning.memory import GPUS, Slice, find_gpu, peak_flops
+from bertworks.planning.memory import GPUS, MicroBatch, find_gpu, peak_flops
 from bertworks.planning.network import network_of
-from bertworks.planning.plan import LOOP_S, rates_of, slice_seconds, update_seconds
+from bertworks.planning.plan import LOOP_S, gradient_seconds, update_seconds
 from bertworks.recipe import load_recipe
 
-H200 = rates_of("h200", half=True)
 # Whole training steps on one H200, in thousand tokens/s (docs/log.md): size, sequences, length.
 MEASURED = [("base", 512, 128, 797), ("base", 128, 512, 693), ("large", 256, 128, 254), ("small", 1024, 128, 3_641),
             ("mini", 1024, 128, 8_454)]  # fmt: skip
@@ -20,9 +19,9 @@ def network(size, *overrides):
     return network_of(load_recipe("base", [f"model.preset={size}", *overrides]), 30_522)
 
 
-def step_seconds(net, tokens, length=128, recompute=False, rates=H200):
-    part = Slice(tokens, True, recompute)
-    return slice_seconds(net, part, length, rates) + update_seconds(net, part, rates)
+def step_seconds(net, tokens, length=128, recompute=False, gpu="h200"):
+    part = MicroBatch(tokens, True, recompute)
+    return gradient_seconds(net, part, length, gpu) + update_seconds(net, part, gpu)
 
 
 @pytest.mark.parametrize(("size", "batch", "length", "thousands"), MEASURED)
@@ -33,7 +32,7 @@ def test_steps_measured_on_an_h200_are_predicted_within_a_tenth(size, batch, len
 
 def test_attention_grows_with_length_as_its_kernels_do():
     """A layer of base, 65,536 tokens, forward and backward (docs/log.md): 600 us at length 128, 1,492 us at 512."""
-    short, long = (slice_seconds(network("base"), Slice(65_536, True, False), n, H200) for n in (128, 512))
+    short, long = (gradient_seconds(network("base"), MicroBatch(65_536, True, False), n, "h200") for n in (128, 512))
     assert (long - short) / 12 == pytest.approx(1_492e-6 - 600e-6, rel=0.1)
 
 
@@ -64,10 +63,8 @@ def test_a_step_is_not_shorter_than_the_start_of_its_kernels():
 
 
 def test_a_gpu_is_slower_where_its_vendor_says_so():
-    net, part = network("base"), Slice(65_536, True, False)
-    seconds = {
-        name: slice_seconds(net, part, 128, rates_of(name, half=True)) for name, gpu in GPUS.items() if gpu.bf16_tflops
-    }
+    net, part = network("base"), MicroBatch(65_536, True, False)
+    seconds = {name: gradient_seconds(net, part, 128, name) for name, gpu in GPUS.items() if gpu.bf16_tflops}
     assert sorted(seconds, key=seconds.__getitem__) == [
         "h200", "h100", "a100-80", "a100-40", "l40s", "rtx-4090", "rtx-3090", "l4",
     ]  # fmt: skip
@@ -99,5 +96,5 @@ def test_an_unknown_gpu_names_the_known(name, said):
 @pytest.mark.parametrize("name", ["t4", "v100-32"])
 def test_a_gpu_without_bf16_says_so_and_counts_in_fp32(name):
     with pytest.raises(UserError, match=rf"{name} has no bf16; choose --gpu h200, .*train.dtype=float32"):
-        rates_of(name, half=True)
-    assert 0 < rates_of(name, half=False).products < H200.products / 20
+        peak_flops(name, half=True)
+    assert 0 < peak_flops(name, half=False) < peak_flops("h200", half=True) / 20
