@@ -228,7 +228,7 @@ def attend(
 ) -> None:
     """Show what each token attends to, as a page to open in a browser."""
     from bertworks.files import atomic_write, check_can_write
-    from bertworks.report.attention_page import attention_page
+    from bertworks.report.page import attention_page
 
     check_can_write(out)
     texts = [check_utf8(part) for part in (text, pair) if part is not None]

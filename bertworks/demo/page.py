@@ -23,20 +23,20 @@ def write_demo_page(path: Path, show: Show, seconds: float) -> None:
 
 def demo_page(show: Show, seconds: float) -> str:
     """Return the page's text, to be written as UTF-8."""
-    from bertworks.report.attention_page import attention_files
     from bertworks.report.logs import duration
+    from bertworks.report.page import attention_files
 
     style = page_file("report", "style.css") + chart_style() + page_file("report", "dev.css")
     style += page_file("demo", "style.css")
-    framed = attention_files()
+    framed_style, framed_script = attention_files()
     return Template(page_file("demo", "page.html")).substitute(
         summary=escaped(f"From raw text to a model that can be used, on one machine's CPU, in {duration(seconds)}."),
         tiles="".join(show.tiles),
         stages="".join(map(_section, show.stages)),
         version=escaped(__version__),
         style=style,
-        style_hashes=f"'sha256-{content_hash(style)}' 'sha256-{content_hash(framed.style)}'",
-        script_hash=content_hash(framed.script),
+        style_hashes=f"'sha256-{content_hash(style)}' 'sha256-{content_hash(framed_style)}'",
+        script_hash=content_hash(framed_script),
     )
 
 

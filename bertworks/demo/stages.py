@@ -310,8 +310,7 @@ def _told(outcome: "Outcome") -> str:
 
 
 def _charts(run: Path) -> str:
-    from bertworks.report.logs import read_run
-    from bertworks.report.page import learning_charts
+    from bertworks.report.page import learning_charts, read_run
 
     return f'<div class="charts">{"".join(learning_charts(read_run(run)))}</div>'
 
@@ -436,7 +435,7 @@ _LONGEST = 12  # letters of a word
 
 def look_into(show: Show, model: Any) -> None:
     """Draw what attends to what in the fine-tuned model."""
-    from bertworks.report.attention_page import attention_page
+    from bertworks.report.page import attention_page
 
     command = f'bertworks attend {TUNED} "{TO_ATTEND}"'
     with show.stage("Attention: which word looks at which", command) as stage:

@@ -1,8 +1,11 @@
-"""Charts for a page, as SVG without a library and without a script.
+"""Charts and other parts of a page, as HTML and SVG without a library and without a script.
 
-`chart` gives one picture with axes, a legend that tells the last values, and up to two curves. Colours and fonts are
-the page's: `chart_style` is to stand in it once. Where there are many points the curve is drawn twice, faintly as it
-is, which at most 600 points show with all their extremes, and strongly smoothed.
+`chart` gives one picture with axes, a legend with the last values, and up to two curves. Colours and fonts are the
+page's: `chart_style` is to stand in it once. Where there are many points the curve is drawn twice, faintly as it is,
+which at most 600 points show with all their extremes, and strongly smoothed.
+
+A page is one file that loads nothing, put together from the files of `pages`. Its content security policy names the
+styles and scripts that we ship by their hashes, and whatever comes from outside is `escaped`.
 """
 
 import base64
@@ -14,20 +17,112 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
-# What it takes to draw a curve, apart from the drawing: thousands of points thinned and smoothed, axes, labels.
-#
-# `chart.py` draws with it on pages.
-
-
 Points = Sequence[tuple[float, float]]
 
-_STEPS = (1, 2, 5, 10)
 _LEVEL, _NOTHING = 1e-12, 1e-300  # differences, relative and absolute, that no axis can show
 _LONGEST = 1e9  # numbers from here on are written by their power of ten
+_MOST_DRAWN = 600
+_FEWEST_SMOOTHED = 80
+_SMOOTHED_PARTS = 60  # a smoothed point is the mean of about so large a part of the curve to either side of it
+_MOST_DOTTED = 40  # points of a curve that are marked one by one
+_WIDTH, _HEIGHT = 520, 250
+_TOP, _BASE, _LABELS = 34, 220, 238  # below the legend, the horizontal axis, and the line that its labels stand on
+_GAP = 8  # between the vertical axis and its labels
+_LETTER = 6.3  # the width of a digit at the style's 11 pixels, with some room
+_USUAL_LABEL = 9  # letters of 1,000,000: charts of a page are as wide as each other, unless theirs are longer
+_MOST_TICKS = 6
+
+
+class Curve(NamedTuple):
+    """Finite points in ascending order of x, none below zero, and what they are called in the legend."""
+
+    name: str
+    points: Points
+
+
+def chart(
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    percent: bool = False,
+    from_zero: bool = False,
+    is_noisy: bool = True,
+    x_name: str = "step",
+) -> str:
+    """Draw curves over one axis as a figure of HTML; nothing at all where there are no points.
+
+    Args:
+        title: what is shown, above the picture.
+        curves: one or two; those without points are left out.
+        percent: whether values are shares, to be written in percent.
+        from_zero: whether the vertical axis begins at zero.
+        is_noisy: whether long curves are to be smoothed.
+        x_name: what is counted along the horizontal axis.
+    """
+    shown = {number: curve for number, curve in enumerate(curves) if curve.points}
+    if not shown:
+        return ""
+    points = [point for curve in shown.values() for point in curve.points]
+    y_ticks = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
+    # Long numbers need room: a label takes two thirds of the way to the next one at most.
+    longest = len(f"{max(x for x, _ in points):,.0f}")
+    x_ticks = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
+    widest = max(len(x_name), *(len(tick_label(tick, y_ticks.step, percent)) for tick in y_ticks.ticks))
+    # A percent sign is nearly as wide as two digits.
+    left = max(_USUAL_LABEL, widest + percent) * _LETTER + _GAP
+    right = _WIDTH - max(_USUAL_LABEL, len(tick_label(x_ticks.ticks[-1], x_ticks.step))) * _LETTER / 2
+
+    def placed(points: Points) -> Points:
+        return [(x_ticks.place(x, left, right), y_ticks.place(y, _BASE, _TOP)) for x, y in points]
+
+    def text(x: float, y: float, content: str, anchor: str) -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(content)}</text>'
+
+    def line(style: str, points: Points) -> str:
+        places = placed(thinned(points, _MOST_DRAWN))
+        return f'<path class="{style}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in places)}"/>'
+
+    parts = []
+    for tick in y_ticks.ticks:
+        y = y_ticks.place(tick, _BASE, _TOP)
+        parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
+        parts.append(text(left - _GAP, y + 4, tick_label(tick, y_ticks.step, percent), "end"))
+    for tick in x_ticks.ticks:
+        x = x_ticks.place(tick, left, right)
+        parts.append(f'<path class="grid" d="M{x:.1f} {_BASE}v4"/>')
+        parts.append(text(x, _LABELS, tick_label(tick, x_ticks.step), "middle"))
+    parts.append(text(left - _GAP, _LABELS, x_name, "end"))
+    legend = {number: f"{curve.name} {value_label(curve.points[-1][1], percent)}" for number, curve in shown.items()}
+    x = left
+    for number, entry in legend.items():
+        parts.append(f'<path class="line c{number}" d="M{x:.1f} 14h16"/>{text(x + 22, 18, entry, "start")}')
+        x += 22 + (len(entry) + 3) * _LETTER
+    for number, curve in shown.items():
+        if is_noisy and len(curve.points) >= _FEWEST_SMOOTHED:
+            strong = smoothed(curve.points, len(curve.points) // _SMOOTHED_PARTS)
+            parts += [line(f"line c{number}", strong), line(f"raw c{number}", curve.points)]
+        else:
+            parts.append(line(f"line c{number}", curve.points))
+        if len(curve.points) <= _MOST_DOTTED:  # every point is marked, with its value to be read under the pointer
+            for (step, value), (x, y) in zip(curve.points, placed(curve.points), strict=True):
+                told = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, percent)}")
+                parts.append(
+                    f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{told}</title></circle>'
+                )
+    label = escaped(f"{title}: {', '.join(legend.values())} at {x_name} {x_ticks.high:,.0f}")
+    return (
+        f'<figure class="chart"><figcaption>{escaped(title)}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def chart_style() -> str:
+    """Return the style of all charts; their colours are the page's --paper, --quiet, --edge, --ink and --second."""
+    return page_file("chart.css")
 
 
 class Axis(NamedTuple):
-    """The range that is shown, and the places that are labelled."""
+    """The range that is shown, and the ticks that are labelled."""
 
     low: float
     high: float
@@ -53,7 +148,7 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def smoothed(points: Points, reach: int) -> Points:
-    """Return each point with the mean of those up to `reach` before and behind it."""
+    """Return each point with the mean of those up to `reach` before and after it."""
     sums = [0.0, *itertools.accumulate(y for _, y in points)]
     found = []
     for index, (x, _) in enumerate(points):
@@ -67,7 +162,7 @@ def smoothed(points: Points, reach: int) -> Points:
 def round_step(width: float, most: int) -> float:
     """Return the smallest of 1, 2, 5, 10, 20 ... that divides a width into at most so many parts."""
     power = 10.0 ** math.floor(math.log10(width / most))
-    return next(factor * power for factor in _STEPS if factor * power * most >= width * (1 - 1e-9))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power * most >= width * (1 - 1e-9))
 
 
 def tick_label(value: float, step: float, percent: bool = False) -> str:
@@ -117,12 +212,6 @@ def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Ax
     return Axis(first * step, last * step, [step * count for count in range(first, last + 1)], step)
 
 
-# What our HTML pages are put together with: files of the package's `pages` folder, escaping, and content hashes.
-#
-# A page is one file that loads nothing. Its content security policy names the styles and scripts that we ship by
-# their hashes, so that a slip in the escaping would show, not run.
-
-
 def page_file(*path: str) -> str:
     """Return the text of a file of `pages`."""
     return resources.files("bertworks").joinpath("pages", *path).read_text(encoding="utf-8")
@@ -136,135 +225,3 @@ def content_hash(content: str) -> str:
 def escaped(text: str) -> str:
     """Return text from outside as it may stand in HTML, also between quotation marks; a lone surrogate becomes `?`."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-_MOST_DRAWN = 600
-_FEWEST_SMOOTHED = 80
-_SMOOTHED_PARTS = 60  # a smoothed point is the mean of about so large a part of the curve to either side of it
-_MOST_DOTTED = 40  # points of a curve that are marked one by one
-_WIDTH, _HEIGHT = 520, 250
-_TOP, _BASE, _LABELS = 34, 220, 238  # below the legend, the horizontal axis, and the line that its labels stand on
-_GAP = 8  # between the vertical axis and its labels
-_LETTER = 6.3  # the width of a digit at the style's 11 pixels, with some room
-_USUAL_LABEL = 9  # letters of 1,000,000: charts of a page are as wide as each other, unless theirs are longer
-_MOST_TICKS = 6
-
-
-class Curve(NamedTuple):
-    """Finite points in ascending order of x, none below zero, and what they are called in the legend."""
-
-    name: str
-    points: Points
-
-
-class _Frame(NamedTuple):
-    x: Axis
-    y: Axis
-    left: float
-    right: float
-    percent: bool
-
-    def placed(self, points: Points) -> Points:
-        return [(self.x.place(x, self.left, self.right), self.y.place(y, _BASE, _TOP)) for x, y in points]
-
-
-def chart(
-    title: str,
-    curves: Sequence[Curve],
-    *,
-    percent: bool = False,
-    from_zero: bool = False,
-    is_noisy: bool = True,
-    x_name: str = "step",
-) -> str:
-    """Draw curves over one axis as a figure of HTML; nothing at all where there are no points.
-
-    Args:
-        title: what is shown, above the picture.
-        curves: one or two; those without points are left out.
-        percent: whether values are shares, to be told in percent.
-        from_zero: whether the vertical axis begins at zero.
-        is_noisy: whether long curves are to be smoothed.
-        x_name: what is counted along the horizontal axis.
-    """
-    shown = {number: curve for number, curve in enumerate(curves) if curve.points}
-    if not shown:
-        return ""
-    frame = _framed([point for curve in shown.values() for point in curve.points], percent, from_zero, x_name)
-    told = {number: f"{curve.name} {value_label(curve.points[-1][1], percent)}" for number, curve in shown.items()}
-    parts = [
-        *_axes(frame),
-        _text(frame.left - _GAP, _LABELS, x_name, "end"),
-        *_legend(told, frame.left),
-        *(_drawn(number, curve, frame, is_noisy) for number, curve in shown.items()),
-    ]
-    label = escaped(f"{title}: {', '.join(told.values())} at {x_name} {frame.x.high:,.0f}")
-    return (
-        f'<figure class="chart"><figcaption>{escaped(title)}</figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg></figure>'
-    )
-
-
-def chart_style() -> str:
-    """Return the style of all charts; their colours are the page's --paper, --quiet, --edge, --ink and --second."""
-    return page_file("chart.css")
-
-
-def _framed(points: Points, percent: bool, from_zero: bool, x_name: str) -> _Frame:
-    beside = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
-    widest = max(len(x_name), *(len(tick_label(tick, beside.step, percent)) for tick in beside.ticks))
-    # Long numbers need room: a label takes two thirds of the way to the next one at most.
-    longest = len(f"{max(x for x, _ in points):,.0f}")
-    below = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
-    last = len(tick_label(below.ticks[-1], below.step))
-    # A percent sign is nearly as wide as two digits.
-    left = max(_USUAL_LABEL, widest + percent) * _LETTER + _GAP
-    return _Frame(below, beside, left, _WIDTH - max(_USUAL_LABEL, last) * _LETTER / 2, percent)
-
-
-def _axes(frame: _Frame) -> list[str]:
-    parts = []
-    for tick in frame.y.ticks:
-        y = frame.y.place(tick, _BASE, _TOP)
-        parts.append(f'<path class="grid" d="M{frame.left:.1f} {y:.1f}H{frame.right:.1f}"/>')
-        parts.append(_text(frame.left - _GAP, y + 4, tick_label(tick, frame.y.step, frame.percent), "end"))
-    for tick in frame.x.ticks:
-        x = frame.x.place(tick, frame.left, frame.right)
-        parts.append(f'<path class="grid" d="M{x:.1f} {_BASE}v4"/>')
-        parts.append(_text(x, _LABELS, tick_label(tick, frame.x.step), "middle"))
-    return parts
-
-
-def _legend(told: dict[int, str], left: float) -> list[str]:
-    parts, x = [], left
-    for number, text in told.items():
-        parts.append(f'<path class="line c{number}" d="M{x:.1f} 14h16"/>{_text(x + 22, 18, text, "start")}')
-        x += 22 + (len(text) + 3) * _LETTER
-    return parts
-
-
-def _drawn(number: int, curve: Curve, frame: _Frame, is_noisy: bool) -> str:
-    points, beside = curve.points, ""
-    if len(points) <= _MOST_DOTTED:
-        beside = _dots(number, curve, frame)
-    elif is_noisy and len(points) >= _FEWEST_SMOOTHED:
-        beside = _line(f"raw c{number}", frame.placed(thinned(points, _MOST_DRAWN)))
-        points = smoothed(points, len(points) // _SMOOTHED_PARTS)
-    return _line(f"line c{number}", frame.placed(thinned(points, _MOST_DRAWN))) + beside
-
-
-def _dots(number: int, curve: Curve, frame: _Frame) -> str:
-    """Mark every point, with its value to be read under the pointer."""
-    parts = []
-    for (step, value), (x, y) in zip(curve.points, frame.placed(curve.points), strict=True):
-        told = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, frame.percent)}")
-        parts.append(f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{told}</title></circle>')
-    return "".join(parts)
-
-
-def _line(style: str, places: Points) -> str:
-    return f'<path class="{style}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in places)}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'

@@ -1,7 +1,8 @@
 """What a model made of texts that it was not trained on: pieces taken away, and its likeliest guesses for each.
 
-`asking.py` asks. The answers lie in the run folder as `samples.json`, with what is known of the data, so that a report
-can be made again where the data is gone. Nothing here needs torch.
+`train/guesses.py` asks the model. The answers are kept in the run folder as `samples.json`, with what is known of the
+data, so that a report can be made again where the data is gone; `samples_section` is the report's part with them: texts
+with the asked pieces marked, and the guesses for each. Nothing here needs torch.
 """
 
 import json
@@ -27,11 +28,16 @@ class Guess(Settings):
 
 
 class Blank(Settings):
-    """A place whose piece the model was asked for."""
+    """A position whose piece the model was asked for."""
 
     piece: str  # what stands there
-    seen: str | None  # what the model saw there; None: nothing, for it had not come so far
+    seen: str | None  # what the model saw there; None: nothing, as it had not come so far
     guesses: list[Guess]  # the likeliest first
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the likeliest guess is the piece."""
+        return bool(self.guesses) and self.guesses[0].piece == self.piece
 
 
 class Span(Settings):
@@ -64,7 +70,7 @@ class Samples(Settings):
     data: str  # the name of its folder
     vocab_size: Count
     counts: dict[str, dict[str, Count]]  # documents, sentences and tokens of each split
-    next_majority: float | None  # of the pairs kept aside, the share of the more frequent kind
+    next_majority: float | None  # of the held-out pairs, the share of the more frequent kind
     samples: list[Sample]
 
 
@@ -80,11 +86,6 @@ def read_samples(run: Path) -> Samples | None:
     return read_record(Samples, read_json(path), str(path)) if path.exists() else None
 
 
-# The part of a report that shows what the model guessed: texts with the asked pieces marked, and its guesses.
-
-
-_VERDICTS = {True: "right", False: "wrong"}
-_SIGNS = {True: "✓", False: "✗"}
 _NOTE = (
     "Texts that were kept aside. The marked pieces were to be guessed: their likeliest five stand below, with their "
     "probabilities."
@@ -97,78 +98,63 @@ def samples_section(samples: Samples | None) -> str:
         return ""
     is_masked = any(blank.seen for sample in samples.samples for blank in sample.blanks)
     note = _NOTE + (" The model saw [MASK] there, unless something else is said." if is_masked else "")
-    articles = "".join(map(_article, samples.samples))
+    articles = []
+    for sample in samples.samples:
+        names = ("A", "B") if len(sample.texts) > 1 else ("",)
+        texts = ""
+        for spans, name in zip(sample.texts, names, strict=True):
+            which = f'<span class="which">{name}</span>' if name else ""
+            marked = "".join(_span(span, sample.blanks) for span in spans)
+            texts += f'<p class="text" dir="auto" lang="">{which}{marked}</p>'
+        if sample.follows is not None and sample.follows_probability is not None:
+            truth = "B follows A" if sample.follows else "B is from elsewhere"
+            said = f"{truth}; that it follows, the model finds {sample.follows_probability:.0%} likely"
+            verdict = _verdict((sample.follows_probability >= 0.5) == sample.follows)
+            texts += f'<p class="next">{said} {verdict}</p>'
+        blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
+        articles.append(f'<article class="sample">{texts}<ol class="blanks">{blanks}</ol></article>')
     return (
         '<section aria-labelledby="samples"><h2 id="samples">What it guesses</h2>'
-        f'<p class="note">{escaped(note)}</p>{articles}</section>'
+        f'<p class="note">{escaped(note)}</p>{"".join(articles)}</section>'
     )
 
 
-def _article(sample: Sample) -> str:
-    names = ("A", "B") if len(sample.texts) > 1 else ("",)
-    texts = "".join(_text(spans, name, sample) for spans, name in zip(sample.texts, names, strict=True))
-    blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
-    return f'<article class="sample">{texts}{_next(sample)}<ol class="blanks">{blanks}</ol></article>'
-
-
-def _text(spans: list[Span], name: str, sample: Sample) -> str:
-    which = f'<span class="which">{name}</span>' if name else ""
-    return f'<p class="text" dir="auto" lang="">{which}{"".join(_span(span, sample) for span in spans)}</p>'
-
-
-def _span(span: Span, sample: Sample) -> str:
+def _span(span: Span, blanks: list[Blank]) -> str:
+    """Return a stretch of text; one that was asked for is marked, with the guesses to be read under the pointer."""
     if span.blank is None:
         return escaped(span.text)
-    blank = sample.blanks[span.blank]
-    told = ", ".join(f"{_bare(guess.piece)} {guess.probability:.0%}" for guess in blank.guesses)
+    blank = blanks[span.blank]
+    told = ", ".join(f"{guess.piece.removesuffix(END_OF_WORD)} {guess.probability:.0%}" for guess in blank.guesses)
     return (
-        f'<mark class="{_VERDICTS[_is_right(blank)]}" title="{escaped(told)}">{escaped(span.text)}'
+        f'<mark class="{"right" if blank.is_right else "wrong"}" title="{escaped(told)}">{escaped(span.text)}'
         f"<sup>{span.blank + 1}</sup></mark>"
     )
 
 
-def _next(sample: Sample) -> str:
-    if sample.follows is None or sample.follows_probability is None:
-        return ""
-    is_right = (sample.follows_probability >= 0.5) == sample.follows
-    truth = "B follows A" if sample.follows else "B is from elsewhere"
-    said = f"{truth}; that it follows, the model finds {sample.follows_probability:.0%} likely"
-    return f'<p class="next">{said} {_verdict(is_right)}</p>'
-
-
 def _blank(number: int, blank: Blank) -> str:
-    seen = ""
+    """Return an asked piece, what the model saw there, and its guesses as bars."""
+    right = ' class="right"'
+    piece, seen, guesses = blank.piece.removesuffix(END_OF_WORD), "", ""
     if blank.seen not in (None, MASK):
-        seen = "shown as it is" if blank.seen == blank.piece else f"shown as {_bare(blank.seen or '')}"
-    guesses = "".join(_guess(guess, blank) for guess in blank.guesses)
+        seen = (
+            "shown as it is"
+            if blank.seen == blank.piece
+            else f"shown as {(blank.seen or '').removesuffix(END_OF_WORD)}"
+        )
+    for guess in blank.guesses:
+        share = f"{guess.probability:.0%}" if guess.probability >= 0.0995 else f"{guess.probability:.1%}"
+        guesses += (
+            f"<li{right if guess.piece == blank.piece else ''}>"
+            f'<bdi lang="">{escaped(guess.piece.removesuffix(END_OF_WORD))}</bdi><span class="share">{share}</span>'
+            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+            f'<rect width="{100 * guess.probability:.1f}" height="1"/></svg></li>'
+        )
     return (
-        f'<p class="asked"><span class="number">{number}</span> <bdi lang="">{escaped(_bare(blank.piece))}</bdi>'
-        f"{_verdict(_is_right(blank))}</p>"
-        f'<p class="seen">{escaped(seen)}</p><ul class="guesses">{guesses}</ul>'
+        f'<p class="asked"><span class="number">{number}</span> <bdi lang="">{escaped(piece)}</bdi>'
+        f'{_verdict(blank.is_right)}</p><p class="seen">{escaped(seen)}</p><ul class="guesses">{guesses}</ul>'
     )
-
-
-def _guess(guess: Guess, blank: Blank) -> str:
-    style = ' class="right"' if guess.piece == blank.piece else ""
-    return (
-        f'<li{style}><bdi lang="">{escaped(_bare(guess.piece))}</bdi>'
-        f'<span class="share">{_share(guess.probability)}</span>'
-        '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{100 * guess.probability:.1f}" height="1"/></svg></li>'
-    )
-
-
-def _share(probability: float) -> str:
-    return f"{probability:.0%}" if probability >= 0.0995 else f"{probability:.1%}"
 
 
 def _verdict(is_right: bool) -> str:
-    return f'<span class="verdict {_VERDICTS[is_right]}" title="{_VERDICTS[is_right]}">{_SIGNS[is_right]}</span>'
-
-
-def _is_right(blank: Blank) -> bool:
-    return bool(blank.guesses) and blank.guesses[0].piece == blank.piece
-
-
-def _bare(piece: str) -> str:
-    return piece.removesuffix(END_OF_WORD)
+    word, sign = ("right", "✓") if is_right else ("wrong", "✗")
+    return f'<span class="verdict {word}" title="{word}">{sign}</span>'

@@ -1,4 +1,4 @@
-"""What is known of a run at an instant: how far it is, its last figures, how fast it goes, when it will be through."""
+"""What is known of a run at an instant: how far it is, its last figures, its speed, and when it will have finished."""
 
 import math
 import time
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from bertworks.train.trainer import Place
 
 
-_RECENT = 10  # lines of the log, over which the speed is told
-_PACE = 100  # lines over which the time left is reckoned: longer, so that evaluations and saves are in it
+_RECENT = 10  # lines of the log, over which the speed is measured
+_PACE = 100  # lines over which the time left is estimated: longer, to include evaluations and saves
 _MOST_POINTS = 512
 _HELD_OUT = ("holdout_", "dev_")  # how the names of figures begin that are not of training
 
 
 class About(NamedTuple):
-    """What does not change while a run goes.
+    """What does not change during a run.
 
     Attributes:
         title: names the run for a person.
@@ -39,18 +39,18 @@ class About(NamedTuple):
 
 
 class Status:
-    """What is known of a run; told of every line of its log.
+    """What is known of a run; it gets every line of the log.
 
     Args:
         about: what is trained.
-        place: where this start of the run goes on from.
+        place: where this start of the run resumes.
         history: the lines of metrics that there are already.
 
     Attributes:
         about: what is trained.
         step, tokens, seconds: how far it is.
         values: the last line of training and timing.
-        holdout: the last figures of documents kept aside, without that word.
+        holdout: the last held-out figures, without that word.
         losses: the curve of the loss.
         saved_step: of the last checkpoint; None: there is none yet.
     """
@@ -66,25 +66,26 @@ class Status:
         self._recent = deque([(place.seconds, place.tokens)], maxlen=_RECENT + 1)
         self._pace = deque([(self._started, self.share)], maxlen=_PACE + 1)
         for line in history:
-            self._take_in(line["step"], line)
+            self.take_in(line["step"], line)
 
     def train(self, place: "Place", values: Mapping[str, Any]) -> None:
         """Take in a line of training and timing."""
         self.step, self.tokens, self.seconds = place.step, place.tokens, place.seconds
         self._recent.append((place.seconds, place.tokens))
         self._pace.append((time.monotonic(), self.share))
-        self._take_in(place.step, values)
+        self.take_in(place.step, values)
 
     def evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take in the figures of documents kept aside."""
+        """Take in the figures of an evaluation."""
         self.step = step
-        self._take_in(step, values)
+        self.take_in(step, values)
 
     def save(self, step: int) -> None:
-        """Note that there is a checkpoint."""
+        """Note a checkpoint."""
         self.step = self.saved_step = step
 
-    def _take_in(self, step: int, values: Mapping[str, Any]) -> None:
+    def take_in(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take in a line of metrics, whatever it is of."""
         holdout = {
             name.removeprefix(prefix): value
             for prefix in _HELD_OUT
@@ -112,7 +113,7 @@ class Status:
 
     @property
     def share(self) -> float:
-        """How much of the run is over, by the limit that it will meet first."""
+        """How much of the run is done, by the limit that it will meet first."""
         return min(1.0, max(self.shares.values()))
 
     @property
@@ -122,7 +123,7 @@ class Status:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until it is through at the pace of the last lines; None: not known yet."""
+        """Seconds until it has finished at the pace of the last lines; None: not known yet."""
         (first, share_then), (last, share_now) = self._pace[0], self._pace[-1]
         if share_now <= share_then:
             return None
@@ -156,12 +157,12 @@ class Trace:
         self._waiting.append((x, y))
         if len(self._waiting) < self._per_point:
             return
-        self.points.append(_mean(self._waiting))
+
+        def mean(points: list[tuple[float, float]]) -> tuple[float, float]:
+            return sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
+
+        self.points.append(mean(self._waiting))
         self._waiting = []
         if len(self.points) == _MOST_POINTS:
-            self.points = [_mean(self.points[index : index + 2]) for index in range(0, _MOST_POINTS, 2)]
+            self.points = [mean(self.points[index : index + 2]) for index in range(0, _MOST_POINTS, 2)]
             self._per_point *= 2
-
-
-def _mean(points: list[tuple[float, float]]) -> tuple[float, float]:
-    return sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)

@@ -2,7 +2,22 @@
 
 A view is called when there is something new, at `log_every` steps, and draws in the thread that trains, so it has to be
 cheap: it redraws at most four times a second, and so seldom that drawing takes half a percent of the time at most. All
-of it goes to the error stream; the panel is erased in the end, and also when a run is interrupted.
+of it goes to the error stream; the panel is erased in the end, and also when a run is interrupted. The panel is made
+for 100 columns and good for 60; its curve is drawn with the dots of braille characters, each two dots wide and four
+high.
+
+| wiki-run, 4x256, mlm+nsp, cuda                                           1:02:03
+| ━━━━━━━━━━━━━━━━╸───────────   12,340 of 100,000 steps   12.3%   7:21:40 left
+|
+|            training   held out   7.259 ⠣⡀
+| loss          3.214      3.301          ⢣⡀
+| MLM           41.2%      39.8%           ⠑⣄
+| NSP           91.2%      90.1%            ⠈⢢⡀
+|  larger       50.3%      50.1%              ⠈⠢⡀
+| speed     1,234,567 tokens/s                ⠈⠢⣀
+| MFU           41.2%                            ⠙⠲⠤⣄⣀
+| memory        23.40 GB           3.214             ⠉⠉⠙⠙⠒⠒⠲⠦⠤⠤⠤⠤⠤
+| saved   step 12,000                    10                  12,340
 """
 
 import math
@@ -22,14 +37,27 @@ from bertworks.report.status import Status
 
 News = Literal["begin", "train", "evaluate", "save"]
 _SHORTEST_S = 0.25  # between two drawings
-_IDLE_PER_DRAWING = 200  # so many times as long as a drawing took nothing is drawn after it
+_IDLE_PER_DRAWING = 200  # after a drawing nothing is drawn for so many times as long as it took
 _LONGEST_S = 30.0  # without a line, where there is no terminal; later a twentieth of the time that has passed
-_LATER = 1 / 20
 _ERASE_BELOW = "\r\x1b[J"
+_WIDEST = 110  # a bar and a curve that are wider say no more
+_TABLE_WIDTH = 30  # of labels and figures, to the left of the curve
+_NARROWEST_CURVE = 19  # with its labels
+_NARROWEST = 30  # below it lines are cut off
+_SHORTEST_BAR = 6
+_METRICS = {  # of tasks, and what they are called in the panel
+    "accuracy": "accuracy", "matthews": "matthews", "f1": "F1", "f1_macro": "F1 macro", "pearson": "pearson",
+    "spearman": "spearman", "exact_match": "EM",
+}  # fmt: skip
+_STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
+_FEW_POINTS = 20  # of fewer none is left out
+_BLANK = 0x2800
+# The bit of each dot, by its row and column in the character, as Unicode numbers them.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 class View(Protocol):
-    """Is told what is new in a run."""
+    """Shows what is new in a run."""
 
     def __call__(self, news: News, status: Status) -> None:
         """Show it, or not: `status` is what is known now."""
@@ -50,24 +78,21 @@ def training_view(view: View | None = None, *, quiet: bool = False) -> Iterator[
     """Give a view for the error stream: a panel on a terminal, lines elsewhere, nothing if quiet; or the one given."""
     if view is not None or quiet:
         yield view or unseen
-    elif not _can_draw():
+        return
+    can_draw = sys.stderr.isatty()  # a notebook's streams are no terminals: it gets lines
+    if can_draw:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        can_draw = not console.is_dumb_terminal and console.encoding.startswith("utf")
+    if not can_draw:
         yield Lines()
-    else:
-        panel = Panel()
-        try:
-            yield panel
-        finally:
-            panel.close()
-
-
-def _can_draw() -> bool:
-    # A notebook's streams are no terminals: it gets lines.
-    if not sys.stderr.isatty():
-        return False
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return not console.is_dumb_terminal and console.encoding.startswith("utf")
+        return
+    panel = Panel()
+    try:
+        yield panel
+    finally:
+        panel.close()
 
 
 class Lines:
@@ -80,7 +105,7 @@ class Lines:
         """Write one if it is time for it."""
         now = time.monotonic()
         is_not_evaluated = status.values and not status.holdout and status.step >= status.about.settings.eval_every
-        is_due = news == "train" and now - self._last >= max(_LONGEST_S, _LATER * (now - self._started))
+        is_due = news == "train" and now - self._last >= max(_LONGEST_S, (now - self._started) / 20)
         if news == "evaluate" or is_due or (news == "save" and is_not_evaluated):
             self._last = now
             print_note(line_of(status))
@@ -159,7 +184,7 @@ class Panel:
 
 
 class _Above:
-    """Stands for one of Python's streams while a panel is on the terminal: what is written comes above the panel."""
+    """Takes the place of one of Python's streams while a panel is on the terminal, and writes above the panel."""
 
     def __init__(self, panel: Panel, stream: TextIO) -> None:
         self.panel, self._stream, self._line = panel, stream, ""
@@ -186,12 +211,121 @@ class _Above:
         return getattr(self._stream, name)
 
 
-# A curve in a terminal, drawn with the dots of braille characters: each is two dots wide and four high.
+def line_of(status: Status) -> str:
+    """Return what is known in a line of text."""
+    parts = [progress_text(status)]
+    if "loss" in status.values:  # a model that is measured before it is trained has none yet
+        parts = [f"{parts[0]}: {_figures(status, status.values)}"]
+    if status.holdout:
+        parts.append(f"held out: {_figures(status, status.holdout)}")
+    if speed := status.tokens_per_second:
+        parts.append(f"{speed:,.0f} tokens/s")
+    if status.seconds_left is not None:
+        parts.append(f"{clock(status.seconds_left)} left")
+    return "; ".join(parts)
 
 
-_BLANK = 0x2800
-# The bit of each dot, by its row and column in the character, as Unicode numbers them.
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+def _figures(status: Status, values: dict[str, float]) -> str:
+    scores = [f"loss {_loss(values.get('loss'))}"]
+    for kind in status.about.kinds:
+        if f"{kind}_accuracy" in values:
+            share = values.get(f"{kind}_larger_class")  # what a constant answer would score
+            larger = "" if share is None else f" (larger class {_percent(share)})"
+            scores.append(f"{KINDS.get(kind, 'accuracy')} {_percent(values.get(f'{kind}_accuracy'))}{larger}")
+    # Of a task's dev set its metrics follow, as what is counted in training is not always one of them.
+    return ", ".join([*scores, *(f"{name} {_metric(status, name)}" for name in _METRICS if name in values)])
+
+
+def progress_text(status: Status) -> str:
+    """Return how far a run is towards the limit that it will meet first."""
+    limits, shares = status.about.settings, status.shares
+    nearest = max(shares, key=lambda name: shares[name])
+    if nearest == "tokens":
+        return f"step {status.step:,}, {status.tokens:,} of {limits.max_tokens:,} tokens"
+    if nearest == "minutes":
+        return f"step {status.step:,}, {status.seconds / 60:,.1f} of {limits.max_minutes:,g} minutes"
+    return f"{status.step:,} of {counted(limits.max_steps, 'step')}"
+
+
+def panel_of(status: Status, columns: int) -> Text:
+    """Return the panel for a terminal of so many columns."""
+    width = max(min(columns - 2, _WIDEST), _NARROWEST)
+    elapsed = clock(status.elapsed_s)
+    title = printable(status.about.title).replace("\n", " ")
+    title = set_cell_size(title, min(cell_len(title), width - len(elapsed) - 2))
+    gap = " " * (width - cell_len(title) - len(elapsed))
+    left, beside = "" if status.seconds_left is None else f"{clock(status.seconds_left)} left", ""
+    for part in (progress_text(status), f"{status.share:.1%}", left):
+        if part and len(beside) + 3 + len(part) <= width - _SHORTEST_BAR:
+            beside += "   " + part
+    room = width - len(beside)
+    done = status.share * room
+    bar = "━" * int(done) + ("╸" if done % 1 >= 0.5 else "")
+    table = _table(status)
+    curve_width = width - _TABLE_WIDTH - 3
+    if curve_width >= _NARROWEST_CURVE:
+        curve = _curve(status, curve_width, len(table)) or [Text()] * len(table)
+        table = [Text.assemble(row, "   ", drawn) for row, drawn in zip(table, curve, strict=True)]
+    rows = [
+        Text.assemble((title, "bold"), gap, (elapsed, "dim")),
+        Text.assemble((bar, "cyan"), ("─" * (room - len(bar)), "dim"), beside),
+        Text(),
+        *table,
+    ]
+    lines = [Text(" ") + row for row in rows]
+    for line in lines:
+        line.truncate(columns - 1)  # the last column stays free: some terminals break the line there
+    return Text("\n").join(lines)
+
+
+def _table(status: Status) -> list[Text]:
+    """Return the rows with the figures of training and of held-out documents or a dev set."""
+    rows = [Text(f"{'':<8}{'training':>11}{'held out':>11}", "dim")]
+
+    def add(label: str, first: str, second: str = "") -> None:
+        rest = _TABLE_WIDTH - 8 - max(len(first), 11)
+        rows.append(Text.assemble((f"{label:<8}", "dim"), (f"{first:>11}", "bold"), f"{second:<{rest}}"))
+
+    values, holdout = status.values, status.holdout
+    add("loss", _loss(values.get("loss")), f"{_loss(holdout.get('loss')):>11}")
+    metrics = [name for name in _METRICS if name in status.about.metrics]
+    for kind in status.about.kinds:
+        if kind == "regress":  # where nothing is right or wrong
+            continue
+        held_out = _percent(holdout.get(f"{kind}_accuracy"))
+        if kind not in KINDS:  # of a task's dev set there are its metrics, of which accuracy is one or not
+            held_out = _metric(status, "accuracy") if "accuracy" in metrics else ""
+        add(KINDS.get(kind, "accuracy"), _percent(values.get(f"{kind}_accuracy")), f"{held_out:>11}")
+        if kind == "nsp":  # what a constant answer would score
+            larger = [_percent(found.get("nsp_larger_class")) for found in (values, holdout)]
+            add(" larger", larger[0], f"{larger[1]:>11}")
+    for name in metrics:
+        if name != "accuracy":
+            add(_METRICS[name], "", f"{_metric(status, name):>11}")
+    speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, values.get("memory_bytes")
+    add("speed", f"{speed:,.0f}" if speed else "–", " tokens/s")
+    if mfu is not None:
+        add("MFU", _percent(mfu))
+    add("memory", f"{memory / 1e9:,.2f}" if memory else "–", " GB")
+    add("saved", "–" if status.saved_step is None else f"step {status.saved_step:,}")
+    return rows
+
+
+def _curve(status: Status, width: int, height: int) -> list[Text]:
+    """Draw the loss over the run, its largest and smallest beside it and its first and last step below."""
+    points = status.losses.points
+    if len(points) < 2:
+        return []
+    steep_end = points[0][0] + _STEEP_SHARE * (points[-1][0] - points[0][0])
+    top = max(y for x, y in points if len(points) < _FEW_POINTS or x >= steep_end)
+    labels = [_loss(top), *[""] * (height - 3), _loss(min(y for _, y in points))]
+    room = max(map(len, labels)) + 1
+    rows = [
+        Text.assemble((f"{label:>{room - 1}} ", "dim"), (row, "cyan"))
+        for label, row in zip(labels, braille_curve(points, width - room, height - 1, top), strict=True)
+    ]
+    first, last = f"{points[0][0]:,.0f}", f"{status.step:,}"
+    return [*rows, Text(" " * room + first + last.rjust(width - room - len(first)), "dim")]
 
 
 def braille_curve(
@@ -206,212 +340,31 @@ def braille_curve(
         top: the y of the upper edge, above which nothing is drawn; the largest there is if not given.
     """
     cells = [[_BLANK] * width for _ in range(height)]
+    last_column, last_row = 2 * width - 1, 4 * height - 1
+    bottom = min((y for _, y in points), default=0.0)
+    top = max(bottom, max((y for _, y in points), default=0.0) if top is None else top)
+    if top <= bottom:  # all of one height is drawn in the middle
+        bottom, top = bottom - 1, bottom + 1
     previous: tuple[int, int] | None = None
-    for column, row in _in_dots(points, 2 * width - 1, 4 * height - 1, top):
-        for x, y in _line(previous or (column, row), (column, row)):
-            if y >= 0:
-                cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
+    for x, y in points:
+        # In dots, from the upper left corner; rows above it are negative, one height at most.
+        column = round((x - points[0][0]) / ((points[-1][0] - points[0][0]) or 1) * last_column)
+        row = round(max((top - y) / (top - bottom), -1) * last_row)
+        from_column, from_row = previous or (column, row)
+        count = max(abs(column - from_column), abs(row - from_row), 1)
+        for part in range(count + 1):  # the dots between two points, both included, without a gap
+            dot_x = from_column + round((column - from_column) * part / count)
+            dot_y = from_row + round((row - from_row) * part / count)
+            if dot_y >= 0:
+                cells[dot_y // 4][dot_x // 2] |= _DOTS[dot_y % 4][dot_x % 2]
         previous = (column, row)
     # A space, for some fonts draw the dots that are not set as little circles.
     return ["".join(chr(cell) if cell > _BLANK else " " for cell in row) for row in cells]
 
 
-def _in_dots(
-    points: Sequence[tuple[float, float]], last_column: int, last_row: int, top: float | None
-) -> list[tuple[int, int]]:
-    """Return where points lie in dots, from the upper left corner; rows above it are negative, one height at most."""
-    if not points:
-        return []
-    bottom = min(y for _, y in points)
-    top = max(bottom, max(y for _, y in points) if top is None else top)
-    # What is all of one height is drawn in the middle.
-    bottom, top = (bottom, top) if top > bottom else (bottom - 1, bottom + 1)
-    first, width = points[0][0], (points[-1][0] - points[0][0]) or 1
-    return [
-        (round((x - first) / width * last_column), round(max((top - y) / (top - bottom), -1) * last_row))
-        for x, y in points
-    ]
-
-
-def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the dots between two, both included, without a gap."""
-    (x, y), (to_x, to_y) = start, end
-    count = max(abs(to_x - x), abs(to_y - y), 1)
-    return [(x + round((to_x - x) * part / count), y + round((to_y - y) * part / count)) for part in range(count + 1)]
-
-
-# A run's status as text: the panel, made for 100 columns and good for 60, and the line that a log file gets.
-#
-# | wiki-run, 4x256, mlm+nsp, cuda                                           1:02:03
-# | ━━━━━━━━━━━━━━━━╸───────────   12,340 of 100,000 steps   12.3%   7:21:40 left
-# |
-# |            training   held out   7.259 ⠣⡀
-# | loss          3.214      3.301          ⢣⡀
-# | MLM           41.2%      39.8%           ⠑⣄
-# | NSP           91.2%      90.1%            ⠈⢢⡀
-# |  larger       50.3%      50.1%              ⠈⠢⡀
-# | speed     1,234,567 tokens/s                ⠈⠢⣀
-# | MFU           41.2%                            ⠙⠲⠤⣄⣀
-# | memory        23.40 GB           3.214             ⠉⠉⠙⠙⠒⠒⠲⠦⠤⠤⠤⠤⠤
-# | saved   step 12,000                    10                  12,340
-
-
-_WIDEST = 110  # a bar and a curve that are wider tell no more
-_TABLE_WIDTH = 30  # of labels and figures, to the left of the curve
-_NARROWEST_CURVE = 19  # with its labels
-_NARROWEST = 30  # below it lines are cut off
-_SHORTEST_BAR = 6
-_METRICS = {  # of tasks, and what they are called in the panel
-    "accuracy": "accuracy", "matthews": "matthews", "f1": "F1", "f1_macro": "F1 macro", "pearson": "pearson",
-    "spearman": "spearman", "exact_match": "EM",
-}  # fmt: skip
-_STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
-_FEW_POINTS = 20  # of fewer none is left out
-
-
-def line_of(status: Status) -> str:
-    """Return what is known in a line of text."""
-    parts = [_progress(status)]
-    if "loss" in status.values:  # a model that is measured before it is trained has none yet
-        parts = [f"{parts[0]}: {_figures(status, status.values)}"]
-    if status.holdout:
-        parts.append(f"held out: {_figures(status, status.holdout)}")
-    if speed := status.tokens_per_second:
-        parts.append(f"{speed:,.0f} tokens/s")
-    if status.seconds_left is not None:
-        parts.append(f"{clock(status.seconds_left)} left")
-    return "; ".join(parts)
-
-
-def _figures(status: Status, values: dict[str, float]) -> str:
-    kinds = {kind: f"{kind}_accuracy" for kind in status.about.kinds}
-    scores = [
-        f"{_called(kind)} {_percent(values.get(name))}{_beside(kind, values)}"
-        for kind, name in kinds.items()
-        if name in values
-    ]
-    # Of a task's dev set its metrics are told instead, as what is counted in training is not always one of them.
-    scores += [f"{name} {_metric(status, name)}" for name in _METRICS if name in values]
-    return ", ".join([f"loss {_loss(values.get('loss'))}", *scores])
-
-
-def _beside(kind: str, values: dict[str, float]) -> str:
-    """Say what a constant answer would score: where texts are short most pairs are random ones."""
-    share = values.get(f"{kind}_larger_class")
-    return "" if share is None else f" (larger class {_percent(share)})"
-
-
 def _metric(status: Status, name: str) -> str:
-    whole = 100 if IN_PERCENT in status.about.kinds else 1
     value = status.holdout.get(name)
-    return _percent(None if value is None else value / whole)
-
-
-def _called(kind: str) -> str:
-    """Return what people call the share of right predictions: by its kind in pre-training, where there may be two."""
-    return KINDS.get(kind, "accuracy")
-
-
-def panel_of(status: Status, columns: int) -> Text:
-    """Return the panel for a terminal of so many columns."""
-    width = max(min(columns - 2, _WIDEST), _NARROWEST)
-    rows = [_head(status, width), _bar(status, width), Text()]
-    table = _table(status)
-    curve_width = width - _TABLE_WIDTH - 3
-    if curve_width >= _NARROWEST_CURVE:
-        table = _with_curve(table, _curve(status, curve_width, len(table)))
-    lines = [Text(" ") + row for row in (*rows, *table)]
-    for line in lines:
-        line.truncate(columns - 1)  # the last column stays free: some terminals break the line there
-    return Text("\n").join(lines)
-
-
-def _head(status: Status, width: int) -> Text:
-    elapsed = clock(status.elapsed_s)
-    title = printable(status.about.title).replace("\n", " ")
-    title = set_cell_size(title, min(cell_len(title), width - len(elapsed) - 2))
-    gap = " " * (width - cell_len(title) - len(elapsed))
-    return Text.assemble((title, "bold"), gap, (elapsed, "dim"))
-
-
-def _bar(status: Status, width: int) -> Text:
-    left = "" if status.seconds_left is None else f"{clock(status.seconds_left)} left"
-    told = ""
-    for part in (_progress(status), f"{status.share:.1%}", left):
-        if part and len(told) + 3 + len(part) <= width - _SHORTEST_BAR:
-            told += "   " + part
-    room = width - len(told)
-    done = status.share * room
-    bar = "━" * int(done) + ("╸" if done % 1 >= 0.5 else "")
-    return Text.assemble((bar, "cyan"), ("─" * (room - len(bar)), "dim"), told)
-
-
-def _progress(status: Status) -> str:
-    """Say how far it is towards the limit that it will meet first."""
-    limits, shares = status.about.settings, status.shares
-    nearest = max(shares, key=lambda name: shares[name])
-    if nearest == "tokens":
-        return f"step {status.step:,}, {status.tokens:,} of {limits.max_tokens:,} tokens"
-    if nearest == "minutes":
-        return f"step {status.step:,}, {status.seconds / 60:,.1f} of {limits.max_minutes:,g} minutes"
-    return f"{status.step:,} of {counted(limits.max_steps, 'step')}"
-
-
-def _table(status: Status) -> list[Text]:
-    rows = [Text(f"{'':<8}{'training':>11}{'held out':>11}", "dim")]
-    rows.append(_row("loss", _loss(status.values.get("loss")), f"{_loss(status.holdout.get('loss')):>11}"))
-    metrics = [name for name in _METRICS if name in status.about.metrics]
-    for kind in status.about.kinds:
-        if kind == "regress":  # where nothing is right or wrong
-            continue
-        held_out = _percent(status.holdout.get(f"{kind}_accuracy"))
-        if kind not in KINDS:  # of a task's dev set there are its metrics, of which accuracy is one or not
-            held_out = _metric(status, "accuracy") if "accuracy" in metrics else ""
-        rows.append(_row(_called(kind), _percent(status.values.get(f"{kind}_accuracy")), f"{held_out:>11}"))
-        if kind == "nsp":  # what a constant answer would score
-            larger = [_percent(values.get("nsp_larger_class")) for values in (status.values, status.holdout)]
-            rows.append(_row(" larger", larger[0], f"{larger[1]:>11}"))
-    rows += [_row(_METRICS[name], "", f"{_metric(status, name):>11}") for name in metrics if name != "accuracy"]
-    speed, mfu, memory = status.tokens_per_second, status.model_flops_utilisation, status.values.get("memory_bytes")
-    rows.append(_row("speed", f"{speed:,.0f}" if speed else "–", " tokens/s"))
-    if mfu is not None:
-        rows.append(_row("MFU", _percent(mfu)))
-    rows.append(_row("memory", f"{memory / 1e9:,.2f}" if memory else "–", " GB"))
-    rows.append(_row("saved", "–" if status.saved_step is None else f"step {status.saved_step:,}"))
-    return rows
-
-
-def _row(label: str, first: str, second: str = "") -> Text:
-    rest = _TABLE_WIDTH - 8 - max(len(first), 11)
-    return Text.assemble((f"{label:<8}", "dim"), (f"{first:>11}", "bold"), f"{second:<{rest}}")
-
-
-def _curve(status: Status, width: int, height: int) -> list[Text]:
-    """Draw the loss over the run, its largest and smallest beside it and its first and last step below."""
-    points = status.losses.points
-    if len(points) < 2:
-        return []
-    top = _top(points)
-    labels = [_loss(top), *[""] * (height - 3), _loss(min(y for _, y in points))]
-    room = max(map(len, labels)) + 1
-    drawn = braille_curve(points, width - room, height - 1, top)
-    rows = []
-    for label, row in zip(labels, drawn, strict=True):
-        rows.append(Text.assemble((f"{label:>{room - 1}} ", "dim"), (row, "cyan")))
-    first, last = f"{points[0][0]:,.0f}", f"{status.step:,}"
-    return [*rows, Text(" " * room + first + last.rjust(width - room - len(first)), "dim")]
-
-
-def _top(points: Sequence[tuple[float, float]]) -> float:
-    if len(points) < _FEW_POINTS:
-        return max(y for _, y in points)
-    end = points[0][0] + _STEEP_SHARE * (points[-1][0] - points[0][0])
-    return max(y for x, y in points if x >= end)
-
-
-def _with_curve(table: list[Text], curve: list[Text]) -> list[Text]:
-    beside = curve or [Text()] * len(table)
-    return [Text.assemble(row, "   ", drawn) for row, drawn in zip(table, beside, strict=True)]
+    return _percent(None if value is None else value / (100 if IN_PERCENT in status.about.kinds else 1))
 
 
 def _loss(value: float | None) -> str:
