@@ -354,6 +354,12 @@ def test_all_that_is_wrong_with_settings_is_told_at_once_also_what_the_model_ref
     assert (code, "5 problems" in err) == (2, True)
     for named in ("train.epochs: 0", "optim.lr: -1", "foo.bar", "task.max_length 10000 is more than", "task.freeze=50"):
         assert named in err
+    for more in ([], ["train.epochs=2"], ["--grid", "train.epochs=2"], ["--features", "last"]):
+        if more == ["--features", "last"]:
+            train, dev = write_task(tmp_path, "tag")
+            command = ("finetune", "tag", "--train", train, "--dev", dev, "--out", tmp_path / "run")
+        code, _, err = bertworks(*command, "--model", model, *more, *wrong[3:])
+        assert (code, "2 problems" in err, wrong[3][:15] in err, wrong[4] in err) == (2, True, True, True)
 
 
 def test_a_run_of_very_few_steps_says_so_and_what_to_change(bertworks, model, tmp_path):

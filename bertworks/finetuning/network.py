@@ -148,20 +148,32 @@ def take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, lab
     return {"drawn": sorted(drawn)}
 
 
-def check_sizes(wanted: Wanted, num_positions: int, vocab_size: int, num_pieces: int) -> None:
-    """Refuse a model that cannot read what the task has for it."""
-    check_length(wanted.settings.max_length, num_positions, wanted.folder)
+def check_sizes(wanted: Wanted, num_positions: int, num_layers: int, vocab_size: int, num_pieces: int) -> None:
+    """Refuse a model that cannot read what the task has for it, or has fewer layers than are to be kept."""
+    problems = refused_sizes(wanted.settings, num_positions, num_layers, wanted.folder)
     if num_pieces > vocab_size:
-        raise UserError(f"{wanted.folder}: its vocabulary has {num_pieces:,} pieces, its model {vocab_size:,}")
+        problems.append(f"{wanted.folder}: its vocabulary has {num_pieces:,} pieces, its model {vocab_size:,}")
+    raise_all(str(wanted.folder), problems)
 
 
-def check_length(length: int, num_positions: int, folder: Path) -> None:
-    """Refuse texts of more tokens than a model has positions."""
+def refused_sizes(settings: TaskSettings, num_positions: int, num_layers: int, folder: Path) -> list[str]:
+    """Name what is too large for a model: texts of more tokens than it has positions, more layers than it has."""
+    length, layers, problems = settings.max_length, settings.freeze, []
     if length > num_positions:
-        raise UserError(
+        problems.append(
             f"task.max_length {length} is more than the {num_positions} positions of {folder}; set task.max_length="
             f"{num_positions} or less"
         )
+    if isinstance(layers, int) and layers > num_layers:
+        has = counted(num_layers, "layer")
+        problems.append(f"task.freeze={layers}: the model has {has}; choose 0 to {num_layers}, or all")
+    return problems
+
+
+def raise_all(where: str, problems: list[str]) -> None:
+    """Raise UserError where there are problems: the one there is, or all of them."""
+    if problems:
+        raise ConfigError(where, problems) if problems[1:] else UserError(problems[0])
 
 
 def refuse_lm_weight(wanted: Wanted) -> None:
@@ -265,7 +277,9 @@ def _config(config: BertConfig, settings: TaskSettings) -> BertConfig:
 
 def _check(wanted: Wanted, config: BertConfig | CompoundConfig, tokenizer: Tokenizer) -> None:
     refuse_lm_weight(wanted)
-    check_sizes(wanted, config.max_position_embeddings, config.vocab_size, len(tokenizer))
+    encoders = config.encoders if isinstance(config, CompoundConfig) else [config]
+    num_layers = max(encoder.num_hidden_layers for encoder in encoders)
+    check_sizes(wanted, config.max_position_embeddings, num_layers, config.vocab_size, len(tokenizer))
     if wanted.task.is_pair and config.type_vocab_size < 2:
         raise UserError(
             f"{wanted.task.title} has pairs of texts, and {wanted.folder} knows one segment (type_vocab_size 1)"
@@ -298,7 +312,8 @@ def open_gpt(wanted: Wanted) -> TaskStart:
         what = "--with" if wanted.beside else "task.bilstm"
         raise UserError(f"{wanted.folder} is a GPT-1, and {what} is for BERTs; leave it out")
     opened, plain = read_gpt(wanted.folder), GptTokenizer.from_folder(wanted.folder)
-    check_sizes(wanted, opened.net.config.n_positions, opened.net.config.vocab_size, len(plain))
+    sizes = opened.net.config
+    check_sizes(wanted, sizes.n_positions, sizes.n_layer, sizes.vocab_size, len(plain))
     tokenizer = with_special_pieces(plain)
     update: dict[str, float] = {"vocab_size": max(opened.net.config.vocab_size, len(tokenizer))}
     if wanted.settings.dropout is not None:
@@ -375,7 +390,7 @@ def open_elmo(wanted: Wanted) -> TaskStart:
         what = "--with" if wanted.beside else "task.bilstm"
         raise UserError(f"{wanted.folder} is an ELMo, and {what} is for BERTs; leave it out")
     opened, tokenizer = read_model(wanted.folder), SpeltTokenizer.from_folder(wanted.folder)
-    check_sizes(wanted, wanted.settings.max_length, opened.net.config.vocab_size, len(tokenizer))
+    check_sizes(wanted, wanted.settings.max_length, 0, opened.net.config.vocab_size, len(tokenizer))
     config, (head,) = opened.net.config, wanted.heads
     if wanted.is_random:
         config = config.model_copy(update={"dropout": _dropout(wanted)})
@@ -428,7 +443,7 @@ def open_frozen(wanted: Wanted) -> TaskStart:
     opened = (read_features if has_reader else read_folder)(wanted.folder)
     tokenizer, settings = Tokenizer.from_folder(wanted.folder), wanted.settings
     config = opened.net.config
-    check_sizes(wanted, config.max_position_embeddings, config.vocab_size, len(tokenizer))
+    check_sizes(wanted, config.max_position_embeddings, config.num_hidden_layers, config.vocab_size, len(tokenizer))
     net = Bert(config, pooler=False)
     initialise(net, config.initializer_range, wanted.seed)
     about = take_over(net, dict(opened.net.named_parameters()), wanted, [])
@@ -638,7 +653,6 @@ def freeze_layers(net: Any, layers: int | str) -> None:
     """Keep the embeddings and so many of the lowest layers, or all encoders whole, as they are."""
     stacks = net.stacks()
     most = num_layers(net)
-    check_freeze(layers, most)
     count = most if layers == "all" else int(layers)
     kept = tuple(name for stack in stacks for names in stack[: count + 1] for name in names) if layers else ()
     for name, parameter in net.named_parameters():
@@ -649,12 +663,6 @@ def freeze_layers(net: Any, layers: int | str) -> None:
 def num_layers(net: Any) -> int:
     """Return how many layers a network has above its embeddings; of several encoders that of the deepest."""
     return max(map(len, net.stacks())) - 1
-
-
-def check_freeze(layers: int | str, most: int) -> None:
-    """Refuse to keep more layers than a model has."""
-    if isinstance(layers, int) and layers > most:
-        raise UserError(f"task.freeze={layers}: the model has {counted(most, 'layer')}; choose 0 to {most}, or all")
 
 
 def rate_scales(net: Any, decay: float) -> dict[str, float]:

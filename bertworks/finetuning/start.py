@@ -7,6 +7,7 @@ it from its checkpoint: the model that it came from may be gone. What kind of mo
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from bertworks.finetuning.network import (
     TaskStart,
     Wanted,
     check_elmo_settings,
-    check_freeze,
-    check_length,
     num_layers,
     open_bert,
     open_compound,
     open_elmo,
     open_frozen,
     open_gpt,
+    raise_all,
+    refused_sizes,
     starts_with_elmo,
 )
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings, settings_for, written
@@ -94,13 +95,13 @@ def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings]
     is_elmo = [kind_of_model(folder).startswith("elmo") for folder in folders]
     nets = {folder: read_model(folder).net for folder, elmo in zip(folders, is_elmo, strict=True) if not elmo}
     most = max(map(num_layers, nets.values()), default=0)
+    problems: list[str] = []
     for one in settings:
         if is_elmo[0]:
             check_elmo_settings(one, is_random=is_random)
-        else:
-            check_freeze(one.task.freeze, most)
         for folder, net in nets.items():
-            check_length(one.task.max_length, net.config.max_position_embeddings, folder)
+            problems += refused_sizes(one.task, net.config.max_position_embeddings, most, folder)
+    raise_all("what the model refuses", list(dict.fromkeys(problems)))
 
 
 def usual_for(
@@ -135,14 +136,18 @@ def refused_by_model(task: Task, model: AnyPath, overrides: Sequence[str]) -> It
     except UserError as error:
         yield str(error)
         return
+    valid: list[str] = []
     for override in overrides:
         if override.partition("=")[0].strip() in ("task.max_length", "task.freeze"):
-            try:
-                check_settings(folders, [settings_for(task, [override])], is_random=False)
-            except ConfigError:  # it is among the others
-                continue
-            except UserError as error:
-                yield str(error)
+            with suppress(ConfigError):  # which is among the others
+                settings_for(task, [override])
+                valid.append(override)
+    try:
+        check_settings(folders, [settings_for(task, valid)] if valid else [], is_random=False)
+    except ConfigError as error:
+        yield from error.problems
+    except UserError as error:
+        yield str(error)
 
 
 # To each kind of model what makes a network with a task's head of it.

@@ -137,8 +137,9 @@ def _not_found(name: str) -> str:
     if not _CACHE_NAME.fullmatch(name) or not ("/" in name or name.startswith("bert-")):
         return told
     full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
+    files = f" {_FILES}" if full_name.startswith(f"{_BERT_OWNER}/") else ""  # elsewhere a model may need others
     zipped = _ZIPS.get(full_name.partition("/")[2])
-    return f"{told}\n  With a network: `hf download {full_name} {_FILES}` (pip install huggingface_hub)" + (
+    return f"{told}\n  With a network: `hf download {full_name}{files}` (pip install huggingface_hub)" + (
         f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
     )
 
