@@ -17,8 +17,8 @@ from compact_task import WORKS, Search, Work, chosen, points_for
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.settings import Point
+from bertworks.tasks import find_task
 from bertworks.tasks.columns import Columns
-from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import DEV, open_dataset
 
 _SEARCH = "search"

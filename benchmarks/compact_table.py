@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertworks.errors import UserError
-from bertworks.tasks.registry import find_task
+from bertworks.tasks import find_task
 
 Models = dict[str, dict[str, Any]]  # by name: sizes, weights, and results by start and task
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bertworks.errors import UserError
 from bertworks.finetuning.settings import Point, points_of
-from bertworks.tasks.registry import find_task
+from bertworks.tasks import find_task
 from bertworks.tasks.task import TEST
 
 _GOLD = "test-gold"

@@ -33,7 +33,7 @@ import bertworks as bw
 from bertworks.finetuning.settings import settings_for
 from bertworks.report.logs import METRICS_FILE, read_log
 from bertworks.report.status import Status
-from bertworks.tasks.registry import find_task
+from bertworks.tasks import find_task
 from bertworks.tasks.task import DEV, TRAIN
 
 OURS, PEER = "ours", "Trainer"

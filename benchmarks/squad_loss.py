@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForQuestionAnswering
 
-from bertworks.tasks.answers import AnswerWindow, AnswerWindows, decode_answers, encode_answers, predictions_of
 from bertworks.tasks.examples import Skipped, SpanExample
 from bertworks.tasks.metrics import score_squad1
 from bertworks.tasks.squad import read_squad
+from bertworks.tasks.windows import AnswerWindow, AnswerWindows, decode_answers, encode_answers, predictions_of
 from bertworks.text.tokenizer import Tokenizer
 
 LENGTH = 384

@@ -16,7 +16,7 @@ from small_models import write_small_model
 from toy_tasks import SIZES
 
 from bertworks.errors import UserError
-from bertworks.tasks.registry import TASKS
+from bertworks.tasks import TASKS
 from bertworks.train.run_folder import hold_run
 
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

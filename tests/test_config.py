@@ -22,7 +22,7 @@ from bertworks.config import (
 from bertworks.errors import ConfigError, UserError
 from bertworks.finetuning.settings import FinetuneSettings, points_of
 from bertworks.recipe import Recipe, load_recipe
-from bertworks.tasks.registry import find_task
+from bertworks.tasks import find_task
 
 
 def problems_of(*overrides):

@@ -14,8 +14,8 @@ import typer
 from bertworks.cli import app
 from bertworks.finetuning.settings import points_of
 from bertworks.recipe import load_recipe
+from bertworks.tasks import find_task
 from bertworks.tasks.own_files import KINDS
-from bertworks.tasks.registry import find_task
 
 ROOT = Path(__file__).parents[1]
 READMES = ("README.md", "README.ko.md")

@@ -51,7 +51,7 @@ def tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List the tasks that a model can be fine-tuned and measured on."""
-    from bertworks.tasks.registry import TASKS, find_task
+    from bertworks.tasks import TASKS, find_task
 
     chosen = list(TASKS.values()) if name is None else [find_task(name)]
     if as_json:

@@ -337,8 +337,8 @@ def texts(
     There are no labels in it, and nothing that the task is measured on.
     """
     from bertworks.finetuning.start import examples_of, find_data
+    from bertworks.tasks.examples import documents
     from bertworks.tasks.own_files import named_columns
-    from bertworks.tasks.splits import documents
     from bertworks.tasks.task import DEV, TRAIN
 
     def note(text: str) -> None:

@@ -38,7 +38,7 @@ from bertworks.files import (
 from bertworks.nn.bert import Bert
 from bertworks.tasks.evaluation import Layers, compute_rows
 from bertworks.tasks.heads import Laying
-from bertworks.tasks.tagging import TagWindow, TagWindows
+from bertworks.tasks.windows import TagWindow, TagWindows
 from bertworks.train.distributed import Ranks
 from bertworks.train.run_folder import check_room
 

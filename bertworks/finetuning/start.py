@@ -33,14 +33,13 @@ from bertworks.models.find import find_model
 from bertworks.models.folder import read_about, read_rates
 from bertworks.models.kinds import kind_of_model, read_model
 from bertworks.models.sentence_transformers import find_encoder
+from bertworks.tasks import find_task
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Example, Skipped
 from bertworks.tasks.heads import Kind
 from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import find_task
-from bertworks.tasks.splits import split_off_dev
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset, split_off_dev
 from bertworks.train.checkpoint import checkpoint_folders, latest_checkpoint
 from bertworks.train.warm_start import checksums
 

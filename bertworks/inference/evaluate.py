@@ -22,13 +22,13 @@ from bertworks.inference.held_out import HELD_OUT, measure_text
 from bertworks.inference.model import Model, TaskModel
 from bertworks.inference.predict import AnyTaskModel, Ensemble, check_row_file, open_models, write_rows
 from bertworks.processes import Progress, silent
+from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.columns import Columns, as_columns
 from bertworks.tasks.examples import Example, Skipped, SpanExample
 from bertworks.tasks.heads import kind_of
 from bertworks.tasks.metrics import Breakdown, break_down, gold_of, most_confused
 from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import TASKS, find_task
 from bertworks.tasks.submission import check_submission, write_submission, wrong_columns, wrong_examples
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
 

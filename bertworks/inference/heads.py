@@ -25,15 +25,26 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.heads import OutputHead
 from bertworks.nn.hidden_states import batches, check_texts_of, texts_of
 from bertworks.nn.lm import Sums
-from bertworks.tasks.answers import N_BEST, Answered, AnswerWindows, decode_answers, encode_answers
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Cut, Example, SpanExample, TagExample, TextExample, words_example
 from bertworks.tasks.heads import KINDS, Items, Laying, answer_items, kind_of, tag_items
 from bertworks.tasks.metrics import entities
-from bertworks.tasks.tagging import NO_UNIT, TagWindows, UnitLabels, decode_tags, encode_tags, unit_labels
 from bertworks.tasks.task import Kind, Task
+from bertworks.tasks.windows import (
+    N_BEST,
+    NO_UNIT,
+    Answered,
+    AnswerWindows,
+    TagWindows,
+    UnitLabels,
+    decode_answers,
+    decode_tags,
+    encode_answers,
+    encode_tags,
+    unit_labels,
+)
 from bertworks.text.tokenizer import Tokenizer, check_text
 from bertworks.text.vocabulary import MASK, UNK
 

@@ -74,9 +74,9 @@ from bertworks.nn.hidden_states import (
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums, WordSoftmax
 from bertworks.nn.packing import Packing, Tokens, pack, pack_lengths
-from bertworks.tasks.answers import ORIGINAL_CUT
 from bertworks.tasks.examples import Cut
 from bertworks.tasks.heads import Laying
+from bertworks.tasks.windows import ORIGINAL_CUT
 from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer, character_ids
 from bertworks.text.gpt import GptInputs, GptTokenizer
 from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts

@@ -1,14 +1,14 @@
-"""Which column of your own file is what: named, or guessed from the columns' names, and said either way.
+"""Which column of your own file is what: named, or guessed from the columns' names, and reported either way.
 
 A guess never looks at the values: it follows from the names alone, so that the train and the dev file of one set are
-read alike. A column is taken by a usual name; where one of several columns is left over for the one thing that is
-missing, it is that. Anything else is an error that lists the columns.
+read alike. A column is taken by a usual name; where only the text is missing and one of several columns is left over,
+it is that. Anything else is an error that lists the columns.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from bertworks.errors import UserError, shown_names
 from bertworks.tasks.tables import RECORD_KINDS, file_kind
@@ -21,7 +21,7 @@ _USUAL = {
     "label": ("label", "labels", "gold_label", "class", "category", "target", "score", "sentiment", "rating", "stars",
               "is_duplicate", "intent", "y", "레이블", "라벨", "분류", "감정", "평가", "평점", "별점", "점수"),
     "right": ("label", "labels", "gold_label", "answer", "answer_key", "answerkey", "correct", "target", "class",
-              "y", "정답", "레이블", "라벨"),
+              "y", "정답", "레이블", "라벨"),  # the label of a choice
     "id": ("id", "guid", "idx", "index", "pair_id", "pairid", "번호"),
     "question": ("question", "query", "질문"),
     "context": ("context", "paragraph", "passage", "document", "text", "startphrase", "sent1", "prompt", "지문",
@@ -34,17 +34,17 @@ _USUAL = {
 }  # fmt: skip
 SEVERAL = ("label", "endings")  # roles of which each may have several columns
 OPTIONAL = ("pair", "id", "answer_start")  # roles that may be said to have none
-_TEXT_ROLES = ("text", "pair", "label", "id")
 _ROLES = {
     "choose": ("context", "endings", "label", "id"),
     "tag": ("words", "tags", "id"),
     "answer": ("question", "context", "answer", "answer_start", "id"),
 }
+_NEEDED = {"choose": ("context", "endings"), "tag": ("words",), "answer": ("question", "context")}
 _ENDING = re.compile(r"(ending|choice|option)[ _]?(\d+|[a-z])", re.IGNORECASE)
 
 
 class Columns(NamedTuple):
-    """The columns of your own file by what they hold; what is None is guessed, and what is "" is not there.
+    """The columns of your own file by what they hold; what is None is guessed, and what is "" is absent.
 
     Several `label` columns are a label each, with 0 or 1 for each example; several `endings` are one ending each.
     """
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
 
 def roles_of(kind: str) -> tuple[str, ...]:
     """Return what the columns of a file for a kind of task may hold."""
-    return _ROLES.get(kind, _TEXT_ROLES)
+    return _ROLES.get(kind, ("text", "pair", "label", "id"))
 
 
 def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
@@ -83,14 +83,18 @@ def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
     if unknown := sorted(map(str, named.keys() - set(roles_of(kind)))):
         known = ", ".join(roles_of(kind))
         raise UserError(f"columns: to {kind} there is no {shown_names(dict.fromkeys(unknown))}; allowed: {known}")
-    checked: dict[str, Any] = {role: _names_of(role, names) for role, names in named.items()}
-    return Columns(**checked)
+    for role, names in named.items():
+        listed = tuple(names) if isinstance(names, list | tuple) and role in SEVERAL else (names,)
+        for name in listed:
+            if not isinstance(name, str) or (not name and role not in OPTIONAL):
+                raise UserError(f"columns: {role}: {str(name)[:60]!r} where the name of a column is expected")
+        named[role] = listed if role in SEVERAL else names
+    return Columns(**named)
 
 
 def with_remembered(given: Columns, remembered: Columns, there: Sequence[str]) -> Columns:
     """Take the columns of training for what is not given, as far as a file has them and they are not given a role."""
-    taken = {name for value in given if value for name in ((value,) if isinstance(value, str) else value)}
-    free = {"", *there} - taken
+    free = {"", *there} - set(_names_in(given))
     found: dict[str, Any] = {
         role: value
         for role, value, named in zip(Columns._fields, remembered, given, strict=True)
@@ -99,44 +103,52 @@ def with_remembered(given: Columns, remembered: Columns, there: Sequence[str]) -
     return given._replace(**found)
 
 
-def _names_of(role: str, names: Any) -> str | tuple[str, ...]:
-    listed = tuple(names) if isinstance(names, list | tuple) and role in SEVERAL else (names,)
-    for name in listed:
-        if not isinstance(name, str) or (not name and role not in OPTIONAL):
-            raise UserError(f"columns: {role}: {str(name)[:60]!r} where the name of a column is expected")
-    return listed if role in SEVERAL else listed[0]
+def _names_in(columns: Columns) -> list[str]:
+    return [name for value in columns if value for name in ((value,) if isinstance(value, str) else value)]
 
 
-def text_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
-    """Complete the columns of a file of texts or pairs; the label may be missing, as in a file to predict on."""
-    free = _check_given(given, there, where)
-    name, free = _taken("id", given.id, free)
-    labels = given.label
-    if not labels:
-        label, free = _taken("label", None, free)
-        labels = () if label is None else (label,)
-    pair, free = _taken("pair", given.pair, free)
-    text, free = _taken("text", given.text, free)
-    if text is None and len(free) == 1 < len(there) and not _is_usual(free[0]):
-        text, free = free[0], []
-    if text is None:
-        _refuse("text", there, where)
-    return given._replace(text=text, pair=pair, label=labels, id=name)
+def complete_columns(kind: str, given: Columns, there: Sequence[str], where: str) -> Columns:
+    """Complete the named columns of a file with those of usual names.
 
-
-def choice_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
-    """Complete the columns of a file of choices: a list of endings, or columns named ending0, ending1, ..."""
-    free = _check_given(given, there, where)
-    name, free = _taken("id", given.id, free)
-    context, free = _taken("context", given.context, free)
-    label, free = _taken("right", given.label[0] if given.label else None, free)
-    endings = given.endings or tuple(sorted(filter(_ENDING.fullmatch, free), key=_number_of_ending))
-    if not endings:
-        one, free = _taken("endings", None, free)
-        endings = () if one is None else (one,)
-    if context is None or not endings:
-        _refuse("context" if context is None else "endings", there, where)
-    return given._replace(context=context, endings=endings, label=() if label is None else (label,), id=name)
+    Labels, tags and answers may be missing, as in a file to predict on; endings may be columns named ending0, ending1,
+    ...; of a file of texts a single column that is left over is the text.
+    """
+    named = _names_in(given)
+    for name in named:
+        if name not in there:
+            raise UserError(f"{where}: no column {name!r}; there are: {shown_names(dict.fromkeys(there))}")
+    free = [column for column in there if column not in named]
+    found: dict[str, Any] = {}
+    # Of a file of texts the text is guessed last, as its usual names are the most.
+    for role in sorted(roles_of(kind), key=lambda role: role == "text"):
+        value = getattr(given, role)
+        if value in (None, ()):
+            by_plain_name = {_plain(column): column for column in free}
+            usual = _USUAL["right" if kind == "choose" and role == "label" else role]
+            value = next((by_plain_name[name] for name in usual if name in by_plain_name), None)
+            if role == "endings" and any(map(_ENDING.fullmatch, free)):
+                value = tuple(sorted(filter(_ENDING.fullmatch, free), key=_number_of_ending))
+            elif role in SEVERAL:
+                value = () if value is None else (value,)
+            taken = (value,) if isinstance(value, str) else value or ()
+            free = [column for column in free if column not in taken]
+        found[role] = None if value == "" else value
+    if kind == "choose":
+        found["label"] = found["label"][:1]
+    if kind not in _ROLES and found["text"] is None and len(free) == 1 < len(there):
+        is_usual = any(_plain(free[0]) in names for names in _USUAL.values())  # then it is something else
+        found["text"] = None if is_usual else free[0]
+    for role in _NEEDED.get(kind, ("text",)):
+        if not found[role]:
+            examples = ", ".join(_USUAL[role][:6])
+            # Of the first line of a file that has only texts nobody can tell whether it is one of them.
+            is_table = file_kind(Path(where)) not in RECORD_KINDS
+            alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
+            raise UserError(
+                f"{where}: which column is the {role}? None is called as usual ({examples}, ...); name it with "
+                f"--column {role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}{alone}"
+            )
+    return given._replace(**found)
 
 
 def _number_of_ending(column: str) -> tuple[int, str]:
@@ -146,30 +158,11 @@ def _number_of_ending(column: str) -> tuple[int, str]:
     return (int(found[2]) if found[2].isdecimal() else -1, found[2].lower())
 
 
-def answer_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
-    """Complete the columns of a file of questions; the answer may be missing, as in a file to predict on."""
-    free = _check_given(given, there, where)
-    found: dict[str, Any] = {}
-    for role in ("id", "question", "context", "answer_start", "answer"):
-        found[role], free = _taken(role, getattr(given, role), free)
-    for role in ("question", "context"):
-        if found[role] is None:
-            _refuse(role, there, where)
-    return given._replace(**found)
+def _plain(column: str) -> str:
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def tag_columns(given: Columns, there: Sequence[str], where: str) -> Columns:
-    """Complete the columns of a file whose records are lists of words and of tags."""
-    free = _check_given(given, there, where)
-    name, free = _taken("id", given.id, free)
-    words, free = _taken("words", given.words, free)
-    tags, free = _taken("tags", given.tags, free)
-    if words is None:
-        _refuse("words", there, where)
-    return given._replace(words=words, tags=tags, id=name)
-
-
-def said(given: Columns, remembered: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
+def describe_columns(given: Columns, remembered: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
     """Say which columns were taken for what and why: named, those of training, or guessed; and which are not used."""
     parts, unused = [], list(there)
     for role, columns, named, learnt in zip(Columns._fields, chosen, given, remembered, strict=True):
@@ -181,42 +174,3 @@ def said(given: Columns, remembered: Columns, chosen: Columns, there: Sequence[s
     if unused:
         parts.append(f"not used: {shown_names(dict.fromkeys(unused))}")
     return f"{where}: {'; '.join(parts)}"
-
-
-def _check_given(given: Columns, there: Sequence[str], where: str) -> list[str]:
-    """Make sure that the named columns are there; return the others."""
-    named = [name for value in given if value for name in ((value,) if isinstance(value, str) else value)]
-    for name in named:
-        if name not in there:
-            raise UserError(f"{where}: no column {name!r}; there are: {shown_names(dict.fromkeys(there))}")
-    return [column for column in there if column not in named]
-
-
-def _plain(column: str) -> str:
-    return column.strip().lower().replace(" ", "_").replace("-", "_")
-
-
-def _is_usual(column: str) -> bool:
-    """Tell whether a name is usual for something, so that it is not taken for something else."""
-    return any(_plain(column) in names for names in _USUAL.values())
-
-
-def _taken(role: str, named: str | None, free: list[str]) -> tuple[str | None, list[str]]:
-    """Return the column for a role, named or by a usual name, and those that are left; none where that is said."""
-    if named == "":
-        return None, free
-    by_plain_name = {_plain(column): column for column in free}
-    usual = next((by_plain_name[name] for name in _USUAL[role] if name in by_plain_name), None)
-    chosen = named or usual
-    return chosen, [column for column in free if column != chosen]
-
-
-def _refuse(role: str, there: Sequence[str], where: str) -> NoReturn:
-    usual = ", ".join(_USUAL[role][:6])
-    # Of the first line of a file that has only texts nobody can tell whether it is one of them.
-    is_table = file_kind(Path(where)) not in RECORD_KINDS
-    alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
-    raise UserError(
-        f"{where}: which column is the {role}? None is called as usual ({usual}, ...); name it with --column "
-        f"{role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}{alone}"
-    )

@@ -22,16 +22,8 @@ _STARTS, _INSIDES = frozenset("BSU"), frozenset("IEL")
 _Line = tuple[int, list[str]]
 
 
-def read_conll(
-    paths: Sequence[Path], skipped: Skipped, *, types: tuple[str, ...] | None = None
-) -> Iterator[TagExample]:
-    """Yield the sentences of some files.
-
-    Args:
-        paths: the files.
-        skipped: where sentences are counted that are documents of their own, as their file has one mark alone.
-        types: the entity types that there may be; any without it.
-    """
+def read_conll(paths: Sequence[Path], _: Skipped, *, types: tuple[str, ...] | None = None) -> Iterator[TagExample]:
+    """Yield the sentences of some files; with `types` other types of entities are refused."""
     number = document = 0
     for path in paths:
         marks = (
@@ -47,10 +39,8 @@ def read_conll(
             elif not has_documents:
                 document += 1
             if sentence:
-                if has_one:
-                    place = f"{path.name}:{sentence[0][0]}"
-                    skipped.add(f"sentences under a single {_DOCUMENT_START}", place, "read as a document each")
-                yield _example(sentence, path, str(number), document, types)
+                tags = _tags(sentence, path, types)
+                yield words_example(str(number), [columns[0] for _, columns in sentence], tags, document)
                 number += 1
 
 
@@ -69,7 +59,8 @@ def _sentences(path: Path) -> Iterator[list[_Line]]:
         yield sentence
 
 
-def _example(sentence: list[_Line], path: Path, name: str, document: int, types: tuple[str, ...] | None) -> TagExample:
+def _tags(sentence: list[_Line], path: Path, types: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the last column of a sentence in IOB2, or nothing where words stand alone."""
     num_columns = len(sentence[0][1])
     for number, columns in sentence:
         if len(columns) != num_columns:
@@ -78,13 +69,12 @@ def _example(sentence: list[_Line], path: Path, name: str, document: int, types:
                 "line is a word and, last, its tag, with spaces or tabs between; or give lists of both in .jsonl, "
                 ".json, .parquet"
             )
-    words = [columns[0] for _, columns in sentence]
     if num_columns == 1:
-        return words_example(name, words, None, document)
+        return None
     for number, columns in sentence:
         if problem := tag_problem(columns[-1], types):
             raise UserError(f"{path}:{number}: {problem}")
-    return words_example(name, words, to_iob2([columns[-1] for _, columns in sentence]), document)
+    return to_iob2([columns[-1] for _, columns in sentence])
 
 
 @lru_cache(maxsize=4096)
@@ -99,12 +89,12 @@ def tag_problem(tag: str, types: tuple[str, ...] | None) -> str:
 
 
 def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
-    """Rewrite tags so that every entity starts with B- and goes on with I-."""
+    """Rewrite tags so that every entity starts with B- and continues with I-."""
     converted, before = [], ""
     for tag in tags:
         prefix, _, kind = tag.partition("-")
-        goes_on = prefix in _INSIDES and kind == before
-        converted.append(OUTSIDE if tag == OUTSIDE else f"I-{kind}" if goes_on else f"B-{kind}")
+        continues = prefix in _INSIDES and kind == before
+        converted.append(OUTSIDE if tag == OUTSIDE else f"I-{kind}" if continues else f"B-{kind}")
         before = kind
     return tuple(converted)
 
@@ -116,13 +106,12 @@ def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
 
 _CONLL_TYPES = ("PER", "ORG", "LOC", "MISC")
 _READ = partial(read_conll, types=_CONLL_TYPES)
+_FILES = {
+    "train": ("eng.train", "train.txt"), "dev": ("eng.testa", "valid.txt"), "test": ("eng.testb", "test.txt"),
+}  # fmt: skip
 CONLL2003 = Task(
     name="conll2003", title="CoNLL-2003 NER", kind="tag", summary="names of people, organisations, places and others",
-    splits={
-        "train": (Source(("eng.train",), _READ), Source(("train.txt",), _READ)),
-        "dev": (Source(("eng.testa",), _READ), Source(("valid.txt",), _READ)),
-        "test": (Source(("eng.testb",), _READ), Source(("test.txt",), _READ)),
-    },
+    splits={split: tuple(Source((name,), _READ) for name in names) for split, names in _FILES.items()},
     homes=("", "conll2003", "CoNLL-2003"), labels=tag_labels(_CONLL_TYPES), metrics=("f1", "precision", "recall"),
     published=Published("Table 7, dev/test", "96.4/92.4", "96.6/92.8"),
     # In windows of documents, of which there are 1,077: the paper's batches of 32 would give 100 updates in all.

@@ -1,4 +1,22 @@
-"""A network measured on the examples of a split: in batches of similar lengths, each text computed once."""
+"""A network measured on the examples of a split: in batches of similar lengths, each text computed once.
+
+Several models that score the same examples count as one. What they give together comes back in the form of one model's
+scores (as logarithms of probabilities), so that whatever decodes and measures one model does so for several:
+
+| kind                   | mean of                                           |
+|------------------------|---------------------------------------------------|
+| classify, choose, tag  | the probabilities of classes, endings or tags     |
+| multilabel             | the probability of each label                     |
+| regress                | the scores                                        |
+| answer                 | the start and end scores, before any softmax      |
+
+A tagger on frozen layers (the paper's Table 7) reads features of words: some layers of an encoder at the first piece of
+each word. A word's features are a row, and rows are numbered in the order of the windows that label words, which is
+that of the text. So for such a tagger rows are what token ids are for others: a sentence is the numbers of its words,
+and the network looks them up (`WordRows`) where another has its embedding table. The rest is the kind "tag". Windows
+overlap as in prediction, for training too: features are computed once, and what is learnt from is then what is seen
+later. A sentence, not a window, is read at once by what learns.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,24 +33,83 @@ from bertworks.nn.hidden_states import batches
 from bertworks.nn.packing import pack
 from bertworks.tasks.examples import Cut, Example, TagExample
 from bertworks.tasks.heads import KINDS, Items, Kind, Laying, TaskBatch, lay
-from bertworks.tasks.tagging import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.tasks.task import Task
+from bertworks.tasks.windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.text.tokenizer import Tokenizer
 
-# Several models that score the same examples, as one: the mean of their probabilities, or of their scores.
-#
-# | kind                   | mean of                                           |
-# |------------------------|---------------------------------------------------|
-# | classify, choose, tag  | the probabilities of classes, endings or tags     |
-# | multilabel             | the probability of each label                     |
-# | regress                | the scores                                        |
-# | answer                 | the start and end scores, before any softmax      |
-#
-# The mean comes back in the form of one model's scores (as logarithms of probabilities), so that whatever decodes
-# and measures one model does so for several.
-
-
+_WORDS_AT_ONCE = 8_192  # in prediction: of a base model's last four layers 100 MB
+Layers = Mapping[int, Tensor]  # by their number: [rows, width], perhaps mapped from a file
 _Row = NDArray[np.float32]
+
+
+class Evaluated(NamedTuple):
+    """What was predicted for each example, and the metrics: the task's, the main one first, and the loss."""
+
+    predictions: list[Any]
+    metrics: dict[str, float]
+    rows: list[_Row]  # the scores of every item
+
+
+class Scored(NamedTuple):
+    """The scores of every item, in order, and their mean loss."""
+
+    rows: list[_Row]
+    loss: float
+
+
+@torch.no_grad()
+def score_items(
+    net: Bert | FeatureReader,
+    kind: Kind,
+    items: Items,
+    laying: Laying,
+    done: Callable[[float], None] = lambda _: None,
+) -> Scored:
+    """Let a network in evaluation mode score items; `done` is called with the share of the tokens that are scored."""
+    if isinstance(net, Bert) and (reader := reader_of(net)):
+        return _score_by_features(net, reader, items, laying, done)
+    rows: list[_Row] = [np.empty(0, np.float32)] * len(items)
+    loss = total = 0.0
+    lengths = items.lengths()
+    num_tokens, num_scored = max(int(lengths.sum()), 1), 0
+    for numbers in batches(lengths.tolist(), laying.device):
+        batch = lay(items, numbers, laying)
+        scores = kind.scores(net, batch)
+        sums = kind.sums(scores, batch)
+        loss, total = loss + float(sums.loss), total + float(sums.total)
+        for number, row in zip(numbers, kind.rows(scores, batch), strict=True):
+            rows[number] = row
+        num_scored += int(lengths[numbers].sum())
+        done(num_scored / num_tokens)
+    return Scored(rows, loss / max(total, 1.0))
+
+
+def _score_by_features(
+    net: Bert, reader: FeatureReader, items: Items, laying: Laying, done: Callable[[float], None]
+) -> Scored:
+    """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
+    scored: list[_Row] = []
+    loss = total = 0.0
+    for encoded in some_at_a_time(items.source):
+        rows = WordRows([compute_rows(net, encoded.windows, reader.layers, laying)])
+        sentences = sentence_items(encoded)
+        found = score_items(reader, feature_kind(rows, reader.layers, lambda _: ()), sentences, laying)
+        weight = float(sentences.weights.sum())
+        loss, total = loss + found.loss * weight, total + weight
+        for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
+            scored.append(np.zeros((len(window.ids), words.shape[1]), np.float32))
+            scored[-1][window.places] = words
+        done(len(scored) / max(len(items), 1))
+    return Scored(scored, loss / max(total, 1.0))
+
+
+def evaluate(
+    net: Bert | FeatureReader, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying
+) -> Evaluated:
+    """Measure a network in evaluation mode on examples whose labels are known."""
+    scored = score_items(net, kind, items, laying)
+    predictions = kind.decode(examples, items, scored.rows, task)
+    return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss}, scored.rows)
 
 
 def combine_rows(kind: str, of_models: Sequence[Sequence[_Row]]) -> list[_Row]:
@@ -44,71 +121,34 @@ def combine_rows(kind: str, of_models: Sequence[Sequence[_Row]]) -> list[_Row]:
     """
     if len(of_models) == 1:
         return list(of_models[0])
-    combine = _COMBINE[kind]
-    return [combine(_stacked(rows)).float().numpy() for rows in zip(*of_models, strict=True)]
-
-
-def _stacked(rows: Sequence[_Row]) -> Tensor:
-    """Lay one item's scores by all models beside each other.
-
-    Behind the endings of a choice stand as many -inf as its batch needed, and each model has batches of its own.
-    """
-    width = min(row.shape[-1] for row in rows)
-    return torch.from_numpy(np.stack([row[..., :width] for row in rows])).double()
-
-
-def _mean_of_shares(scores_M: Tensor) -> Tensor:
-    """Return logarithms, so that a share too small for a number is not -inf: that says that an ending is not there."""
-    return scores_M.log_softmax(-1).logsumexp(0) - math.log(len(scores_M))
-
-
-def _mean_of_chances(scores_M: Tensor) -> Tensor:
-    """Return the log-odds of the mean of probabilities of one label each."""
-    likely, unlikely = (torch.nn.functional.logsigmoid(sign * scores_M).logsumexp(0) for sign in (1, -1))
-    return likely - unlikely
-
-
-_COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
-    "classify": _mean_of_shares,
-    "choose": _mean_of_shares,
-    "tag": _mean_of_shares,
-    "multilabel": _mean_of_chances,
-    "regress": lambda scores_M: scores_M.mean(0),
-    "answer": lambda scores_M: scores_M.mean(0),
-}
+    found = []
+    for rows in zip(*of_models, strict=True):
+        # After the endings of a choice are as many -inf as its batch needed, and each model has batches of its own.
+        width = min(row.shape[-1] for row in rows)
+        scores_M = torch.from_numpy(np.stack([row[..., :width] for row in rows])).double()
+        if kind in ("regress", "answer"):
+            mean = scores_M.mean(0)
+        elif kind == "multilabel":
+            likely, unlikely = (torch.nn.functional.logsigmoid(sign * scores_M).logsumexp(0) for sign in (1, -1))
+            mean = likely - unlikely
+        else:  # logarithms, so that a share too small for a number is not -inf: that says that an ending is not there
+            mean = scores_M.log_softmax(-1).logsumexp(0) - math.log(len(scores_M))
+        found.append(mean.float().numpy())
+    return found
 
 
 def loss_of_rows(kind: Kind, items: Items, rows: Sequence[_Row], laying: Laying) -> float:
     """Return the mean loss of scores that no single network gave."""
     loss = total = 0.0
     for numbers in batches(items.lengths().tolist(), laying.device):
-        scores = _laid([rows[number] for number in numbers]).to(laying.device)
-        sums = kind.sums(scores, lay(items, numbers, laying))
+        tensors = [torch.from_numpy(rows[number]) for number in numbers]
+        if tensors[0].ndim == 2:  # those of tokens end to end
+            scores = torch.cat(tensors)
+        else:  # others beside each other, -inf for no ending
+            scores = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)
+        sums = kind.sums(scores.to(laying.device), lay(items, numbers, laying))
         loss, total = loss + float(sums.loss), total + float(sums.total)
     return loss / max(total, 1.0)
-
-
-def _laid(rows: Sequence[_Row]) -> Tensor:
-    """Lay scores as a network gives them: those of tokens end to end, others beside each other, -inf for no ending."""
-    tensors = [torch.from_numpy(row) for row in rows]
-    if tensors[0].ndim == 2:
-        return torch.cat(tensors)
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)
-
-
-# Features of words: some layers of a frozen encoder at the first piece of each word, and a tagger that reads them.
-#
-# A word's features are a row, and rows are numbered in the order of the windows that label words, which is that of
-# the text. So for a tagger on frozen layers rows are what token ids are for others: a sentence is the numbers of
-# its words, and the network looks them up (`WordRows`) where another has its embedding table. The rest is the kind
-# "tag".
-#
-# Windows overlap as in prediction, for training too: features are computed once, and what is learnt from is then
-# what is seen later. A sentence, not a window, is read at once by what learns (nn/feature_reader.py).
-
-
-_WORDS_AT_ONCE = 8_192  # in prediction: of a base model's last four layers 100 MB
-Layers = Mapping[int, Tensor]  # by their number: [rows, width], perhaps mapped from a file
 
 
 class WordRows:
@@ -123,7 +163,7 @@ class WordRows:
         return int(self._starts[-1])
 
     def extend(self, parts: Sequence[Layers]) -> None:
-        """Put more words behind those that are there."""
+        """Add more words at the end."""
         self._parts += parts
         lengths = [len(next(iter(part.values()))) for part in parts]
         self._starts = np.append(self._starts, self._starts[-1] + np.cumsum(lengths, dtype=np.int64))
@@ -165,7 +205,7 @@ def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindo
     """Return the kind "tag" for a `FeatureReader`, whose items are sentences.
 
     Args:
-        rows: what items are numbers of; `encode` puts the words of its examples behind it.
+        rows: what items are numbers of; `encode` adds the words of its examples to it.
         layers: which the reader reads.
         find: gives the rows of the words that some windows label, in their order.
     """
@@ -185,13 +225,18 @@ def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindo
         scores_TK: Tensor = net(rows.layers(batch.tokens.token_ids, layers), batch.tokens.packing)
         return scores_TK.float()
 
-    return KINDS["tag"]._replace(encode=encode, scores=scores, decode=_decode)
+    def decode(_: Sequence[TagExample], items: Items, scores: Sequence[_Row], task: Task) -> list[list[str]]:
+        encoded: TagWindows = items.source
+        return decode_tags(encoded, unit_labels(encoded, enumerate(by_window(encoded, scores))), task.labels)
+
+    return KINDS["tag"]._replace(encode=encode, scores=scores, decode=decode)
 
 
 def sentence_items(encoded: TagWindows, first_row: int = 0) -> Items:
-    """Lay out sentences, each as the numbers of its words' rows; one without any words that are read is left out."""
-    units = _joined([window.units for window in encoded.windows])
-    targets = _joined([window.targets for window in encoded.windows])
+    """Make items of sentences, the numbers of their words' rows; one without any words that are read is left out."""
+    nothing = np.zeros(0, np.int64)
+    units = np.concatenate([nothing, *(window.units for window in encoded.windows)])
+    targets = np.concatenate([nothing, *(window.targets for window in encoded.windows)])
     assert (np.diff(units) > 0).all(), "rows are in the order of the text"
     bounds = np.unique(np.searchsorted(units, encoded.bounds))
     lengths = np.diff(bounds)
@@ -223,86 +268,8 @@ def some_at_a_time(encoded: TagWindows) -> Iterator[TagWindows]:
             first, num_words = number, 0
 
 
-def _joined(arrays: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(0, np.int64), *arrays])
-
-
-def by_window(encoded: TagWindows, rows: Sequence[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+def by_window(encoded: TagWindows, rows: Sequence[_Row]) -> Iterator[_Row]:
     """Yield what sentences have for each word as what windows have for each word that they label."""
     whole = np.concatenate(rows) if len(rows) else np.zeros((0, 1), np.float32)
     ends = np.cumsum([len(window.units) for window in encoded.windows])
     yield from np.split(whole, ends[:-1]) if len(ends) else ()
-
-
-def _decode(_: Sequence[TagExample], items: Items, rows: Sequence[NDArray[np.float32]], task: Task) -> list[list[str]]:
-    return decode_tags(items.source, unit_labels(items.source, enumerate(by_window(items.source, rows))), task.labels)
-
-
-class Evaluated(NamedTuple):
-    """What was predicted for each example, and the metrics: the task's, the main one first, and the loss."""
-
-    predictions: list[Any]
-    metrics: dict[str, float]
-    rows: list[NDArray[np.float32]]  # the scores of every item
-
-
-class Scored(NamedTuple):
-    """The scores of every item, in order, and their mean loss."""
-
-    rows: list[NDArray[np.float32]]
-    loss: float
-
-
-@torch.no_grad()
-def score_items(
-    net: Bert | FeatureReader,
-    kind: Kind,
-    items: Items,
-    laying: Laying,
-    done: Callable[[float], None] = lambda _: None,
-) -> Scored:
-    """Let a network in evaluation mode score items; `done` is called with the share of the tokens that are scored."""
-    if isinstance(net, Bert) and (reader := reader_of(net)):
-        return _score_by_features(net, reader, items, laying, done)
-    rows: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(items)
-    loss = total = 0.0
-    lengths = items.lengths()
-    num_tokens, num_scored = max(int(lengths.sum()), 1), 0
-    for numbers in batches(lengths.tolist(), laying.device):
-        batch = lay(items, numbers, laying)
-        scores = kind.scores(net, batch)
-        sums = kind.sums(scores, batch)
-        loss, total = loss + float(sums.loss), total + float(sums.total)
-        for number, row in zip(numbers, kind.rows(scores, batch), strict=True):
-            rows[number] = row
-        num_scored += int(lengths[numbers].sum())
-        done(num_scored / num_tokens)
-    return Scored(rows, loss / max(total, 1.0))
-
-
-def _score_by_features(
-    net: Bert, reader: FeatureReader, items: Items, laying: Laying, done: Callable[[float], None]
-) -> Scored:
-    """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
-    scored: list[NDArray[np.float32]] = []
-    loss = total = 0.0
-    for encoded in some_at_a_time(items.source):
-        rows = WordRows([compute_rows(net, encoded.windows, reader.layers, laying)])
-        sentences = sentence_items(encoded)
-        found = score_items(reader, feature_kind(rows, reader.layers, lambda _: ()), sentences, laying)
-        weight = float(sentences.weights.sum())
-        loss, total = loss + found.loss * weight, total + weight
-        for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
-            scored.append(np.zeros((len(window.ids), words.shape[1]), np.float32))
-            scored[-1][window.places] = words
-        done(len(scored) / max(len(items), 1))
-    return Scored(scored, loss / max(total, 1.0))
-
-
-def evaluate(
-    net: Bert | FeatureReader, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying
-) -> Evaluated:
-    """Measure a network in evaluation mode on examples whose labels are known."""
-    scored = score_items(net, kind, items, laying)
-    predictions = kind.decode(examples, items, scored.rows, task)
-    return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss}, scored.rows)

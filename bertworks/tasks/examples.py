@@ -1,17 +1,19 @@
-"""What a task gives to a trainer: four kinds of example, and a count of what was left out.
+"""What a task gives to a trainer: four kinds of example, how they are cut, and a count of what was left out.
 
-Labels are words here, not numbers: a task has them in order, and the number is the place in that order. A label that a
-file does not have (test sets) is None. Examples are made while a file is read, so a file may be of any size.
+Labels are words here, not numbers: a task has them in order, and a label's number is its index in that order. A label
+that a file does not have (test sets) is None. Examples are made while a file is read, so a file may be of any size.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
 from bertworks.errors import counted
 
 NOT_LOCATED = -1
+Context = Literal["document", "sentence"]
 
 
 class TextExample(NamedTuple):
@@ -24,7 +26,7 @@ class TextExample(NamedTuple):
 
 
 class ChoiceExample(NamedTuple):
-    """A context and ways to go on, each written in full; the label is the place of the right one."""
+    """A context and possible endings, each written in full; the label is the index of the right one."""
 
     id: str
     context: str
@@ -51,7 +53,7 @@ class TagExample(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer, and where in the context it starts; NOT_LOCATED where the file's place does not hold it."""
+    """An answer, and where in the context it starts; NOT_LOCATED where the context does not have it there."""
 
     start: int
     text: str
@@ -71,7 +73,7 @@ Example = TextExample | ChoiceExample | TagExample | SpanExample
 
 
 class Skipped:
-    """What a reading left out, or took for what it is not called: for each reason how many, and where the first was."""
+    """What was left out while reading, or read differently: for each reason how many, and where the first was."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -96,13 +98,29 @@ class Skipped:
         return "; ".join(f"{fate}: {', '.join(some)}" for fate, some in parts.items()) or "nothing left out"
 
 
+class Cut(NamedTuple):
+    """How much of an example is read at once, in tokens: keys of the `[task]` section and of a model folder.
+
+    Attributes:
+        max_length: of a sequence, special tokens included.
+        context: of tagging: whether a sentence is read with its document, or alone.
+        stride: of tagging: how far apart windows start; half a window without it.
+        doc_stride: of answering: the same.
+        max_query: of answering: longer questions are cut.
+    """
+
+    max_length: int
+    context: Context = "document"
+    stride: int | None = None
+    doc_stride: int = 128
+    max_query: int = 64
+
+
 def words_example(id: str, words: Sequence[str], tags: tuple[str, ...] | None, document: int) -> TagExample:
     """Make an example of words that spaces divide."""
-    spans, start = [], 0
-    for word in words:
-        spans.append((start, start + len(word)))
-        start += len(word) + 1
-    return TagExample(id, " ".join(words), tuple(spans), tags, document)
+    ends = list(accumulate((len(word) + 1 for word in words), initial=0))
+    spans = tuple((start, start + len(word)) for start, word in zip(ends, words, strict=False))
+    return TagExample(id, " ".join(words), spans, tags, document)
 
 
 def why_untrainable(example: Example) -> str | None:
@@ -135,25 +153,31 @@ def digest_of(rows: Iterable[Sequence[Any]]) -> str:
     return found.hexdigest()
 
 
-# `Cut`: how much of an example is read at once. Its fields are keys of the `[task]` section and of a model folder.
+def documents(examples: Iterable[Example]) -> Iterator[list[str]]:
+    """Yield the texts of examples as documents, without labels, for a model to be pre-trained further on them.
 
-
-Context = Literal["document", "sentence"]
-
-
-class Cut(NamedTuple):
-    """How much of an example is read at once, in tokens.
-
-    Attributes:
-        max_length: of a sequence, special tokens included.
-        context: of tagging: whether a sentence is read with its document, or alone.
-        stride: of tagging: how far apart windows start; half a window without it.
-        doc_stride: of answering: the same.
-        max_query: of answering: longer questions are cut.
+    A document is a list of lines, none twice; sentences of one document stay together, and a context with the questions
+    about it.
     """
 
-    max_length: int
-    context: Context = "document"
-    stride: int | None = None
-    doc_stride: int = 128
-    max_query: int = 64
+    def together(numbered: tuple[int, Example]) -> Hashable:
+        number, example = numbered
+        if isinstance(example, TagExample):
+            return example.document
+        return example.context if isinstance(example, SpanExample) else number
+
+    for _, some in groupby(enumerate(examples), together):
+        lines = (" ".join(text.split()) for _, example in some for text in texts_of(example))
+        if kept := list(filter(None, dict.fromkeys(lines))):
+            yield kept
+
+
+def texts_of(example: Example) -> tuple[str, ...]:
+    """Return the texts of an example."""
+    if isinstance(example, TagExample):
+        return (example.text,)
+    if isinstance(example, SpanExample):
+        return example.context, example.question
+    if isinstance(example, ChoiceExample):
+        return example.context, *example.endings
+    return (example.first,) if example.second is None else (example.first, example.second)

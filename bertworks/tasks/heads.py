@@ -1,10 +1,19 @@
 """What a model does for each kind of task: how examples become items, what is learnt of them, what scores mean.
 
-A kind is a handful of functions; training, evaluation and prediction know nothing else of it. B items, S sequences, K
-labels, D width.
+An item is what a batch counts: a text or a pair of texts, a choice with a sequence for each ending, a window of a long
+text (`windows.py`). Items are columns of numbers, not objects: all token ids of a split end to end, so that 400,000
+pairs take 100 MB. A batch is packed, so that padding never meets a weight matrix.
+
+A kind is a handful of functions; training, evaluation and prediction know nothing else of it. Tagging is cross-entropy
+over the labels at the first piece of each unit. Answering is cross-entropy over all tokens of a window, the question's
+and [CLS] among them as in the original, once for the start and once for the end; the two are averaged, and a window is
+right where both are.
+
+Shapes: B items, S sequences, T tokens, L tokens of the longest sequence, K labels.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -19,31 +28,30 @@ from bertworks.errors import UserError
 from bertworks.nn.bert import Bert
 from bertworks.nn.lm import Sums, sums_of
 from bertworks.nn.packing import Packing, Tokens, pack_arrays
-from bertworks.tasks.answers import (
+from bertworks.tasks.examples import ChoiceExample, Cut, Skipped, SpanExample, TagExample, TextExample
+from bertworks.tasks.metrics import measure, measure_answers
+from bertworks.tasks.task import Task
+from bertworks.tasks.windows import (
+    UNKNOWN,
     Answered,
     AnswerWindow,
     AnswerWindows,
+    TagWindow,
+    TagWindows,
     choose_threshold,
     decode_answers,
+    decode_tags,
     encode_answers,
+    encode_tags,
     null_odds_of,
     predictions_of,
+    unit_labels,
 )
-from bertworks.tasks.examples import ChoiceExample, Cut, Example, Skipped, SpanExample, TagExample, TextExample
-from bertworks.tasks.metrics import measure, measure_answers
-from bertworks.tasks.splits import class_weights, positive_weights
-from bertworks.tasks.tagging import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
-from bertworks.tasks.task import Task
 from bertworks.text.tokenizer import Encoding, Tokenizer
 
-# Examples as a network reads them: all token ids of a split end to end, and what is to be learnt of each item.
-#
-# An item is what a batch counts: a text or a pair of texts, a choice with a sequence for each ending, a part of a
-# long context. Columns of numbers, not objects: 400,000 pairs take 100 MB. A batch is packed, so that padding never
-# meets a weight matrix.
-
-
+LIKELY = 0.5  # from this probability on a text has a label, where it may have several
 _LEAST_STEP = 32
+_Rows = Sequence[NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class TaskBatch(NamedTuple):
 
 
 class Laying(NamedTuple):
-    """How tokens are laid for a network.
+    """How tokens are laid out for a network.
 
     Attributes:
         device: where.
@@ -109,7 +117,7 @@ def make_items(
     weights: NDArray[np.float32] | None = None,
     counts: Sequence[int] | None = None,
 ) -> Items:
-    """Lay encodings end to end.
+    """Make items of encodings, end to end.
 
     Args:
         encodings: of all sequences.
@@ -125,11 +133,8 @@ def make_items(
         ids[place], segment_ids[place] = encoding.ids, encoding.segment_ids
     per_item = np.ones(len(encodings), np.int64) if counts is None else np.asarray(counts, np.int64)
     firsts = np.concatenate([[0], np.cumsum(per_item)])
-    return Items(ids, segment_ids, bounds, firsts, targets, _weights(targets) if weights is None else weights)
-
-
-def _weights(targets: NDArray[Any]) -> NDArray[np.float32]:
-    return np.ones(targets.shape, np.float32)
+    weights = np.ones(targets.shape, np.float32) if weights is None else weights
+    return Items(ids, segment_ids, bounds, firsts, targets, weights)
 
 
 def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying) -> TaskBatch:
@@ -146,8 +151,11 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
         items.weights[chosen],
     ]
     if laying.filled:
-        fill = _missing(int(lengths.sum()), laying.filled)
-        columns = [_longer(column, by) for column, by in zip(columns, (fill, fill, 1, 1), strict=True)]
+        fill = filling(int(lengths.sum()), laying.filled)
+        columns = [
+            np.concatenate([column, np.zeros_like(column, shape=(count, *column.shape[1:]))])
+            for column, count in zip(columns, (fill, fill, 1, 1), strict=True)
+        ]
         columns[0][-fill:] = columns[0][0]  # a token of which the table has a row
         lengths, counts = np.append(lengths, fill), np.append(counts, 1)
     ids, segment_ids, targets, weights = columns
@@ -159,19 +167,14 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
     return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), int(counts.max()), *others)
 
 
-def _missing(num_tokens: int, longest: int) -> int:
-    """Return how many tokens to fill up with, at least one, so that batches have few sizes and little is wasted.
+def filling(num_tokens: int, longest: int) -> int:
+    """Return how many tokens to fill a batch up with, at least one, so that batches have few sizes and few are wasted.
 
     Sizes are multiples of a power of two that is about a sixteenth of them; what fills up is one sequence.
     """
     step = min(max(num_tokens // 16, _LEAST_STEP), longest)
     step = 1 << (step.bit_length() - 1)
     return step - num_tokens % step
-
-
-def _longer(column: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return a column with some more rows of zeros."""
-    return np.concatenate([column, np.zeros_like(column, shape=(count, *column.shape[1:]))])
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -181,16 +184,116 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
     return found
 
 
-# Tagging and answering as kinds of task: their items are windows, one sequence each, and scores belong to tokens.
-#
-# T tokens, B windows (a sequence each), L longest, K labels.
-#
-# Tagging is cross-entropy over the labels at the first piece of each unit. Answering is cross-entropy over all
-# tokens of a window, the question's and [CLS] among them as in the original, once for the start and once for the
-# end; the two are averaged, and a window is right where both are.
+def encode_texts(
+    examples: Sequence[TextExample],
+    tokenizer: Tokenizer,
+    task: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
+) -> Items:
+    """Make items of texts or pairs; where a label is not known any target stands for it."""
+    firsts = [example.first for example in examples]
+    seconds = [example.second or "" for example in examples] if task.is_pair else None
+    labels = [example.label for example in examples]
+    targets: NDArray[Any]
+    if task.kind == "regress":
+        targets = np.array([0.0 if label is None else label for label in labels], np.float32)
+    elif task.kind == "multilabel":
+        sets = [label if isinstance(label, tuple) else () for label in labels]
+        targets = np.array([[label in own for label in task.labels] for own in sets], np.float32)
+    else:
+        number_of = {label: number for number, label in enumerate(task.labels)}
+        targets = np.array([0 if label is None else number_of[str(label)] for label in labels], np.int64)
+    return make_items(tokenizer.encode_batch(firsts, seconds, cut.max_length), targets)
 
 
-_Rows = Sequence[NDArray[np.float32]]
+def encode_choices(
+    examples: Sequence[ChoiceExample],
+    tokenizer: Tokenizer,
+    _: Task,
+    cut: Cut,
+    *,
+    is_training: bool = False,  # noqa: ARG001 -- as above
+) -> Items:
+    """Make items of choices, with a sequence for each ending."""
+    contexts = [example.context for example in examples for _ in example.endings]
+    endings = [ending for example in examples for ending in example.endings]
+    targets = np.array([0 if example.label is None else example.label for example in examples], np.int64)
+    counts = [len(example.endings) for example in examples]
+    return make_items(tokenizer.encode_batch(contexts, endings, cut.max_length), targets, counts=counts)
+
+
+def weigh_classes(items: Items, task: Task) -> Items:
+    """Weigh items so that all classes that are there count alike; the mean of their weights is 1."""
+    counts = Counter(items.targets.tolist())
+    by_class = np.zeros(len(task.labels), np.float32)
+    for number, count in counts.items():
+        by_class[number] = len(items) / (len(counts) * count)
+    return replace(items, weights=by_class[items.targets])
+
+
+def weigh_labels(items: Items, _: Task) -> Items:
+    """Weigh each label that is there by how many examples lack it for one that has it."""
+    num_having = (items.targets > 0).sum(0)
+    by_label = np.where(num_having > 0, (len(items) - num_having) / np.maximum(num_having, 1), 1.0).astype(np.float32)
+    return replace(items, weights=np.where(items.targets > 0, by_label, 1.0).astype(np.float32))
+
+
+def refuse_weights(_: Items, task: Task) -> Items:
+    """Refuse to weigh the items of a kind that has no classes."""
+    raise UserError(f"task.class_weights: a task of kind {task.kind} has no weights of classes; leave it out")
+
+
+def pooled_scores(net: Bert, batch: TaskBatch, head: str = "classify") -> Tensor:
+    """Return what a head makes of each sequence, [S, K]."""
+    return net.scores(head, net.pooled_of(batch.tokens)).float()
+
+
+def choice_scores(net: Bert, batch: TaskBatch) -> Tensor:
+    """Score every ending, [B, most endings]; -inf where there is none."""
+    scores_S = pooled_scores(net, batch, "choose").squeeze(1)
+    places_BC = torch.arange(batch.most, device=scores_S.device)[None, :]
+    ends_B1 = batch.counts.cumsum(0)[:, None]
+    is_there_BC = places_BC < batch.counts[:, None]
+    numbers_BC = torch.where(is_there_BC, ends_B1 - batch.counts[:, None] + places_BC, 0)
+    return torch.where(is_there_BC, scores_S[numbers_BC], -torch.inf)
+
+
+def class_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
+    """Return the cross-entropy of classes or endings."""
+    return sums_of(scores_BK, batch.targets, batch.weights)
+
+
+def squared_sums(scores_B1: Tensor, batch: TaskBatch) -> Sums:
+    """Return squared errors; there is no right or wrong to count."""
+    losses_B = (scores_B1.squeeze(1) - batch.targets).square()
+    return Sums((losses_B * batch.weights).sum(), torch.zeros_like(batch.weights[:0].sum()), batch.weights.sum())
+
+
+def label_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
+    """Return the binary cross-entropy of each label."""
+    losses_BK = F.binary_cross_entropy_with_logits(scores_BK, batch.targets, reduction="none")
+    right_BK = (scores_BK.detach() >= 0) == (batch.targets > 0)
+    weights = batch.weights
+    return Sums((losses_BK * weights).sum(), (right_BK * weights).sum(), weights.sum())
+
+
+def decode_classes(_: Sequence[Any], __: Items, rows: _Rows, task: Task) -> list[str]:
+    """Return the likeliest label of each text."""
+    return [task.labels[int(row.argmax())] for row in rows]
+
+
+def decode_scores(_: Sequence[Any], __: Items, rows: _Rows, task: Task) -> list[float]:
+    """Return the score of each text, inside the task's range."""
+    low, high = task.score_range or (-np.inf, np.inf)
+    return [float(np.clip(row[0], low, high)) for row in rows]
+
+
+def decode_labels(_: Sequence[Any], __: Items, rows: _Rows, task: Task) -> list[tuple[str, ...]]:
+    """Return the labels of each text that are likely."""
+    limit = np.log(LIKELY / (1 - LIKELY))
+    return [tuple(label for label, score in zip(task.labels, row, strict=True) if score >= limit) for row in rows]
 
 
 def encode_tag_items(
@@ -205,33 +308,28 @@ def encode_tag_items(
 
 
 def tag_items(encoded: TagWindows) -> Items:
-    """Lay windows out as items; a target is that of a token, and most tokens have none."""
+    """Make items of windows; a target is that of a token, and most tokens have none."""
     longest = max((len(window.ids) for window in encoded.windows), default=0)
     targets = np.full((len(encoded.windows), longest), UNKNOWN, np.int64)
     for row, window in zip(targets, encoded.windows, strict=True):
         row[window.places] = window.targets
-    return _items(encoded.windows, targets, (targets != UNKNOWN).astype(np.float32), encoded)
+    return window_items(encoded, targets, (targets != UNKNOWN).astype(np.float32))
 
 
-def _items(
-    windows: Sequence[TagWindow] | Sequence[AnswerWindow],
+def window_items(
+    encoded: TagWindows | AnswerWindows,
     targets: NDArray[np.int64],
     weights: NDArray[np.float32],
-    source: TagWindows | AnswerWindows,
     left_out: Skipped | None = None,
 ) -> Items:
+    """Make items of windows, one sequence each."""
+    windows: Sequence[TagWindow | AnswerWindow] = encoded.windows
     bounds = np.cumsum([0, *(len(window.ids) for window in windows)])
-    ids, segment_ids = (
-        np.concatenate([np.zeros(0, np.int32), *(getattr(window, name) for window in windows)])
-        for name in ("ids", "segment_ids")
-    )
-    numbers = np.arange(len(windows) + 1)
-    return Items(ids, segment_ids.astype(np.uint8), bounds, numbers, targets, weights, source, left_out or Skipped())
-
-
-def tag_scores(net: Bert, batch: TaskBatch) -> Tensor:
-    """Return the scores of the labels at every token, [T, K]."""
-    return net.scores("tag", net(batch.tokens)).float()
+    ids = np.concatenate([np.zeros(0, np.int32), *(window.ids for window in windows)])
+    segment_ids = np.concatenate([np.zeros(0, np.int32), *(window.segment_ids for window in windows)])
+    firsts = np.arange(len(windows) + 1)
+    left_out = left_out or Skipped()
+    return Items(ids, segment_ids.astype(np.uint8), bounds, firsts, targets, weights, encoded, left_out)
 
 
 def tag_sums(scores_TK: Tensor, batch: TaskBatch) -> Sums:
@@ -256,26 +354,18 @@ def decode_tag_rows(_: Sequence[TagExample], items: Items, rows: _Rows, task: Ta
     return decode_tags(windows, unit_labels(windows, labelled), task.labels)
 
 
-def measure_tag_sequences(
-    task: Task, examples: Sequence[TagExample], tags: Sequence[Sequence[str]]
-) -> dict[str, float]:
-    """Measure entities."""
-    return measure(task, [example.tags for example in examples], tags)
-
-
 def encode_answer_items(
     examples: Sequence[SpanExample], tokenizer: Tokenizer, _: Task, cut: Cut, *, is_training: bool = False
 ) -> Items:
     """Make items of questions; in training those whose answer has no pieces are left out, and counted."""
     skipped = Skipped()
-    encoded = encode_answers(tokenizer, examples, cut, is_training=is_training, skipped=skipped)
-    return answer_items(encoded, skipped)
+    return answer_items(encode_answers(tokenizer, examples, cut, is_training=is_training, skipped=skipped), skipped)
 
 
 def answer_items(encoded: AnswerWindows, left_out: Skipped | None = None) -> Items:
-    """Lay windows out as items; a target is the place of an answer's first and last token."""
+    """Make items of windows; a target is the position of an answer's first and last token."""
     targets = np.array([(window.start, window.end) for window in encoded.windows], np.int64).reshape(-1, 2)
-    return _items(encoded.windows, targets, np.ones(len(targets), np.float32), encoded, left_out)
+    return window_items(encoded, targets, np.ones(len(targets), np.float32), left_out)
 
 
 def answer_scores(net: Bert, batch: TaskBatch) -> Tensor:
@@ -292,7 +382,7 @@ def answer_sums(scores_T2: Tensor, batch: TaskBatch) -> Sums:
 
 
 def by_sequence(rows_TK: Tensor, packing: Packing) -> Tensor:
-    """Lay the rows of each sequence beside each other, [B, L, K]; behind a sequence's end stands the lowest number.
+    """Return the rows of each sequence in the padded layout, [B, L, K]; after a sequence's end is the lowest number.
 
     Not -inf, so that an empty sequence, whose weight is 0, has no NaN for a loss.
     """
@@ -301,11 +391,6 @@ def by_sequence(rows_TK: Tensor, packing: Packing) -> Tensor:
     is_there_BL = places_L < packing.cumulative_lengths.diff()[:, None]
     places_BL = (starts_B[:, None] + places_L).clamp(max=len(rows_TK) - 1)
     return rows_TK[places_BL].masked_fill(~is_there_BL[..., None], torch.finfo(rows_TK.dtype).min)
-
-
-def decode_answer_rows(examples: Sequence[SpanExample], items: Items, rows: _Rows, _: Task) -> list[Answered]:
-    """Return what is answered to each question."""
-    return decode_answers(examples, items.source, enumerate(rows))
 
 
 def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, Any]:
@@ -319,9 +404,6 @@ def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequ
     threshold = choose_threshold(examples, answered) if task.threshold is None else task.threshold
     found = measure_answers(task, examples, predictions, null_odds_of(examples, answered), threshold)
     return found | {"threshold": threshold}
-
-
-_LIKELY = 0.5  # from this probability on an example has a label
 
 
 class Kind(NamedTuple):
@@ -352,183 +434,63 @@ class Kind(NamedTuple):
 
 
 def kind_of(task: Task) -> Kind:
-    """Return what a task's kind is about."""
+    """Return what a model does for a task."""
     return KINDS[task.kind]
 
 
-def _encode_texts(
-    examples: Sequence[TextExample],
-    tokenizer: Tokenizer,
-    task: Task,
-    cut: Cut,
-    *,
-    is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
-) -> Items:
-    firsts = [example.first for example in examples]
-    seconds = [example.second or "" for example in examples] if task.is_pair else None
-    encodings = tokenizer.encode_batch(firsts, seconds, cut.max_length)
-    return make_items(encodings, _TARGETS[task.kind](examples, task))
-
-
-def _class_targets(examples: Sequence[TextExample], task: Task) -> NDArray[np.int64]:
-    places = {label: place for place, label in enumerate(task.labels)}
-    return np.array([0 if example.label is None else places[str(example.label)] for example in examples], np.int64)
-
-
-def _score_targets(examples: Sequence[TextExample], _: Task) -> NDArray[np.float32]:
-    return np.array([0.0 if example.label is None else example.label for example in examples], np.float32)
-
-
-def _label_sets(examples: Sequence[TextExample], task: Task) -> NDArray[np.float32]:
-    return np.array([[label in _labels(example) for label in task.labels] for example in examples], np.float32)
-
-
-def _labels(example: TextExample) -> tuple[str, ...]:
-    return example.label if isinstance(example.label, tuple) else ()
-
-
-_TARGETS: dict[str, Callable[[Sequence[TextExample], Task], NDArray[Any]]] = {
-    "classify": _class_targets,
-    "regress": _score_targets,
-    "multilabel": _label_sets,
-}
-
-
-def _encode_choices(
-    examples: Sequence[ChoiceExample],
-    tokenizer: Tokenizer,
-    _: Task,
-    cut: Cut,
-    *,
-    is_training: bool = False,  # noqa: ARG001 -- as above
-) -> Items:
-    counts = [len(example.endings) for example in examples]
-    contexts = [example.context for example in examples for _ in example.endings]
-    endings = [ending for example in examples for ending in example.endings]
-    encodings = tokenizer.encode_batch(contexts, endings, cut.max_length)
-    targets = np.array([0 if example.label is None else example.label for example in examples], np.int64)
-    return make_items(encodings, targets, counts=counts)
-
-
-def _weigh_classes(items: Items, task: Task) -> Items:
-    by_class = class_weights([task.labels[target] for target in items.targets], task.labels)
-    return replace(items, weights=np.array(by_class, np.float32)[items.targets])
-
-
-def _weigh_labels(items: Items, task: Task) -> Items:
-    sets = [[task.labels[place] for place in np.flatnonzero(row)] for row in items.targets]
-    by_label = np.array(positive_weights(sets, task.labels), np.float32)
-    return replace(items, weights=np.where(items.targets > 0, by_label, 1.0).astype(np.float32))
-
-
-def _refuse_weights(_: Items, task: Task) -> Items:
-    raise UserError(f"task.class_weights: a task of kind {task.kind} has no weights of classes; leave it out")
-
-
-def _pooled_scores(net: Bert, batch: TaskBatch, head: str = "classify") -> Tensor:
-    return net.scores(head, net.pooled_of(batch.tokens)).float()
-
-
-def _choice_scores(net: Bert, batch: TaskBatch) -> Tensor:
-    """Score every ending, [B, most endings]; -inf where there is none."""
-    scores_S = _pooled_scores(net, batch, "choose").squeeze(1)
-    places_BC = torch.arange(batch.most, device=scores_S.device)[None, :]
-    ends_B1 = batch.counts.cumsum(0)[:, None]
-    is_there_BC = places_BC < batch.counts[:, None]
-    numbers_BC = torch.where(is_there_BC, ends_B1 - batch.counts[:, None] + places_BC, 0)
-    return torch.where(is_there_BC, scores_S[numbers_BC], -torch.inf)
-
-
-def _class_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
-    return sums_of(scores_BK, batch.targets, batch.weights)
-
-
-def _score_sums(scores_B1: Tensor, batch: TaskBatch) -> Sums:
-    """Squared errors; there is no right or wrong to count."""
-    losses_B = (scores_B1.squeeze(1) - batch.targets).square()
-    return Sums((losses_B * batch.weights).sum(), torch.zeros_like(batch.weights[:0].sum()), batch.weights.sum())
-
-
-def _label_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
-    losses_BK = F.binary_cross_entropy_with_logits(scores_BK, batch.targets, reduction="none")
-    right_BK = (scores_BK.detach() >= 0) == (batch.targets > 0)
-    weights = batch.weights
-    return Sums((losses_BK * weights).sum(), (right_BK * weights).sum(), weights.sum())
-
-
-def _rows(scores: Tensor, _: TaskBatch) -> list[NDArray[np.float32]]:
+def _row_of_each(scores: Tensor, _: TaskBatch) -> list[NDArray[np.float32]]:
     return list(scores.detach().cpu().numpy())
 
 
-def _decode_class(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task) -> list[str]:
-    return [task.labels[int(row.argmax())] for row in rows]
-
-
-def _decode_score(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task) -> list[float]:
-    low, high = task.score_range or (-np.inf, np.inf)
-    return [float(np.clip(row[0], low, high)) for row in rows]
-
-
-def _decode_labels(
-    _: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], task: Task
-) -> list[tuple[str, ...]]:
-    limit = np.log(_LIKELY / (1 - _LIKELY))
-    return [tuple(label for label, score in zip(task.labels, row, strict=True) if score >= limit) for row in rows]
-
-
-def _decode_choice(_: Sequence[Any], __: Items, rows: Sequence[NDArray[np.float32]], ___: Task) -> list[int]:
-    return [int(row.argmax()) for row in rows]
-
-
-def _measure(task: Task, examples: Sequence[Example], predicted: Sequence[Any]) -> dict[str, float]:
-    return measure(task, [example.label for example in examples], predicted)  # type: ignore[union-attr]
+def _measure_labels(task: Task, examples: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
+    return measure(task, [example.label for example in examples], predicted)
 
 
 _CLASSIFY = Kind(
     head="classify",
     num_outputs=lambda task: len(task.labels),
-    encode=_encode_texts,
-    weigh=_weigh_classes,
-    scores=_pooled_scores,
-    sums=_class_sums,
-    rows=_rows,
-    decode=_decode_class,
-    measure=_measure,
+    encode=encode_texts,
+    weigh=weigh_classes,
+    scores=pooled_scores,
+    sums=class_sums,
+    rows=_row_of_each,
+    decode=decode_classes,
+    measure=_measure_labels,
 )
 KINDS: dict[str, Kind] = {
     "classify": _CLASSIFY,
     "regress": _CLASSIFY._replace(
-        num_outputs=lambda _: 1, weigh=_refuse_weights, sums=_score_sums, decode=_decode_score
+        num_outputs=lambda _: 1, weigh=refuse_weights, sums=squared_sums, decode=decode_scores
     ),
-    "multilabel": _CLASSIFY._replace(weigh=_weigh_labels, sums=_label_sums, decode=_decode_labels),
+    "multilabel": _CLASSIFY._replace(weigh=weigh_labels, sums=label_sums, decode=decode_labels),
     "choose": _CLASSIFY._replace(
         head="choose",
         num_outputs=lambda _: 1,
-        encode=_encode_choices,
-        weigh=_refuse_weights,
-        scores=_choice_scores,
-        decode=_decode_choice,
+        encode=encode_choices,
+        weigh=refuse_weights,
+        scores=choice_scores,
+        decode=lambda _, __, rows, ___: [int(row.argmax()) for row in rows],
     ),
     "tag": Kind(
         head="tag",
         num_outputs=lambda task: len(task.labels),
         encode=encode_tag_items,
-        weigh=_refuse_weights,
-        scores=tag_scores,
+        weigh=refuse_weights,
+        scores=lambda net, batch: net.scores("tag", net(batch.tokens)).float(),
         sums=tag_sums,
         rows=token_rows,
         decode=decode_tag_rows,
-        measure=measure_tag_sequences,
+        measure=lambda task, examples, tags: measure(task, [example.tags for example in examples], tags),
     ),
     "answer": Kind(
         head="span",
         num_outputs=lambda _: 2,
         encode=encode_answer_items,
-        weigh=_refuse_weights,
+        weigh=refuse_weights,
         scores=answer_scores,
         sums=answer_sums,
         rows=token_rows,
-        decode=decode_answer_rows,
+        decode=lambda examples, items, rows, _: decode_answers(examples, items.source, enumerate(rows)),
         measure=measure_answered,
     ),
 }

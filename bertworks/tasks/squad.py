@@ -25,25 +25,19 @@ _NEGATIVES_NOTE = "SQuAD 1.1 and made-up impossible questions, not SQuAD 2.0's"
 
 def read_squad(paths: Sequence[Path], skipped: Skipped, *, is_second: bool = False) -> Iterator[SpanExample]:
     """Yield the questions of some files; `is_second` says that they are SQuAD 2.0's, whatever they say themselves."""
+
+    def judged(questions: Sequence[tuple[SpanExample, bool]], path: Path) -> Iterator[SpanExample]:
+        for example, is_empty in questions:
+            if is_empty:
+                skipped.add(_EMPTY, f"{path.name}, example {example.id[:40]}", "read as impossible")
+            yield example._replace(is_impossible=example.is_impossible or is_empty)
+
     for path in paths:
         content = read_json(path)
         questions = list(_questions(content, str(path)))
-        empty_says_none = is_second or _is_like_second(content, questions)
-        examples = _judged(questions, path, skipped) if empty_says_none else (example for example, _ in questions)
-        yield from unique(examples, path)
-
-
-def _is_like_second(content: dict[str, Any], questions: Sequence[tuple[SpanExample, bool]]) -> bool:
-    is_first = _FIRST.search(str(content.get("version", "")))
-    return not is_first and any(example.answers for example, _ in questions)
-
-
-def _judged(questions: Iterable[tuple[SpanExample, bool]], path: Path, skipped: Skipped) -> Iterator[SpanExample]:
-    """Make those questions impossible whose list of answers is empty, and count them."""
-    for example, is_empty in questions:
-        if is_empty:
-            skipped.add(_EMPTY, f"{path.name}, example {example.id[:40]}", "read as impossible")
-        yield example._replace(is_impossible=example.is_impossible or is_empty)
+        is_first = _FIRST.search(str(content.get("version", "")))
+        empty_says_none = is_second or (not is_first and any(example.answers for example, _ in questions))
+        yield from unique(judged(questions, path) if empty_says_none else (one for one, _ in questions), path)
 
 
 def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]:
@@ -63,19 +57,16 @@ def _questions(content: Any, where: str) -> Iterator[tuple[SpanExample, bool]]:
         for j, paragraph in enumerate(member(article, "paragraphs", list, in_article)):
             in_paragraph = f"{in_article}.paragraphs[{j}]"
             context = member(paragraph, "context", str, in_paragraph)
-            for k, question in enumerate(member(paragraph, "qas", list, in_paragraph)):
-                yield _question(question, context, f"{in_paragraph}.qas[{k}]")
-
-
-def _question(record: Any, context: str, where: str) -> tuple[SpanExample, bool]:
-    text = member(record, "question", str, where)
-    key = "guid" if "guid" in record and "id" not in record else "id"  # KLUE-MRC calls it guid
-    name = str(record[key]) if type(record.get(key)) is int else member(record, key, str, where)
-    is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, where)
-    answers = member(record, "answers", list, where) if "answers" in record else []
-    located = tuple(_answer(answer, context, f"{where}.answers[{i}]") for i, answer in enumerate(answers))
-    is_empty = "answers" in record and not answers and "is_impossible" not in record
-    return SpanExample(name, text, context, located, is_impossible), is_empty
+            for k, record in enumerate(member(paragraph, "qas", list, in_paragraph)):
+                place = f"{in_paragraph}.qas[{k}]"
+                text = member(record, "question", str, place)
+                key = "guid" if "guid" in record and "id" not in record else "id"  # KLUE-MRC calls it guid
+                name = str(record[key]) if type(record.get(key)) is int else member(record, key, str, place)
+                is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, place)
+                answers = member(record, "answers", list, place) if "answers" in record else []
+                located = tuple(_answer(one, context, f"{place}.answers[{n}]") for n, one in enumerate(answers))
+                is_empty = "answers" in record and not answers and "is_impossible" not in record
+                yield SpanExample(name, text, context, located, is_impossible), is_empty
 
 
 def _answer(record: Any, context: str, where: str) -> Answer:

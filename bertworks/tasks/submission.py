@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.tasks.answers import Answered
 from bertworks.tasks.examples import ChoiceExample, Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.metrics import ENGLISH, KOREAN, gold_of, is_exact
 from bertworks.tasks.task import Task
+from bertworks.tasks.windows import Answered
 
 # The server's name for each test set, by task and split.
 GLUE_FILES = {
@@ -64,7 +64,7 @@ def write_submission(
         predictions: what a kind's `decode` gives for each.
     """
     if task.kind == "answer":
-        from bertworks.tasks.answers import null_odds_of, predictions_of
+        from bertworks.tasks.windows import null_odds_of, predictions_of
 
         odds = null_odds_of(examples, predictions) if task.has_impossible else None
         return write_answers(folder, predictions_of(examples, predictions), odds)

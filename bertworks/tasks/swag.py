@@ -15,7 +15,10 @@ from bertworks.tasks.task import Defaults, Published, Source, Task
 
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH_COLUMNS = ("category", "prompt", *_SWAG_ENDINGS, "label")
-_SWAG_DEFAULTS = Defaults(epochs=3, batch_size=16, learning_rate=2e-5)
+_choice_task = partial(
+    Task, kind="choose", is_pair=True, metrics=("accuracy",),
+    defaults=Defaults(epochs=3, batch_size=16, learning_rate=2e-5),
+)  # fmt: skip
 
 
 def read_swag(paths: Sequence[Path], _: Skipped, *, is_labelled: bool = True) -> Iterator[ChoiceExample]:
@@ -37,49 +40,48 @@ def read_codah(paths: Sequence[Path], _: Skipped) -> Iterator[ChoiceExample]:
 
 
 def choice_of(word: str, endings: Sequence[str], row: Row) -> int:
-    """Return the place of the right ending, from 0, which is written as a number from 0 or as a letter from A."""
-    place = "abcdefghijklmnopqrstuvwxyz".find(word.lower()) if len(word) == 1 else -1
+    """Return the number of the right ending, from 0, which is written as a number from 0 or as a letter from A."""
+    number = "abcdefghijklmnopqrstuvwxyz".find(word.lower()) if len(word) == 1 else -1
     if word.isascii() and word.isdigit():
-        place = int(word)
-    if not 0 <= place < len(endings):
+        number = int(word)
+    if not 0 <= number < len(endings):
         last = len(endings) - 1
         raise UserError(
             f"{row.place}: {word[:60]!r} is not the number of an ending; allowed: 0 to {last}, or A to {chr(65 + last)}"
         )
-    return place
+    return number
 
 
-SWAG = Task(
-    name="swag", title="SWAG", kind="choose", summary="which of four endings goes on", is_pair=True,
+SWAG = _choice_task(
+    name="swag", title="SWAG", summary="which of four endings goes on",
     splits={
         "train": (Source(("train.csv",), read_swag),),
         "dev": (Source(("val.csv",), read_swag),),
         "test": (Source(("test.csv",), partial(read_swag, is_labelled=False)),),
     },
-    homes=("swag", "SWAG", "swag/data", "data", ""), metrics=("accuracy",),
-    published=Published("Table 4, dev", "81.6", "86.6"), defaults=_SWAG_DEFAULTS,
+    homes=("swag", "SWAG", "swag/data", "data", ""), published=Published("Table 4, dev", "81.6", "86.6"),
 )  # fmt: skip
 
-SWAG_LIKE = Task(
-    name="swag-like", title="SWAG-like choice from novels", kind="choose", is_pair=True,
+SWAG_LIKE = _choice_task(
+    name="swag-like", title="SWAG-like choice from novels",
     summary="which of four sentences comes next; derived, not SWAG",
     splits={
         "train": (Source(("swag_like_train.csv",), read_swag),),
         "dev": (Source(("swag_like_val.csv",), read_swag),),
     },
-    homes=("derived", "swag-like", ""), metrics=("accuracy",), defaults=_SWAG_DEFAULTS,
+    homes=("derived", "swag-like", ""),
 )  # fmt: skip
 
-
-def _codah(fold: int) -> Task:
-    """Return one fold of CODAH's cross-validation, which has five."""
-    folder = f"cv_split/fold_{fold}"
-    return Task(
-        name=f"codah-{fold}" if fold else "codah", title=f"CODAH, fold {fold}", kind="choose", is_pair=True,
+_CODAH = tuple(  # the five folds of its cross-validation
+    _choice_task(
+        name=f"codah-{fold}" if fold else "codah", title=f"CODAH, fold {fold}",
         summary="which of four endings makes sense" if fold == 0 else f"the same, fold {fold} of 0 to 4",
-        splits={split: (Source((f"{folder}/{split}.tsv",), read_codah),) for split in ("train", "dev", "test")},
-        homes=("codah", "codah/data", "data", ""), metrics=("accuracy",), defaults=_SWAG_DEFAULTS,
-    )  # fmt: skip
+        splits={
+            split: (Source((f"cv_split/fold_{fold}/{split}.tsv",), read_codah),) for split in ("train", "dev", "test")
+        },
+        homes=("codah", "codah/data", "data", ""),
+    )
+    for fold in range(5)
+)  # fmt: skip
 
-
-SWAG_TASKS = (SWAG, SWAG_LIKE, *map(_codah, range(5)))
+SWAG_TASKS = (SWAG, SWAG_LIKE, *_CODAH)

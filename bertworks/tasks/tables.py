@@ -1,36 +1,45 @@
-"""Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet.
+"""Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet; and the texts and labels in them.
 
 Tab-separated text has no quoting: a quotation mark is a character like any other, as GLUE's files want it, and a line
-is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\r" alone. Values are strings
+is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings
 there, and what JSON and Parquet say elsewhere. A JSON object inside a record is opened one level (`labels.label`).
-Every row knows its place.
+
+Every line, value and row knows where it stands, so that every message can say so: `train.json: data[3].context`. Unlike
+in a corpus, where one bad byte among millions is replaced and counted, bytes that are not UTF-8 end the reading: a
+label may depend on them.
 """
 
 import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.files import KIND_NAMES, name_kind, parse_json, usable_path
-from bertworks.tasks.examples import Skipped
-from bertworks.text import lines
+from bertworks.tasks.examples import Skipped, TextExample
 from bertworks.text.corpus import check_names, csv_records, find_files, fitted, header_of, kind_of, tab_records
 from bertworks.text.lines import BYTE_ORDER_MARK, STANDARD_INPUT, advice_on, check_growth, open_packed
 
-# The lines of a labelled file, numbered, so that every message can say where.
-#
-# A line ends as in a corpus (`text/utf8.py`); a byte order mark at the start goes. Unlike in a corpus, where one
-# bad byte among millions is replaced and counted, bytes that are not UTF-8 end the reading: a label may hang on
-# them.
-
-
+MAX_LINE_BYTES = 64 << 20
+JSON_KINDS = (".jsonl", ".json")
+RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
+# What a spreadsheet takes for a formula, also after apostrophes; in some languages full-width signs begin one, too.
+FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
+# How a table begins that we wrote for a spreadsheet: as Excel's own files do, and with all names of columns in quotes.
+_SAFE_START = re.compile(rb'\xef\xbb\xbf"([^"]|"")*"([,\t]"([^"]|"")*")*\r\n')
 # Of tables that people have and that are not read here.
 _OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
+_ROWS_AT_ONCE = 1024
+MISSING_NUMBER = "-1"  # what Hugging Face's datasets write where labels are numbers from 0 and there is none
+_MAX_LABELS_SHOWN = 20
+_MAX_SCORE = 3.4e38  # what float32 holds, in which a network learns
+_Value = TypeVar("_Value")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -64,13 +73,6 @@ def decoded(data: bytes, path: Path, line: int) -> str:
         line += data.count(b"\n", 0, error.start)
         byte = f"0x{data[error.start]:02x}"
         raise UserError(f"{path}:{line}: byte {byte} is not UTF-8; {advice_on(data)}") from error
-
-
-# JSON of datasets, taken apart with a place in every message: `train.json: data[3].paragraphs[0].context`.
-
-
-_MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
-_Value = TypeVar("_Value")
 
 
 def read_json(path: Path) -> Any:
@@ -109,21 +111,11 @@ def of_kind(value: Any, kind: type[_Value], where: str) -> _Value:
     return value
 
 
-JSON_KINDS = (".jsonl", ".json")
-RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
-_ROWS_AT_ONCE = 1024
-
-
-# What a spreadsheet takes for a formula, also after apostrophes; in some languages full-width signs begin one, too.
-FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
-_SAFE_START = re.compile(rb'\xef\xbb\xbf"([^"]|"")*"([,\t]"([^"]|"")*")*\r\n')
-
-
 class Row(NamedTuple):
-    """The values of a row by column, and its place."""
+    """The values of a row by column, and where it stands."""
 
     values: Mapping[str, Any]
-    place: str
+    place: str  # for messages: file and line
     num_own: int | None = None  # how many of the first values are columns, and not of an opened object
 
     @property
@@ -171,8 +163,9 @@ def column_names(path: Path) -> tuple[list[str], set[str]]:
         names = [name for row in islice(rows(path), 1) for name in row.values]
         return names, set(names)
     counts, num_rows = Counter[str](), 0
-    for num_rows, row in enumerate(rows(path), 1):  # noqa: B007 -- the last one
+    for row in rows(path):
         counts.update(row.values.keys())
+        num_rows += 1
     return list(counts), {name for name, count in counts.items() if count == num_rows}
 
 
@@ -196,33 +189,36 @@ def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | 
     kind = file_kind(path)
     if kind == ".xml":
         raise UserError(f"{path} is a Wikipedia dump, where rows with columns are expected")
-    read = _READERS.get(kind)
-    yield from read(path) if read else _table(path, tab_records(numbered_lines(path), path), header, short_rows)
-
-
-def _is_csv_safe(path: Path) -> bool:
-    """Tell whether a table was written for a spreadsheet by us, with an apostrophe before what begins like a formula.
-
-    It begins as Excel's own files do, and has the names of all columns in quotes, as hardly anybody else's.
-    """
-    with open_packed(checked_file(path)) as file:
-        return _SAFE_START.match(next(file.pieces(), b"")) is not None
-
-
-def _as_before(records: Iterator[tuple[int, list[str]]], *, is_quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """Take the apostrophes off such a table, and the quotes around the names of columns where they are there still."""
-    for place, (number, cells) in enumerate(records):
-        if is_quoted and place == 0:
-            cells = [cell[1:-1].replace('""', '"') for cell in cells]
-        yield number, [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
+    if kind == ".parquet":
+        yield from _parquet_rows(path)
+    elif kind == ".jsonl":
+        for number, line in numbered_lines(path):
+            if line and not line.isspace():
+                yield _record_row(parse_json(line, str(path), line=number, strict=True), f"{path}:{number}")
+    elif kind == ".json":
+        records = read_json(path)
+        if not isinstance(records, list):
+            raise UserError(f"{path}: {name_kind(records)} where a list of records is expected")
+        for number, record in enumerate(records):
+            yield _record_row(record, f"{path}: [{number}]")
+    elif kind == ".csv":
+        yield from _table(path, csv_records(numbered_lines(path), path), is_csv=True)
+    else:
+        yield from _table(path, tab_records(numbered_lines(path), path), header, short_rows)
 
 
 def _table(
-    path: Path, records: Iterator[tuple[int, list[str]]], header: Sequence[str] | None, short_rows: Skipped | None
+    path: Path,
+    records: Iterator[tuple[int, list[str]]],
+    header: Sequence[str] | None = None,
+    short_rows: Skipped | None = None,
+    *,
+    is_csv: bool = False,
 ) -> Iterator[Row]:
     is_named = header is None
-    if _is_csv_safe(path):
-        records = _as_before(records, is_quoted=file_kind(path) != ".csv")
+    with open_packed(checked_file(path)) as file:
+        if _SAFE_START.match(next(file.pieces(), b"")):
+            records = _without_apostrophes(records, has_quotes=not is_csv)
     if header is None:
         header = header_of(records, path)
     for number, cells in records:
@@ -235,22 +231,14 @@ def _table(
             yield Row(dict(zip(header, fitted(cells, header, place), strict=True)), place)
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
-    return _table(path, csv_records(numbered_lines(path), path), None, None)
-
-
-def _json_line_rows(path: Path) -> Iterator[Row]:
-    for number, line in numbered_lines(path):
-        if line and not line.isspace():
-            yield _record_row(parse_json(line, str(path), line=number, strict=True), f"{path}:{number}")
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    records = read_json(path)
-    if not isinstance(records, list):
-        raise UserError(f"{path}: {name_kind(records)} where a list of records is expected")
-    for number, record in enumerate(records):
-        yield _record_row(record, f"{path}: [{number}]")
+def _without_apostrophes(
+    records: Iterator[tuple[int, list[str]]], *, has_quotes: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Undo what was done to a table for spreadsheets: apostrophes before formulas, quotes around names of columns."""
+    for index, (number, cells) in enumerate(records):
+        if has_quotes and index == 0:
+            cells = [cell[1:-1].replace('""', '"') for cell in cells]
+        yield number, [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
 
 
 def _record_row(record: Any, place: str) -> Row:
@@ -293,48 +281,82 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise CorruptFile(f"{path} is not an intact Parquet file: {reason}") from error
 
 
-def _as_text(value: Any) -> Any:
-    """Decode bytes that are UTF-8, in a list too; others stay, and are refused where they are asked for."""
-    if isinstance(value, list):
-        return [_as_text(one) for one in value]
+class TextColumns(NamedTuple):
+    """The columns of a table of texts or pairs, with a label or a score: most benchmarks are this.
+
+    Args:
+        first: the column of the text, or of the first of two.
+        second: the column of the second text.
+        label: the column of the label or score; None where the file has none (a test set).
+        words: each label by the word that the file writes for it; None for a score.
+        id: the column that names an example; without one it is the row's number, from 0.
+        header: the columns of a file that does not name them.
+        no_label: words that stand for no label at all; such rows are left out of every split.
+        allows_broken_rows: rows with a wrong number of columns are counted and left out.
+        score_range: the lowest and the highest score there is.
+    """
+
+    first: str
+    second: str | None = None
+    label: str | None = "label"
+    words: Mapping[str, str] | None = None
+    id: str | None = None
+    header: Sequence[str] | None = None
+    no_label: frozenset[str] = frozenset()
+    allows_broken_rows: bool = False
+    score_range: tuple[float, float] = (-math.inf, math.inf)
+
+
+def read_texts(paths: Sequence[Path], skipped: Skipped, columns: TextColumns) -> Iterator[TextExample]:
+    """Yield the examples of some files, one after the other."""
+    number = 0
+    for path in paths:
+        for row in rows(path, columns.header, skipped if columns.allows_broken_rows else None):
+            example = example_of(row, number, columns)
+            if columns.label is not None and example.label is None:
+                is_score = columns.words is None
+                skipped.add("rows without a label" if is_score else why_missing(row.word(columns.label)), row.place)
+            else:
+                yield example
+            number += 1
+
+
+def why_missing(word: str) -> str:
+    """Return what a row is counted as whose label is read as none."""
+    return f"rows with the label {word}, read as no label" if word == MISSING_NUMBER else "rows without a label"
+
+
+def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:
+    """Return the example that a row holds."""
+    second = None if columns.second is None else row.text_or_nothing(columns.second)
+    label: str | float | None = None
+    if columns.label is not None:
+        value = row.value(columns.label)
+        # A NaN of Parquet is a score that went wrong, as in text, and not a missing one.
+        is_nan = columns.words is None and isinstance(value, float) and math.isnan(value)
+        word = "nan" if is_nan else row.label(columns.label)
+        if word not in columns.no_label:
+            label = score_of(word, row, columns) if columns.words is None else label_of(word, row, columns.words)
+    name = str(number) if columns.id is None else row.word(columns.id)
+    return TextExample(name, row.text_or_nothing(columns.first), second, label)
+
+
+def label_of(word: str, row: Row, words: Mapping[str, str]) -> str:
+    """Return the label that a file's word stands for."""
+    if word not in words:
+        shown = ", ".join([*list(words)[:_MAX_LABELS_SHOWN], *["..."] * (len(words) > _MAX_LABELS_SHOWN)])
+        raise UserError(f"{row.place}: {word[:60]!r} is not a label here; allowed: {shown}")
+    return words[word]
+
+
+def score_of(word: str, row: Row, columns: TextColumns) -> float:
+    """Return a score as a number inside its range; NaN, infinity and what float32 does not hold are none."""
+    low, high = columns.score_range
     try:
-        return value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError:
-        return value
-
-
-def _class_names(metadata: Mapping[bytes, bytes], path: Path) -> dict[str, list[str]]:
-    """Return the names of classes that Hugging Face's datasets keep beside columns of their numbers."""
-    try:
-        found = parse_json(metadata.get(b"huggingface", b"{}"), str(path))
-    except CorruptFile:  # the columns can be read without it
-        return {}
-    for key in ("info", "features"):
-        found = found.get(key) if isinstance(found, dict) else None
-    named = {}
-    for column, feature in found.items() if isinstance(found, dict) else ():
-        if isinstance(feature, dict) and "feature" in feature:  # a list of classes
-            feature = feature["feature"]
-        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            named[column] = names
-    return named
-
-
-def _named(value: Any, names: Sequence[str], where: str) -> Any:
-    """Return the names of numbers of classes; -1 is null, which stands for no label."""
-    if isinstance(value, list):
-        return [_named(one, names, where) for one in value]
-    if type(value) is not int:
-        return value
-    if not -1 <= value < len(names):
-        raise UserError(f"{where}: {value} is not the number of a class; the file names {len(names)} of them")
-    return names[value] if value >= 0 else None
-
-
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".csv": _csv_rows,
-    ".jsonl": _json_line_rows,
-    ".json": _json_rows,
-    ".parquet": _parquet_rows,
-}
+        score = float(word)
+    except ValueError:
+        score = math.nan
+    if not (abs(score) <= _MAX_SCORE and low <= score <= high):
+        allowed = f" from {low:g} to {high:g}" if math.isfinite(high) else ""
+        raise UserError(f"{row.place}: {word[:60]!r} is not a score; it must be a number{allowed}")
+    return score

@@ -1,25 +1,36 @@
-"""A task: what a benchmark asks for, where its files lie, how they are read and measured.
+"""A task: what a benchmark asks for, where its files lie, how they are read and measured; and its dataset.
 
 A task knows its files by the names that its makers gave them. `open_dataset(task, folder)` finds them: in the folder
 itself, or in the subfolder where the original archive has them, so one folder may hold all of GLUE or all benchmarks
 there are. A split may have several sources in order of preference; one that is a stand-in carries a note, which belongs
-beside every score.
+beside every score. Where there is no dev set, a tenth of the train set becomes one.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import usable_path
 from bertworks.tasks.columns import Columns
-from bertworks.tasks.examples import Example, Skipped, why_untrainable
+from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
 
 Kind = Literal["classify", "regress", "multilabel", "choose", "tag", "answer"]
 Reader = Callable[[Sequence[Path], Skipped], Iterator[Example]]
 TRAIN, DEV, TEST = "train", "dev", "test"
 _MAX_FILES_SHOWN = 6
+_DEV_SHARE = 0.1
+# Why no dev set can be split off, by the kind of task: examples that belong together are not divided.
+_LACKING = {
+    "classify": "too few share their label with a different text",
+    "choose": "too few have different contexts",
+    "answer": "too few have different contexts",
+    "tag": "too few are of different documents",
+}
 
 
 class Source(NamedTuple):
@@ -61,10 +72,10 @@ class Task:
         metrics: the first decides which model is best.
         positive: the label that a binary F1 is about.
         words: what the benchmark's own files and its server write for each label.
-        is_symmetric: whether the two texts of a pair stand in no order, so that what is said of them must not either.
+        is_symmetric: whether the order of a pair's texts means nothing, so that no prediction may depend on it.
         score_range: lowest and highest score of `regress`.
         has_impossible: whether questions may have no answer.
-        threshold: of questions that have no answer, see `answers.py`; None: the best for the questions measured on.
+        threshold: of questions that have no answer, see `windows.py`; None: the best for the questions measured on.
         units: what is tagged.
         answers_are_korean: answers are compared by KorQuAD's rules instead of SQuAD's.
         trained_on: the task whose model is measured, where there is nothing to train on.
@@ -111,7 +122,7 @@ class Dataset:
         found: the files of each split that is there.
         origin: the folder or files as a person named them.
         notes: what was guessed or stands in for something else, in words.
-        chosen: for each place in a split's files 1 where the example is in it; a dev set that was split off has this.
+        chosen: for each example of a split's files 1 if it is in the split; a dev set that was split off has this.
     """
 
     task: Task
@@ -148,20 +159,16 @@ def open_dataset(task: Task, folder: str | Path) -> Dataset:
     root = usable_path(folder)
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder; name the one that holds {task.title}'s files")
-    found = {split: files for split in task.splits if (files := _find(task, split, root))}
+    found: dict[str, Found] = {}
+    for split, sources in task.splits.items():
+        for source, home in product(sources, task.homes):
+            paths = tuple(root / home / name for name in source.names)
+            if split not in found and all(path.is_file() for path in paths):
+                found[split] = Found(paths, source.read, source.note)
     if not found:
         raise UserError(f"{folder} has no files of {task.title}{_looked_for(task, list(task.splits))}")
     notes = [f"{split}: {files.note}" for split, files in found.items() if files.note]
     return Dataset(task=task, found=found, origin=str(folder), notes=tuple(notes))
-
-
-def _find(task: Task, split: str, root: Path) -> Found | None:
-    for source in task.splits[split]:
-        for home in task.homes:
-            paths = tuple(root / home / name for name in source.names)
-            if all(path.is_file() for path in paths):
-                return Found(paths, source.read, source.note)
-    return None
 
 
 def _looked_for(task: Task, splits: Sequence[str]) -> str:
@@ -171,3 +178,68 @@ def _looked_for(task: Task, splits: Sequence[str]) -> str:
     shown = names[:_MAX_FILES_SHOWN] + ["..."] * (len(names) > _MAX_FILES_SHOWN)
     below = ", ".join(home for home in task.homes if home)
     return f"; looked for {', '.join(shown)} in it and in {below}"
+
+
+def split_off_dev(dataset: Dataset) -> Dataset:
+    """Divide a dataset's train set into `train` and `dev`, where no dev set is given, and say so in its notes.
+
+    Which examples go to dev is decided by a hash of the content, not by the order of a file: rows may be shuffled or
+    added and most others stay where they are, and a text that comes twice with one label is not on both sides. The
+    share is taken within each class, and one each from some of the classes that are too small for it. What belongs
+    together stays together: questions about one context, sentences of one document.
+    """
+    assert not dataset.chosen, "divided once is enough"
+    found, skipped = dataset.files(TRAIN), Skipped()
+    by_class: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    num_examples, document, first_sentence = 0, -1, ""
+    for example in found.read(found.paths, Skipped()):
+        name = ""
+        if isinstance(example, TagExample):  # a document goes where its first sentence does
+            if example.document != document:
+                document, first_sentence = example.document, example.text
+            content = first_sentence
+        elif isinstance(example, SpanExample | ChoiceExample):
+            content = example.context
+        else:
+            content = f"{example.first}\0{example.second or ''}"
+            name = example.label if isinstance(example.label, str) else ""
+        if reason := why_untrainable(example):
+            skipped.add(reason, f"example {example.id[:40]}")
+        else:
+            by_class[name][_hash(content)].append(num_examples)
+        num_examples += 1
+    count = counted(num_examples, "example")
+    if num_examples and not by_class:
+        raise UserError(f"{dataset.origin}: nothing can be learnt from its {count}; {skipped}")
+    in_dev = bytearray(num_examples)
+    sizes = {name: sum(map(len, same.values())) for name, same in by_class.items()}
+    shares = {name: round(_DEV_SHARE * size) for name, size in sizes.items()}
+    left = max(1, round(_DEV_SHARE * sum(sizes.values()))) - sum(shares.values())
+    small = [name for name, size in sizes.items() if not shares[name] and size > 1]
+    shares |= dict.fromkeys(sorted(small, key=_hash)[: max(0, left)], 1)
+    for name, share in shares.items():
+        # The examples with the lowest hashes, and all with the same content. A text that comes more often than the
+        # share is left out, unless all do: then, of several texts, it is one of them.
+        groups = [same for _, same in sorted(by_class[name].items())]
+        marked = 0
+        for same in [same for same in groups if len(same) <= share] or groups[: min(share, len(groups) - 1, 1)]:
+            if marked < share:
+                marked += len(same)
+                for number in same:
+                    in_dev[number] = 1
+    if not any(in_dev):
+        raise UserError(
+            f"{dataset.origin}: no dev set can be split off, as of its {count} "
+            f"{_LACKING.get(dataset.task.kind, 'too few have different texts')}; give a dev set too"
+        )
+    return replace(
+        dataset,
+        found={**dataset.found, DEV: found},
+        notes=(*dataset.notes, f"dev: {sum(in_dev):,} of the {count} of train, split off"),
+        chosen={TRAIN: bytes(1 - mark for mark in in_dev), DEV: bytes(in_dev)},
+    )
+
+
+def _hash(content: str) -> int:
+    # What stands before the content is there for resumed runs: their dev set was chosen with it.
+    return int.from_bytes(blake2b(f"0\0{content}".encode(), digest_size=8).digest(), "big")

@@ -10,8 +10,8 @@ import random
 import pytest
 
 from bertworks.errors import UserError
+from bertworks.tasks import TASKS
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 
 QUESTION = {"id": "q1", "question": "Where?", "answers": [{"text": "Alps", "answer_start": 7}], "is_impossible": False}

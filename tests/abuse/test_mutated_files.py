@@ -44,8 +44,8 @@ from bertworks.models.kinds import put_divided
 from bertworks.models.weights import read_weights
 from bertworks.recipe import load_recipe
 from bertworks.report.page import write_report
+from bertworks.tasks import find_task
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import find_task
 from bertworks.tasks.task import open_dataset
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.finetuning.settings import points_of
-from bertworks.tasks.registry import find_task
+from bertworks.tasks import find_task
 
 SST2 = find_task("sst2")
 

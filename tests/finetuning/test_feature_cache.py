@@ -20,7 +20,7 @@ from bertworks.finetuning.features import FeatureCache
 from bertworks.tasks.evaluation import WordRows, sentence_items, some_at_a_time
 from bertworks.tasks.examples import words_example
 from bertworks.tasks.heads import Laying
-from bertworks.tasks.tagging import encode_tags
+from bertworks.tasks.windows import encode_tags
 from bertworks.train.distributed import Ranks
 
 CPU = Laying(torch.device("cpu"))

@@ -167,7 +167,7 @@ def test_settings_without_a_meaning_are_told_together(model, data, tmp_path):
 
 
 def test_a_bilstm_has_defaults_of_its_own():
-    from bertworks.tasks.registry import find_task
+    from bertworks.tasks import find_task
 
     task = find_task("conll2003")
     assert settings_for(task).optim.lr == task.defaults.learning_rate

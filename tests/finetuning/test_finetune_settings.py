@@ -26,8 +26,8 @@ from bertworks.models.folder import read_rates
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.heads import OutputHead
+from bertworks.tasks import find_task
 from bertworks.tasks.examples import Cut
-from bertworks.tasks.registry import find_task
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import bertworks as bw
 from bertworks.cli.use import _around
 from bertworks.errors import UserError
 from bertworks.inference.heads import predict_answers
-from bertworks.tasks.answers import encode_answers
 from bertworks.tasks.examples import SpanExample
 from bertworks.tasks.heads import Laying
+from bertworks.tasks.windows import encode_answers
 
 QUESTION, CONTEXT = "the cat?", "The big cats ran, far away!"
 LONGER = "The dog sat on a mat, far away. " * 9

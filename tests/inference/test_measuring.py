@@ -11,10 +11,10 @@ from calm_models import write_calm_model
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference.evaluate import _threshold
-from bertworks.tasks.answers import Answered, Guess
 from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.heads import measure_answered
 from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.windows import Answered, Guess
 
 ASKED = [SpanExample("a", "who?", "Ada and Bo", (Answer(0, "Ada"),), False)]
 UNSURE = [Answered([Guess("Ada", 0, 3, 1.0)], 3.0)]

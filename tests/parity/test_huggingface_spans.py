@@ -14,10 +14,9 @@ import transformers
 
 import bertworks as bw
 from bertworks.inference.heads import predict_answers, predict_tags
-from bertworks.tasks.answers import encode_answers
 from bertworks.tasks.examples import Cut, SpanExample, words_example
 from bertworks.tasks.heads import Laying
-from bertworks.tasks.tagging import encode_tags
+from bertworks.tasks.windows import encode_answers, encode_tags
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 transformers.utils.logging.set_verbosity_error()

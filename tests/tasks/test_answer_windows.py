@@ -9,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.tasks.answers import (
+from bertworks.tasks.examples import NOT_LOCATED, Answer, Cut, Skipped, SpanExample
+from bertworks.tasks.metrics import score_squad2
+from bertworks.tasks.windows import (
     ODDS_WITHOUT_A_SPAN,
     ORIGINAL_CUT,
     Answered,
@@ -22,11 +24,9 @@ from bertworks.tasks.answers import (
     encode_answers,
     most_context,
     null_odds_of,
+    pieces_of,
     predictions_of,
 )
-from bertworks.tasks.examples import NOT_LOCATED, Answer, Cut, Skipped, SpanExample
-from bertworks.tasks.metrics import score_squad2
-from bertworks.tasks.tagging import pieces_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

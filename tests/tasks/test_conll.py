@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertworks.tasks import TASKS
 from bertworks.tasks.conll import read_conll, tag_labels, to_iob2
 from bertworks.tasks.examples import Skipped
 from bertworks.tasks.metrics import entities
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 
 CONLL = """-DOCSTART- -X- -X- O

@@ -1,7 +1,14 @@
 """A task's texts as documents: every text once, in order, on a line of its own, and nothing of the labels."""
 
-from bertworks.tasks.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample, words_example
-from bertworks.tasks.splits import documents
+from bertworks.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    SpanExample,
+    TagExample,
+    TextExample,
+    documents,
+    words_example,
+)
 
 
 def test_each_example_is_a_document():

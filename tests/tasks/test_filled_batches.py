@@ -8,7 +8,7 @@ from toy_tasks import SIZES, write_task
 
 import bertworks as bw
 from bertworks.tasks.examples import Cut
-from bertworks.tasks.heads import KINDS, Laying, _missing, kind_of, lay
+from bertworks.tasks.heads import KINDS, Laying, filling, kind_of, lay
 from bertworks.tasks.own_files import open_own
 
 CPU = Laying(torch.device("cpu"))
@@ -40,7 +40,7 @@ def test_batches_of_a_task_have_few_sizes():
     draw = np.random.default_rng(0)
     for mean, longest in ((13, 66), (53, 128), (170, 384), (1, 3)):
         totals = draw.poisson(mean, (500, 32)).clip(1, longest).sum(1)
-        missing = np.array([_missing(int(total), longest) for total in totals])
+        missing = np.array([filling(int(total), longest) for total in totals])
         assert missing.min() >= 1
         assert missing.max() <= longest
         assert len(set(totals + missing)) <= 20

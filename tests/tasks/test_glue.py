@@ -2,8 +2,8 @@
 
 import pytest
 
+from bertworks.tasks import TASKS
 from bertworks.tasks.examples import Skipped, TextExample
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 
 MNLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from bertworks.tasks import TASKS
 from bertworks.tasks.examples import TextExample
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 
 KLUE_NER = """## 주석 : ##

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.registry import TASKS, find_task
+from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.task import open_dataset
 
 PROMISED = {

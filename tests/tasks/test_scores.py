@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
+from bertworks.tasks import TASKS
 from bertworks.tasks import metrics as scores
 from bertworks.tasks.metrics import measure
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import Task
 
 VECTORS = Path(__file__).parents[1] / "golden" / "metrics" / "glue_vectors.json.gz"

@@ -3,16 +3,17 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bertworks.errors import UserError
+from bertworks.tasks import TASKS
 from bertworks.tasks.examples import Skipped
+from bertworks.tasks.heads import KINDS, Items
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import TASKS
-from bertworks.tasks.splits import class_weights, positive_weights, split_off_dev
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import open_dataset, split_off_dev
 
 ROWS = [f"text number {i},{'rare' if i % 10 == 0 else 'common'}" for i in range(400)]
 
@@ -153,21 +154,30 @@ def test_sentences_of_one_document_stay_together(write, tmp_path):
     assert len(list(divided.examples("dev"))) == 12
 
 
+def weighed(kind, targets, labels):
+    """Weigh items that have nothing but targets."""
+    targets = np.array(targets)
+    nothing, firsts = np.zeros(0, np.int64), np.arange(len(targets) + 1)
+    items = Items(nothing, nothing, np.zeros(1, np.int64), firsts, targets, np.ones(targets.shape, np.float32))
+    return KINDS[kind].weigh(items, replace(TASKS["sst2"], labels=labels)).weights
+
+
 def test_weighted_classes_count_alike():
-    labels = ["a"] * 6 + ["b"] * 3 + ["c"] * 1
-    weights = dict(zip("abcd", class_weights(labels, "abcd"), strict=True))
-    totals = {label: weights[label] * count for label, count in Counter(labels).items()}
-    assert totals == pytest.approx(dict.fromkeys("abc", 10 / 3))
-    assert weights["d"] == 0
-    assert sum(weights[label] for label in labels) == pytest.approx(len(labels))
+    targets = [0] * 6 + [1] * 3 + [2] * 1
+    weights = weighed("classify", targets, ("a", "b", "c", "d"))
+    totals = [weights[np.array(targets) == number].sum() for number in range(3)]
+    assert totals == pytest.approx([10 / 3] * 3)
+    assert weights.sum() == pytest.approx(len(targets))
 
 
 def test_class_weights_are_scikit_learns():
     sklearn = pytest.importorskip("sklearn.utils.class_weight", reason="NO COMPARISON WITH scikit-learn: not installed")
-    labels = ["a", "b", "b", "c", "c", "c", "c"]
-    expected = sklearn.compute_class_weight("balanced", classes=np.unique(labels), y=labels)
-    assert class_weights(labels, "abc") == pytest.approx(list(expected))
+    targets = [0, 1, 1, 2, 2, 2, 2]
+    expected = sklearn.compute_class_weight("balanced", classes=np.unique(targets), y=targets)
+    assert weighed("classify", targets, ("a", "b", "c")) == pytest.approx(expected[targets])
 
 
 def test_a_label_of_several_weighs_as_many_as_lack_it():
-    assert positive_weights([("a",), ("a", "b"), (), ("a",)], "abc") == pytest.approx([1 / 3, 3, 1])
+    targets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
+    expected = np.where(targets, [1 / 3, 3, 1], 1)
+    assert weighed("multilabel", targets, ("a", "b", "c")) == pytest.approx(expected)

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from bertworks.tasks import TASKS
 from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.squad import located_answer
 from bertworks.tasks.task import open_dataset
 

@@ -6,10 +6,9 @@ import zipfile
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.answers import Answered, Guess
+from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.conll import CONLL2003, read_conll
 from bertworks.tasks.examples import Skipped, SpanExample
-from bertworks.tasks.registry import TASKS, find_task
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.submission import (
     GLUE_FILES,
@@ -20,6 +19,7 @@ from bertworks.tasks.submission import (
     write_submission,
     zip_glue,
 )
+from bertworks.tasks.windows import Answered, Guess
 
 SERVER_NAMES = {
     "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",

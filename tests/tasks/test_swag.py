@@ -2,8 +2,8 @@
 
 import pytest
 
+from bertworks.tasks import TASKS
 from bertworks.tasks.examples import ChoiceExample
-from bertworks.tasks.registry import TASKS
 from bertworks.tasks.task import open_dataset
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"

@@ -10,10 +10,19 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import pack, pack_lengths
-from bertworks.tasks.answers import AnswerWindow, AnswerWindows, choose_threshold, encode_answers
 from bertworks.tasks.examples import Answer, Cut, SpanExample, words_example
 from bertworks.tasks.heads import KINDS, Laying, answer_items, answer_scores, by_sequence, lay, tag_items
-from bertworks.tasks.tagging import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags
+from bertworks.tasks.windows import (
+    UNKNOWN,
+    AnswerWindow,
+    AnswerWindows,
+    TagWindow,
+    TagWindows,
+    choose_threshold,
+    decode_tags,
+    encode_answers,
+    encode_tags,
+)
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bertworks.tasks.answers import Answered, Guess
 from bertworks.tasks.examples import Answer, ChoiceExample, SpanExample, TextExample, words_example
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.submission import wrong_columns, wrong_examples
 from bertworks.tasks.task import Task
+from bertworks.tasks.windows import Answered, Guess
 
 
 def task_of(kind, labels=()):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.tagging import pieces_of
+from bertworks.tasks.windows import pieces_of
 from bertworks.text.elmo_words import MetWords, SpeltTokenizer, WordTokenizer, character_ids
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
