@@ -29,7 +29,7 @@ from bertworks.tasks.columns import as_columns
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Cut, Example, SpanExample, TagExample, TextExample, words_example
-from bertworks.tasks.heads import KINDS, Items, Laying, answer_items, kind_of, tag_items
+from bertworks.tasks.heads import KINDS, LIKELY, Items, Laying, answer_items, kind_of, tag_items
 from bertworks.tasks.metrics import entities
 from bertworks.tasks.task import Kind, Task
 from bertworks.tasks.windows import (
@@ -220,7 +220,7 @@ def _score_result(row: NDArray[np.float32], task: Task) -> Result:
 
 def _labels_result(row: NDArray[np.float32], task: Task) -> Result:
     scores = dict(zip(task.labels, torch.from_numpy(row).sigmoid().tolist(), strict=True))
-    return {"labels": [label for label, score in scores.items() if score >= 0.5], "scores": scores}
+    return {"labels": [label for label, score in scores.items() if score >= LIKELY], "scores": scores}
 
 
 def _choice_result(row: NDArray[np.float32], _: Task) -> Result:

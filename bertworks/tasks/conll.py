@@ -22,8 +22,13 @@ _STARTS, _INSIDES = frozenset("BSU"), frozenset("IEL")
 _Line = tuple[int, list[str]]
 
 
-def read_conll(paths: Sequence[Path], _: Skipped, *, types: tuple[str, ...] | None = None) -> Iterator[TagExample]:
-    """Yield the sentences of some files; with `types` other types of entities are refused."""
+def read_conll(
+    paths: Sequence[Path], skipped: Skipped, *, types: tuple[str, ...] | None = None
+) -> Iterator[TagExample]:
+    """Yield the sentences of some files; with `types` other types of entities are refused.
+
+    Sentences are counted that are documents of their own, as their file has one mark alone.
+    """
     number = document = 0
     for path in paths:
         marks = (
@@ -39,6 +44,9 @@ def read_conll(paths: Sequence[Path], _: Skipped, *, types: tuple[str, ...] | No
             elif not has_documents:
                 document += 1
             if sentence:
+                if has_one:
+                    place = f"{path.name}:{sentence[0][0]}"
+                    skipped.add(f"sentences under a single {_DOCUMENT_START}", place, "read as a document each")
                 tags = _tags(sentence, path, types)
                 yield words_example(str(number), [columns[0] for _, columns in sentence], tags, document)
                 number += 1

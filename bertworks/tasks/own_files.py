@@ -394,7 +394,8 @@ def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> It
         texts = value if isinstance(value, list) else [] if value in (None, "") else [value]
         places = starts if isinstance(starts, list) else [starts] * len(texts)
         if columns.answer is not None and len(places) != len(texts):
-            raise UserError(f"{row.place}: {len(texts)} answers and {len(places)} places of answers")
+            found = f"{counted(len(texts), 'answer')} and {counted(len(places), 'place')}"
+            raise UserError(f"{row.place}: {found} of answers")
         answers = []
         for text, start in zip(texts, places, strict=False):
             text = of_kind(text, str, f"{row.place}: answer")
@@ -422,7 +423,13 @@ def read_tagged(
             column = columns.words or ""
             words, tags = _strings(row.value(column), row, column), None
             if columns.tags is not None:
-                tags = _strings(row.value(columns.tags), row, columns.tags)
+                values = row.value(columns.tags)
+                if isinstance(values, list) and values and all(type(one) is int for one in values):
+                    raise UserError(
+                        f"{row.place}: column {columns.tags!r} has numbers without names; write the names of the tags, "
+                        "as B-PER, or Parquet that has them (saved by Hugging Face's datasets with its ClassLabel)"
+                    )
+                tags = _strings(values, row, columns.tags)
                 if len(tags) != len(words):
                     raise UserError(
                         f"{row.place}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one"

@@ -281,6 +281,45 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise CorruptFile(f"{path} is not an intact Parquet file: {reason}") from error
 
 
+def _as_text(value: Any) -> Any:
+    """Decode bytes that are UTF-8, in a list too; others stay, and are refused where they are asked for."""
+    if isinstance(value, list):
+        return [_as_text(one) for one in value]
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def _class_names(metadata: Mapping[bytes, bytes], path: Path) -> dict[str, list[str]]:
+    """Return the names of classes that Hugging Face's datasets keep beside columns of their numbers."""
+    try:
+        found = parse_json(metadata.get(b"huggingface", b"{}"), str(path))
+    except CorruptFile:  # the columns can be read without it
+        return {}
+    for key in ("info", "features"):
+        found = found.get(key) if isinstance(found, dict) else None
+    named = {}
+    for column, feature in found.items() if isinstance(found, dict) else ():
+        if isinstance(feature, dict) and "feature" in feature:  # a list of classes
+            feature = feature["feature"]
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            named[column] = names
+    return named
+
+
+def _named(value: Any, names: Sequence[str], where: str) -> Any:
+    """Return the names of numbers of classes; -1 is null, which stands for no label."""
+    if isinstance(value, list):
+        return [_named(one, names, where) for one in value]
+    if type(value) is not int:
+        return value
+    if not -1 <= value < len(names):
+        raise UserError(f"{where}: {value} is not the number of a class; the file names {len(names)} of them")
+    return names[value] if value >= 0 else None
+
+
 class TextColumns(NamedTuple):
     """The columns of a table of texts or pairs, with a label or a score: most benchmarks are this.
 

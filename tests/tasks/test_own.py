@@ -389,7 +389,7 @@ def test_a_row_may_have_fewer_endings_and_leaves_the_last_columns_empty(write, r
     assert [(one.endings, one.label) for one in dataset.examples("train")] == [(("b", "c"), 0), (("e", "f", "g"), 2)]
     for row, words in (
         ("a,b,c,,2", "c.csv:2: '2' is not the number of an ending; allowed: 0 to 1"),
-        ("a,b,,c,0", "c.csv:2: column 'ending1' is empty, and an ending behind it is not"),
+        ("a,b,,c,0", "c.csv:2: column 'ending1' is empty, and an ending after it is not"),
         ("a,b,,,0", "c.csv:2: 1 ending; a choice needs two"),
     ):
         path = write("c.csv", f"{head}{row}\n")

@@ -100,7 +100,7 @@ def test_tasks_load_neither_torch_nor_numpy():
     program = (
         "import sys; sys.argv = ['bertworks', 'tasks']\n"
         "from bertworks.cli import main\n"
-        "import bertworks.tasks.own_files, bertworks.tasks.metrics, bertworks.tasks.splits\n"
+        "import bertworks.tasks.own_files, bertworks.tasks.metrics, bertworks.tasks.task\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'numpy', 'numba', 'pyarrow'} & set(sys.modules)), file=sys.stderr)"
