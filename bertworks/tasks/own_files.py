@@ -173,7 +173,7 @@ def _columns(
     kind: str, path: Path, given: Columns, remembered: Columns, split: str, *, to_predict: bool
 ) -> tuple[Columns, str]:
     """Return the columns of a file, and a line about them; none where its form is fixed."""
-    holds, named = file_kind(path), form_of_name(path).kind
+    holds, (named, _) = file_kind(path), form_of_name(path)
     if kind == "tag" and holds == ".csv":
         raise UserError(
             f"{path}: CSV is not read for tagging; give lines of a word and its tag (.txt, .tsv, .conll), or lists of "

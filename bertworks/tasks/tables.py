@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.files import KIND_NAMES, name_kind, parse_json, usable_path
 from bertworks.tasks.examples import Skipped, TextExample
+from bertworks.text import lines
 from bertworks.text.corpus import check_names, csv_records, find_files, fitted, header_of, kind_of, tab_records
 from bertworks.text.lines import BYTE_ORDER_MARK, STANDARD_INPUT, advice_on, check_growth, open_packed
 
-MAX_LINE_BYTES = 64 << 20
 JSON_KINDS = (".jsonl", ".json")
 RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
 # What a spreadsheet takes for a formula, also after apostrophes; in some languages full-width signs begin one, too.
@@ -33,7 +33,6 @@ FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
 _SAFE_START = re.compile(rb'\xef\xbb\xbf"([^"]|"")*"([,\t]"([^"]|"")*")*\r\n')
 # Of tables that people have and that are not read here.
 _OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
 _ROWS_AT_ONCE = 1024
 MISSING_NUMBER = "-1"  # what Hugging Face's datasets write where labels are numbers from 0 and there is none

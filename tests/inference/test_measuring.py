@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from calm_models import write_calm_model
 
@@ -12,7 +13,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference.evaluate import _threshold
 from bertworks.tasks.examples import Answer, SpanExample
-from bertworks.tasks.heads import measure_answered
+from bertworks.tasks.heads import KINDS, measure_answered
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.windows import Answered, Guess
 
@@ -114,3 +115,20 @@ def test_a_model_that_always_answers_is_measured_as_such(tmp_path, bertworks):
     code, out, _ = bertworks("evaluate", tmp_path / "run", "--task", "answer", "--data", tmp_path / "b.jsonl", "--json")
     found = json.loads(out, parse_constant=pytest.fail)
     assert (code, found["NoAns_f1"], found["threshold"]) == (0, 0.0, None)
+
+
+def test_a_label_of_several_is_likely_from_one_half_on_in_measuring_and_in_predicting(tmp_path):
+    """The head is as it was drawn, so that probabilities are a little above and below one half."""
+    labels = [f"label{number}" for number in range(12)]
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "".join(f"a cat {i},{label}\n" for i, label in enumerate(labels)))
+    model = write_calm_model(tmp_path / "calm")
+    bw.finetune("multilabel", model=model, train=path, dev=path, out=tmp_path / "run", device="cpu", quiet=True,
+                overrides=["train.epochs=1", "optim.lr=1e-9", "task.max_length=16"])  # fmt: skip
+    task = replace(SQUAD1, kind="multilabel", labels=tuple(sorted(labels)))
+    found = bw.load(tmp_path / "run", device="cpu").classify(["a cat", "the dog", "a big cat"])
+    shares = [np.array([result["scores"][label] for label in task.labels]) for result in found]
+    assert 0.4 < min(map(min, shares)) < 0.5 < max(map(max, shares)) < 0.6
+    likely = [tuple(np.array(task.labels)[row >= 0.5]) for row in shares]
+    assert [tuple(result["labels"]) for result in found] == likely
+    assert KINDS["multilabel"].decode([], None, [np.log(row / (1 - row)) for row in shares], task) == likely
