@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.models.kinds import write_folder
+from bertworks.models.kinds import write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
@@ -34,7 +34,7 @@ def random_encoder(size: str, tokenizer: Tokenizer, folder: Path) -> Path:
     folder.mkdir()
     net = Bert(preset(size, vocab_size=len(tokenizer)), {"mlm": 0, "nsp": 2})
     initialise(net, net.config.initializer_range, seed=0)
-    write_folder(folder, net)
+    write_model(folder, net)
     tokenizer.save(folder)
     return folder
 

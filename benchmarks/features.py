@@ -25,7 +25,7 @@ from measuring import parser, report
 from bertworks.finetuning import finetune as tuning
 from bertworks.finetuning import session
 from bertworks.finetuning.features import FeatureCache
-from bertworks.models.kinds import write_folder
+from bertworks.models.kinds import write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
@@ -37,12 +37,12 @@ _SYLLABLES = ("ba", "do", "ki", "lu", "me", "no", "ra", "si", "te", "vu")
 _TAGS = ("O", "O", "O", "O", "B-PER", "B-LOC", "B-ORG", "B-MISC")
 
 
-def write_model(folder: Path, size: str) -> Path:
+def write_encoder(folder: Path, size: str) -> Path:
     pieces = [*SPECIAL_TOKENS, *_SYLLABLES, *(f"##{one}" for one in _SYLLABLES), "."]
     net = Bert(preset(size, vocab_size=len(pieces)), {})
     initialise(net, 0.02, 0)
     folder.mkdir()
-    write_folder(folder, net)
+    write_model(folder, net)
     Tokenizer(pieces).save(folder)
     return folder
 
@@ -125,7 +125,7 @@ def main() -> None:
     results: dict[str, Any] = {"encoder": given.encoder, "layers read": given.features}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        model = write_model(root / "model", given.encoder)
+        model = write_encoder(root / "model", given.encoder)
         results["words"] = write_documents(root / "train.txt", given.documents, 0)
         write_documents(root / "valid.txt", max(given.documents // 4, 1), 1)
         for cells in given.cells:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from measuring import parser, report, seconds
 
-from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.kinds import read_model, write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import freeze, initialise
@@ -73,7 +73,7 @@ def ratio(first: Callable[[], object], second: Callable[[], object], rounds: int
 
 
 def forward_ratios(name: str, config: BertConfig, folder: Path) -> dict[str, float]:
-    opened = read_folder(folder).net.eval()
+    opened = read_model(folder).net.eval()
     freeze(opened)
     net, theirs = ours(opened), peer(folder)
     results = {}
@@ -130,7 +130,7 @@ def main() -> None:
             folder.mkdir()
             net = Bert(config).eval()
             initialise(net, config.initializer_range, seed=0)
-            write_folder(folder, net)
+            write_model(folder, net)
             (folder / "vocab.txt").write_text(
                 "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(30_517))]) + "\n"
             )

@@ -66,6 +66,11 @@ class ModelSettings(Settings):
     max_positions: int = Field(default=512, ge=8, le=65_536)
     positions: Positions = "learned"
 
+    @property
+    def tokens(self) -> Literal["wordpiece", "gpt-bpe", "words"]:
+        """Which kind of tokens such a model reads."""
+        return {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}[self.kind]  # type: ignore[return-value]
+
 
 class TrainSettings(Settings):
     """How long and how: the `[train]` section of a recipe."""

@@ -2,7 +2,7 @@
 
 from small_models import PIECES
 
-from bertworks.models.kinds import write_folder
+from bertworks.models.kinds import write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
@@ -15,6 +15,6 @@ def write_calm_model(folder, seed=0, **changes):
     net = Bert(BertConfig(**(sizes | changes)), {})
     initialise(net, 0.1, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    write_folder(folder, net)
+    write_model(folder, net)
     Tokenizer(PIECES).save(folder)
     return folder

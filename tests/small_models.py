@@ -2,7 +2,7 @@
 
 import torch
 
-from bertworks.models.kinds import write_elmo, write_folder, write_gpt
+from bertworks.models.kinds import write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, ElmoConfig, GptConfig
 from bertworks.nn.elmo import Elmo
@@ -43,7 +43,7 @@ def write_small_model(folder, heads=None, *, labels=None, about=None, **changes)
         values = torch.randn(parameter.shape, generator=generator) * 0.3
         parameter.data.copy_(values + 1 if "norm.weight" in name else values)
     folder.mkdir(parents=True, exist_ok=True)
-    write_folder(folder, net, labels=labels, about=about)
+    write_model(folder, net, labels=labels, about=about)
     Tokenizer(PIECES).save(folder)
     return folder
 
@@ -66,7 +66,7 @@ def scattered(net, std=0.3):
 def write_small_gpt(folder, heads=None, *, labels=None, about=None, **changes):
     sizes = {"vocab_size": len(GPT_PIECES), "n_positions": 20, "n_embd": 16, "n_layer": 3, "n_head": 2}
     folder.mkdir(parents=True, exist_ok=True)
-    write_gpt(folder, scattered(Gpt(GptConfig(**(sizes | changes)), heads)), labels=labels, about=about)
+    write_model(folder, scattered(Gpt(GptConfig(**(sizes | changes)), heads)), labels=labels, about=about)
     GptTokenizer(GPT_PIECES, MERGES).save(folder)
     return folder
 
@@ -75,6 +75,6 @@ def write_small_elmo(folder, *, softmax=True, about=None, std=0.3, **changes):
     sizes = {"vocab_size": len(ELMO_WORDS), "num_filters": (3, 4, 5), "char_embedding_size": 6, "projection_size": 8,
              "cell_size": 12, "num_negatives": 5}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    write_elmo(folder, scattered(Elmo(ElmoConfig(**(sizes | changes)), softmax=softmax), std), about=about)
+    write_model(folder, scattered(Elmo(ElmoConfig(**(sizes | changes)), softmax=softmax), std), about=about)
     WordTokenizer(ELMO_WORDS).save(folder)
     return folder

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bertworks.data.loader import OBJECTIVES, Loader, shape_for
-from bertworks.data.settings import DataSettings
+from bertworks.data.loader import Loader, shape_for
+from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 
 _BAR_WIDTH = 40
@@ -41,7 +41,7 @@ def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Ite
     Where no objective was set, it is the usual one of the data's kind of tokens.
     """
     if "objective" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"objective": OBJECTIVES[dataset.tokenizer.kind][0]})
+        settings = settings.model_copy(update={"objective": next(iter(OBJECTIVES[dataset.tokenizer.kind]))})
     pieces = dataset.tokenizer.pieces
     shape = shape_for(settings, sequences=1)
     for (packed,), _ in Loader(dataset, settings, shape, seed=seed).batches():

@@ -14,24 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.data import kernel
-from bertworks.data.settings import DataSettings
+from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import Dataset, Shard
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.elmo_words import BEGIN, END
 from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
 
-# Which objectives tokens of a kind can give, and the special tokens that stand around their instances.
+# The special tokens that stand around the instances of each kind of tokens.
 #
 # BERT's instances are [CLS] A [SEP] B [SEP], ELMo's `<S>` words `</S>`; GPT-1 reads running text and knows no
 # special tokens before fine-tuning, so a span fills all of `max_length`.
 
 
-OBJECTIVES = {  # by kind of tokens, its usual one first
-    "wordpiece": ("mlm+nsp", "mlm", "ltr", "rtl"),
-    "gpt-bpe": ("ltr", "rtl"),
-    "words": ("bilm",),
-}
 NO_TOKEN = -1
 
 

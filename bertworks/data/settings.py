@@ -7,6 +7,12 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertworks.config import Settings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl", "bilm"]
+# By kind of tokens the objectives that they are learnt by, the usual one first, each with its kinds of predictions.
+OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
+    "wordpiece": {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",), "ltr": ("lm",), "rtl": ("lm",)},
+    "gpt-bpe": {"ltr": ("lm",)},
+    "words": {"bilm": ("bilm",)},
+}
 
 
 class DataSettings(Settings):

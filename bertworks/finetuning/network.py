@@ -22,25 +22,18 @@ from bertworks.errors import ConfigError, UserError, counted
 from bertworks.finetuning.features import FeatureCache
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings
 from bertworks.models.find import find_model
-from bertworks.models.folder import CONFIG_FILE, read_json
+from bertworks.models.folder import CONFIG_FILE, put_whole, read_json
 from bertworks.models.kinds import (
+    BERT,
+    FEATURES,
     ModelFolder,
     is_elmos,
     is_encoders,
     kind_of_model,
-    put_whole,
-    read_compound,
-    read_features,
-    read_folder,
-    read_gpt,
     read_model,
     reader_weights,
     to_ours,
-    write_compound,
-    write_elmo_task,
-    write_features,
-    write_folder,
-    write_gpt,
+    write_model,
 )
 from bertworks.models.names import from_openai
 from bertworks.nn.attention import can_flash
@@ -192,7 +185,7 @@ _LSTM_LAYERS = 2  # as in the paper's other BiLSTM, that of section 5.3, whose c
 
 def open_bert(wanted: Wanted) -> TaskStart:
     """Make the network of a BERT's folder, with whatever is to stand beside it or on top."""
-    opened, tokenizer = read_folder(wanted.folder), Tokenizer.from_folder(wanted.folder)
+    opened, tokenizer = read_model(wanted.folder), Tokenizer.from_folder(wanted.folder)
     others = [_open_beside(wanted.beside, tokenizer, wanted.folder)] if wanted.beside else []
     if not others and not wanted.settings.bilstm:
         return _single(wanted, opened, tokenizer)
@@ -214,7 +207,7 @@ def open_compound(wanted: Wanted) -> TaskStart:
     """Make the network of a folder that has encoders side by side, or a BiLSTM on top, already."""
     if wanted.beside:
         raise UserError(f"{wanted.folder} is made of encoders already; --with is for two BERTs")
-    opened, tokenizer = read_compound(wanted.folder), Tokenizer.from_folder(wanted.folder)
+    opened, tokenizer = read_model(wanted.folder), Tokenizer.from_folder(wanted.folder)
     if wanted.settings.bilstm and not opened.net.config.num_lstm_layers:
         raise UserError(f"{wanted.folder} has two encoders and no BiLSTM; start from those with task.bilstm=true")
     encoders = tuple(_config(encoder, wanted.settings) for encoder in opened.net.config.encoders)
@@ -240,7 +233,7 @@ def _single(wanted: Wanted, opened: ModelFolder[Bert], tokenizer: Tokenizer) -> 
         tokenizer=tokenizer,
         about=about,
         notes=_new_head(wanted, opened) if any(name.startswith("heads.") for name in about["drawn"]) else (),
-        write=lambda folder, about: write_folder(folder, net, labels=list(wanted.task.labels), about=about),
+        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
         from_file=partial(to_ours, list(net.state_dict())),
     )
 
@@ -264,7 +257,7 @@ def _compound(
         net=net,
         tokenizer=tokenizer,
         about=take_over(net, weights, wanted, labels),
-        write=lambda folder, about: write_compound(folder, net, labels=list(wanted.task.labels), about=about),
+        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
         from_file=dict,
     )
 
@@ -287,7 +280,7 @@ def _check(wanted: Wanted, config: BertConfig | CompoundConfig, tokenizer: Token
 
 
 def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> ModelFolder[Bert]:
-    if kind_of_model(folder) != "bert":
+    if kind_of_model(folder) is not BERT:
         raise UserError(f"{folder} is no BERT; --with takes one that reads the other way, with the same vocabulary")
     other = Tokenizer.from_folder(folder)
     if other.pieces != tokenizer.pieces or other.rules != tokenizer.rules:
@@ -295,7 +288,7 @@ def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> ModelFolder
         if len(tokenizer) == len(other):
             what = "the same number of pieces, but not the same ones or not the same rules for words"
         raise UserError(f"{first} and {folder} must have the same vocabulary; they have {what}")
-    return read_folder(folder)
+    return read_model(folder)
 
 
 # A GPT-1 to fine-tune, as its paper does it: special pieces around texts, and its language model goes on learning.
@@ -311,7 +304,7 @@ def open_gpt(wanted: Wanted) -> TaskStart:
     if wanted.beside or wanted.settings.bilstm:
         what = "--with" if wanted.beside else "task.bilstm"
         raise UserError(f"{wanted.folder} is a GPT-1, and {what} is for BERTs; leave it out")
-    opened, plain = read_gpt(wanted.folder), GptTokenizer.from_folder(wanted.folder)
+    opened, plain = read_model(wanted.folder), GptTokenizer.from_folder(wanted.folder)
     sizes = opened.net.config
     check_sizes(wanted, sizes.n_positions, sizes.n_layer, sizes.vocab_size, len(plain))
     tokenizer = with_special_pieces(plain)
@@ -330,7 +323,7 @@ def open_gpt(wanted: Wanted) -> TaskStart:
         net=net,
         tokenizer=GptInputs(tokenizer),
         about=about,
-        write=lambda folder, about: write_gpt(folder, net, labels=list(wanted.task.labels), about=about),
+        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
         from_file=from_openai,
         lm_weight=LM_WEIGHT if weight is None else weight,
     )
@@ -363,7 +356,7 @@ def starts_with_elmo(source: str | os.PathLike[str], run: Path) -> bool:
     """Tell whether a run is, or will be, one of an ELMo; one that goes on may have lost the model it came from."""
     begun = checkpoint_folders(run)
     folder = begun[0] if begun else find_model(source)
-    return (folder / CONFIG_FILE).exists() and kind_of_model(folder).startswith("elmo")
+    return (folder / CONFIG_FILE).exists() and kind_of_model(folder).name.startswith("elmo")
 
 
 def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
@@ -403,7 +396,7 @@ def open_elmo(wanted: Wanted) -> TaskStart:
         net=net,
         tokenizer=tokenizer,
         about=take_over(net, weights, wanted, opened.labels),
-        write=lambda folder, about, put=put_whole: write_elmo_task(
+        write=lambda folder, about, put=put_whole: write_model(
             folder, net, labels=list(wanted.task.labels), about=about, put=put
         ),
         from_file=dict,
@@ -432,15 +425,15 @@ def _reader(wanted: Wanted, head: str) -> ElmoReaderConfig:
 # reader.
 
 
-FEATURES = "features"  # the cache's folder in a run
+CACHE_FOLDER = "features"  # the cache's folder in a run
 _CELLS_of_frozen, _DROPOUT_of_frozen = FeatureConfig().lstm_cells, FeatureConfig().lstm_dropout  # the paper's
 
 
 def open_frozen(wanted: Wanted) -> TaskStart:
     """Make the network of a BERT's folder, or of a tagger's on frozen layers, with a reader whose weights are new."""
     _check_start(wanted)
-    has_reader = kind_of_model(wanted.folder) == "features"
-    opened = (read_features if has_reader else read_folder)(wanted.folder)
+    kind = kind_of_model(wanted.folder)
+    opened = read_model(wanted.folder, kind if kind is FEATURES else BERT)
     tokenizer, settings = Tokenizer.from_folder(wanted.folder), wanted.settings
     config = opened.net.config
     check_sizes(wanted, config.max_position_embeddings, config.num_hidden_layers, config.vocab_size, len(tokenizer))
@@ -453,7 +446,7 @@ def open_frozen(wanted: Wanted) -> TaskStart:
         net=net,
         tokenizer=tokenizer,
         about={"drawn": [*about["drawn"], *(f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters())]},
-        write=lambda folder, about, put=put_whole: write_features(
+        write=lambda folder, about, put=put_whole: write_model(
             folder, net, labels=list(wanted.task.labels), about=about, put=put
         ),
         from_file=reader_weights,
@@ -515,7 +508,7 @@ def open_features(
     freeze(encoder)
     laying = Laying(device, can_flash(net.config.head_width, dtype, device))
     kept = reader.layers if folder is None else range(net.config.num_hidden_layers + 1)
-    cache = FeatureCache(folder or run / FEATURES, encoder, reader.layers, kept, laying, ranks, note)
+    cache = FeatureCache(folder or run / CACHE_FOLDER, encoder, reader.layers, kept, laying, ranks, note)
     num_bytes = sum(weight.nbytes for name, weight in net.named_parameters() if not name.startswith("heads."))
     return FrozenFeatures(cache, feature_kind(WordRows(), reader.layers, cache.find), num_bytes)
 

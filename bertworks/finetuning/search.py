@@ -34,7 +34,7 @@ from bertworks.config import Settings, Stated, check_overrides, read_record
 from bertworks.errors import CannotGoOn, UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
 from bertworks.finetuning.finetune import Init, tune
-from bertworks.finetuning.network import FEATURES, AnyPath
+from bertworks.finetuning.network import CACHE_FOLDER, AnyPath
 from bertworks.finetuning.report import device_minutes, read_starts
 from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
@@ -724,7 +724,7 @@ def finetune_grid(
     limit = plan.search_examples if plan.search_examples < about["examples"] else 0
     start = partial(
         tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
-        kind=encoded_once(kind_of(dataset.task)), cache=folder / FEATURES,
+        kind=encoded_once(kind_of(dataset.task)), cache=folder / CACHE_FOLDER,
     )  # fmt: skip
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
@@ -739,8 +739,8 @@ def finetune_grid(
             signal = runs.run_best(points, plan.restarts, limit)
         else:
             signal = runs.run_all(points, plan.restarts)
-        if not signal and (folder / FEATURES).exists():
-            discard_folder(folder / FEATURES)
+        if not signal and (folder / CACHE_FOLDER).exists():
+            discard_folder(folder / CACHE_FOLDER)
         return GridOutcome(runs.write(), signal)
 
 

@@ -30,8 +30,7 @@ from bertworks.finetuning.network import (
 from bertworks.finetuning.report import Clock, state_cost, write_dev, write_finetune_report
 from bertworks.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
 from bertworks.finetuning.start import examples_of
-from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import put_divided
+from bertworks.models.folder import put_divided, save_tokenizer
 from bertworks.nn.bert import Bert, Block
 from bertworks.planning.memory import MicroBatch, block_bytes, check_memory, lstm_bytes, score_bytes
 from bertworks.report.logs import MODEL

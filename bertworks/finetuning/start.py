@@ -91,7 +91,7 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
 
 def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings], *, is_random: bool) -> None:
     """Refuse what the model, or one of two, would refuse of many runs' settings, before any of them begins."""
-    is_elmo = [kind_of_model(folder).startswith("elmo") for folder in folders]
+    is_elmo = [kind_of_model(folder).name.startswith("elmo") for folder in folders]
     nets = {folder: read_model(folder).net for folder, elmo in zip(folders, is_elmo, strict=True) if not elmo}
     most = max(map(num_layers, nets.values()), default=0)
     problems: list[str] = []
@@ -202,7 +202,7 @@ def open_task_start(
 
 
 def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
-    name = kind_of_model(wanted.folder)
+    name = kind_of_model(wanted.folder).name
     if name not in _OPENERS:
         raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
     if wanted.settings.cells and _OPENERS[name] is not open_elmo:

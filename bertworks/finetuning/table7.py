@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.network import FEATURES as CACHE
+from bertworks.finetuning.network import CACHE_FOLDER as CACHE
 from bertworks.finetuning.session import Finetuned
 from bertworks.nn.config import FEATURES, FeatureName
 

@@ -7,17 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from bertworks.errors import counted, printable
 from bertworks.models.find import find_model
-from bertworks.models.kinds import read_model, tensors_of
-from bertworks.models.names import to_openai
+from bertworks.models.kinds import kind_of_network, read_model
 from bertworks.models.sentence_transformers import Pooling, find_encoder, read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import reader_of
 from bertworks.nn.elmo import ElmoTasks
-from bertworks.nn.gpt import Gpt
 
 _UNSHOWN = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "layer_norm_eps", "resid_pdrop",
@@ -36,7 +34,8 @@ def model_report(source: str) -> dict[str, Any]:
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
-    tensors = _tensors_of(opened.net)
+    shapes = {name: parameter.detach().to("meta") for name, parameter in opened.net.named_parameters()}
+    tensors = kind_of_network(opened.net).to_file(shapes)
     return {
         "folder": str(folder),
         "kind": type(opened.net).__name__.lower(),
@@ -58,13 +57,6 @@ def model_report(source: str) -> dict[str, Any]:
 def _sizes_of(net: Any) -> dict[str, Any]:
     own = net.reader.model_dump(mode="json") if isinstance(net, ElmoTasks) else {}
     return {**net.config.model_dump(mode="json"), **own}
-
-
-def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
-    shapes = {name: parameter.detach().to("meta") for name, parameter in net.named_parameters()}
-    if isinstance(net, Bert):
-        return tensors_of(shapes)
-    return to_openai(shapes) if isinstance(net, Gpt) else shapes
 
 
 def _reader(net: nn.Module) -> dict[str, Any] | None:

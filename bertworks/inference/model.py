@@ -30,16 +30,7 @@ from bertworks.inference.heads import (
 )
 from bertworks.models.find import find_model
 from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import (
-    ModelFolder,
-    read_model,
-    write_compound,
-    write_elmo,
-    write_elmo_task,
-    write_features,
-    write_folder,
-    write_gpt,
-)
+from bertworks.models.kinds import ModelFolder, kind_of_network, read_model, write_model
 from bertworks.models.sentence_transformers import (
     Layer,
     Pooling,
@@ -50,7 +41,6 @@ from bertworks.models.sentence_transformers import (
 )
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import reader_of
 from bertworks.nn.compound import Compound
 from bertworks.nn.device import check_tiles, find_device
 from bertworks.nn.elmo import Elmo, ElmoTasks
@@ -120,9 +110,8 @@ class Model:
         """Write a model folder that transformers opens too, but for a tagger on frozen layers."""
         from bertworks.files import atomic_folder
 
-        write = write_features if reader_of(self.net) else write_folder
         with atomic_folder(folder) as temporary:
-            write(temporary, self.net, labels=self.labels, about=self.about)
+            write_model(temporary, self.net, labels=self.labels, about=self.about)
             save_tokenizer(self.tokenizer, temporary)
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
@@ -511,7 +500,7 @@ class GptInUse:
 
     def write(self, folder: Path, opened: ModelFolder[Any]) -> None:
         """Write the network into a folder, with what else was in the one that it comes from."""
-        write_gpt(folder, self.net, labels=opened.labels, about=opened.about)
+        write_model(folder, self.net, labels=opened.labels, about=opened.about)
 
     def _pack(self, texts: Sequence[ReadText]) -> Tokens:
         return pack([text.encoding.ids for text in texts], None, self._device, flash=self._flash)
@@ -547,7 +536,7 @@ class ElmoInUse:
 
     def write(self, folder: Path, opened: ModelFolder[Any]) -> None:
         """Write the network into a folder, with what else was in the one that it comes from."""
-        write_elmo(folder, self.net, about=opened.about)
+        write_model(folder, self.net, about=opened.about)
 
     def _need_softmax(self) -> WordSoftmax:
         if self.net.softmax is None:
@@ -734,27 +723,25 @@ class Traits(NamedTuple):
         name: as an error calls it.
         max_length: the most tokens that it reads.
         head_widths: of its attention's heads; none where it has no such attention.
-        write: writes config, weights and bertworks.json into a folder.
         tokenizer: makes a task's inputs, given the tokenizer of the folder; None: that one makes them.
     """
 
     name: str
     max_length: int
     head_widths: list[int]
-    write: Callable[..., None]
     tokenizer: Callable[[Any], Any] | None = None
 
 
 def _traits_of(net: Any) -> Traits:
     if isinstance(net, Gpt):
         width = net.config.n_embd // net.config.n_head
-        return Traits("a fine-tuned GPT-1", net.config.n_positions, [width], write_gpt, GptInputs)
+        return Traits("a fine-tuned GPT-1", net.config.n_positions, [width], GptInputs)
     if isinstance(net, ElmoTasks):
-        return Traits("a fine-tuned ELMo", _NO_LIMIT_of_task_model, [], write_elmo_task, partial(_spelling_for, net))
+        return Traits("a fine-tuned ELMo", _NO_LIMIT_of_task_model, [], partial(_spelling_for, net))
     assert isinstance(net, Compound), net
     widths = [encoder.head_width for encoder in net.config.encoders]
     length = net.config.max_position_embeddings
-    return Traits("a model of several parts", length, widths, write_compound)
+    return Traits("a model of several parts", length, widths)
 
 
 def _spelling_for(net: ElmoTasks, tokenizer: SpeltTokenizer) -> SpeltTokenizer:
@@ -802,7 +789,7 @@ class TaskModel:
         from bertworks.files import atomic_folder
 
         with atomic_folder(folder) as temporary:
-            self._traits.write(Path(temporary), self.net, labels=self.labels, about=self.about)
+            write_model(Path(temporary), self.net, labels=self.labels, about=self.about)
             save_tokenizer(self.tokenizer, temporary)
 
     @overload
@@ -879,13 +866,6 @@ class TaskModel:
 
 AnyModel = Model | LanguageModel | TaskModel
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_TOKENIZERS: dict[type, type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]] = {
-    Bert: Tokenizer,
-    Gpt: GptTokenizer,
-    Elmo: WordTokenizer,
-    ElmoTasks: SpeltTokenizer,
-    Compound: Tokenizer,
-}
 
 
 def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
@@ -901,7 +881,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     opened = read_model(folder)
     if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
         raise UserError(f"an ELMo is computed in float32, not in {dtype}")
-    tokenizer = _TOKENIZERS[type(opened.net)].from_folder(folder)
+    tokenizer = kind_of_network(opened.net).tokenizer.from_folder(folder)
     if len(tokenizer) > opened.net.config.vocab_size:
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"

@@ -19,11 +19,11 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.models.find import find_model, is_model
 from bertworks.models.folder import (
+    BERT_TYPE,
     CONFIG_FILE,
-    ELMO_TYPE,
-    GPT_TYPE,
     OPTIMIZER_FILE,
     OWN_FILE,
+    RIGHT_TO_LEFT_TYPE,
     WEIGHTS_FILE,
     check_files,
     has_safetensors,
@@ -210,7 +210,7 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
-    if config.get("model_type") in (GPT_TYPE, ELMO_TYPE):
+    if config.get("model_type") not in (None, BERT_TYPE, RIGHT_TO_LEFT_TYPE):
         raise UserError(f"{source} is of the type {config['model_type']}; a checkpoint of Google's is a BERT")
     tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
     tokenizer = Tokenizer.from_folder(source)

@@ -1,30 +1,65 @@
-"""Any model folder: a BERT, a GPT-1, an ELMo or BERTs with something on top, told by `model_type` in config.json."""
+"""Every kind of model that there is, as one record each, and the one way in which model folders are read and written.
 
-import json
+| kind      | network    | tokens    | pre-trained by         | what it is                                    |
+|-----------|------------|-----------|------------------------|-----------------------------------------------|
+| bert      | Bert       | wordpiece | mlm+nsp, mlm, ltr, rtl | BERT, and the paper's models of one direction |
+| gpt       | Gpt        | gpt-bpe   | ltr                    | GPT-1                                         |
+| elmo      | Elmo       | words     | bilm                   | ELMo                                          |
+| elmo-task | ElmoTasks  | words     |                        | an ELMo that was fine-tuned, with its readers |
+| compound  | Compound   | wordpiece |                        | two BERTs side by side, or one under a BiLSTM |
+| features  | Bert       | wordpiece |                        | a BERT whose frozen layers a BiLSTM tags by   |
+
+- A model folder says its kind by `model_type` in config.json, and which heads it has by its tensors.
+- Reading checks config.json and the tensors against each other and reports every contradiction at once, before memory
+  is asked for: the network is made on torch's meta device, and the tensors of the mapped file become its weights.
+- Writing gives the same bytes for the same weights. transformers opens a BERT or a GPT-1 that was written here.
+"""
+
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from bertworks.config import Settings, validate
+from bertworks.data.settings import OBJECTIVES
+from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError, counted
-from bertworks.files import atomic_write
+from bertworks.models.config_json import (
+    CLASSIFIERS,
+    Source,
+    describe_bert,
+    describe_compound,
+    describe_elmo,
+    describe_elmo_task,
+    describe_features,
+    describe_gpt,
+    labels_of,
+    read_bert_config,
+    read_compound_config,
+    read_elmo_config,
+    read_elmo_task_config,
+    read_feature_config,
+    read_gpt_config,
+    spelling_problems,
+    stated_labels,
+    stated_problem,
+    write_description,
+)
 from bertworks.models.find import find_model
 from bertworks.models.folder import (
+    BERT_TYPE,
     COMPOUND_TYPE,
     CONFIG_FILE,
     ELMO_TASK_TYPE,
     ELMO_TYPE,
     FEATURES_TYPE,
     GPT_TYPE,
-    INDEX_FILE,
-    OWN_FILE,
-    WEIGHTS_FILE,
     has_safetensors,
     no_weights,
+    put_whole,
     read_about,
     read_json,
     read_tensors,
@@ -43,24 +78,25 @@ from bertworks.models.names import (
     to_openai,
 )
 from bertworks.models.sentence_transformers import find_encoder
-from bertworks.models.weights import read_weights, write_weights
+from bertworks.models.weights import read_weights
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import HEAD, FeatureReader, feature_bert, reader_of
+from bertworks.nn.bilstm import FeatureReader, feature_bert, reader_of
 from bertworks.nn.compound import Compound
-from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig, FeatureConfig, GptConfig
-from bertworks.nn.elmo import Elmo, ElmoTasks
-from bertworks.nn.gpt import Gpt, GptHead
-from bertworks.nn.heads import OutputHead
-from bertworks.text.elmo_words import MAX_CHARACTERS, NUM_CHARACTERS
+from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset
+from bertworks.nn.elmo import Elmo, ElmoTasks, initialise_elmo
+from bertworks.nn.gpt import Gpt
+from bertworks.nn.layers import initialise
+from bertworks.recipe import ModelSettings, Recipe
+from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer
+from bertworks.text.gpt import GptInputs, GptTokenizer
+from bertworks.text.tokenizer import Tokenizer
 
-# What the folders of all kinds of models share: what one holds, tensors against a configuration, what is written.
-
-
-_PROBLEM_TYPES = {
-    "classify": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regress": "regression",
-}
+DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}  # of objectives; the others read both ways
+_TASK_HEADS = ("classify", "choose", "tag", "span")
+_OUTPUTS = {head: f"heads.{head}.out.weight" for head in _TASK_HEADS}
+_READER, _OUR_READER = "reader.", "heads.tag."  # in a file and in the network, of a tagger on frozen layers
+Tensors = Mapping[str, Tensor]
+Put = Callable[[Path, Tensors], None]
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -73,16 +109,415 @@ class ModelFolder(NamedTuple, Generic[Net]):
     unused: list[str]  # tensors that no part of the model reads
 
 
-def values_for(config: type[Settings], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values of a config.json that a configuration knows; a 0 where a fraction belongs is 0.0 in JSON."""
-    values = {name: raw[name] for name in config.model_fields if name in raw}
-    return {
-        name: float(value) if type(value) is int and config.model_fields[name].annotation is float else value
-        for name, value in values.items()
-    }
+@dataclass(frozen=True)
+class ModelKind:
+    """What is particular to a kind of model.
+
+    Attributes:
+        name: in settings, and in `find_kind`.
+        title: in a sentence, with its article.
+        model_type: in config.json.
+        network: the class.
+        tokenizer: the class that opens the vocabulary of a folder.
+        heads: that it can have.
+        read_config: returns the sizes that `make` needs.
+        make: builds the network, given that, the heads with their numbers of outputs, and the tensors.
+        describe: returns config.json and bertworks.json of a network, given what the former says of labels, and what
+            is known about the model.
+        to_file: gives a network's weights the names and the form that they have in a folder.
+        from_file: gives a folder's weights those that they have in the network, whose names come first.
+        canonical: gives tensors of older files the names of today; the second argument is where they are from.
+        is_weight: tells by its name whether a tensor of a folder is a weight, and not a copy or a counter.
+        find_heads: returns which heads a folder has, with their numbers of outputs.
+        problems: names what else is wrong with a folder, given the network and the tensors that it does not read.
+        build: draws a new network from the seed of a recipe; None where nothing is pre-trained.
+        task_inputs: makes of the network and its tokenizer what encodes the inputs of a task.
+        max_length: the most tokens that are read at once; None: as many as there are positions.
+        is_plain: computed in float32 as it is written: cuDNN's LSTMs want their weights where they are, so neither
+            copies in half precision nor torch.compile go with them.
+        finetune_settings: what is usual in fine-tuning, where that is not what is usual for a BERT.
+    """
+
+    name: str
+    title: str
+    model_type: str
+    network: type[nn.Module]
+    tokenizer: type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]
+    heads: tuple[str, ...]
+    read_config: Callable[[Source], Any]
+    make: Callable[[Any, dict[str, int], Tensors], nn.Module]
+    describe: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], tuple[dict[str, Any], ...]]
+    to_file: Callable[[Tensors], dict[str, Tensor]] = dict
+    from_file: Callable[[Iterable[str], Tensors], dict[str, Tensor]] = lambda _, tensors: dict(tensors)
+    canonical: Callable[[Tensors, object], dict[str, Tensor]] = lambda tensors, _: dict(tensors)
+    is_weight: Callable[[str], bool] = lambda _: True
+    find_heads: Callable[[Source], dict[str, int]] = lambda source: _rows_of(source.tensors, _OUTPUTS)
+    problems: Callable[[Source, Any, list[str]], list[str]] = lambda *_: []
+    build: Callable[[Recipe, Dataset, BertConfig | None], nn.Module] | None = None
+    task_inputs: Callable[[Any, Any], Any] = lambda _, tokenizer: tokenizer
+    max_length: int | None = None
+    is_plain: bool = False
+    finetune_settings: tuple[str, ...] = ()
+
+    @property
+    def objectives(self) -> Mapping[str, tuple[str, ...]]:
+        """By which it is pre-trained, each with its kinds of predictions; none where nothing is pre-trained."""
+        return OBJECTIVES[self.tokenizer.kind] if self.build else {}
 
 
-def contradictions(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+# Under which names and in which form the weights of each kind lie in a folder.
+
+
+def to_ours(names: Iterable[str], tensors: Tensors) -> dict[str, Tensor]:
+    """Return our parameters of these names, made of Hugging Face's tensors; a single one is not copied."""
+    ours = {}
+    for name in names:
+        parts = [tensors[part] for part in huggingface_names(name)]
+        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return ours
+
+
+def to_theirs(parameters: Tensors) -> dict[str, Tensor]:
+    """Return a BERT's tensors under Hugging Face's names, with the prefix that all but a bare encoder have."""
+    theirs: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        parts = huggingface_names(name)
+        theirs |= dict(zip(parts, parameter.chunk(len(parts)), strict=True))
+    return theirs
+
+
+def reader_weights(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the parameters of the reader of frozen layers alone, by the names that it has for them."""
+    return {name.removeprefix(_READER): tensor for name, tensor in tensors.items() if name.startswith(_READER)}
+
+
+def _features_to_file(parameters: Tensors) -> dict[str, Tensor]:
+    encoder = {name: tensor for name, tensor in parameters.items() if not name.startswith(_OUR_READER)}
+    reader = {name: tensor for name, tensor in parameters.items() if name.startswith(_OUR_READER)}
+    return to_theirs(encoder) | {_READER + name.removeprefix(_OUR_READER): reader[name] for name in reader}
+
+
+def _features_from_file(names: Iterable[str], tensors: Tensors) -> dict[str, Tensor]:
+    encoder = to_ours([name for name in names if not name.startswith(_OUR_READER)], tensors)
+    return encoder | {f"{_OUR_READER}{name}": tensor for name, tensor in reader_weights(tensors).items()}
+
+
+def is_encoders(name: str) -> bool:
+    """Tell whether a tensor of a tagger on frozen layers is the frozen encoder's."""
+    return not name.startswith(_READER)
+
+
+def is_elmos(name: str) -> bool:
+    """Tell whether a tensor of a fine-tuned ELMo is that of the ELMo below its readers."""
+    return name.startswith("elmo.")
+
+
+# Which heads the tensors of a folder are, and what may be wrong with the rest of them.
+
+
+def _rows_of(tensors: Tensors, names: Mapping[str, str]) -> dict[str, int]:
+    """Return for each head whose tensor is there its number of rows, 1 of what is no matrix: it is refused later."""
+    found = {head: tensors[name] for head, name in names.items() if name in tensors}
+    return {head: tensor.shape[0] if tensor.ndim and tensor.numel() else 1 for head, tensor in found.items()}
+
+
+def _bert_heads(source: Source) -> dict[str, int]:
+    heads, tensors = {}, source.tensors
+    if "cls.predictions.transform.dense.weight" in tensors:
+        heads["mlm"] = 0
+    if "cls.seq_relationship.weight" in tensors:
+        heads["nsp"] = 2
+    if "qa_outputs.weight" in tensors:
+        heads["span"] = 2
+    if "classifier.weight" not in tensors:
+        return heads
+    # What a tensor called classifier is for, the architecture says, or else the pooler.
+    names = source.raw.get("architectures") or []
+    known = [CLASSIFIERS[name] for name in names if isinstance(name, str) and name in CLASSIFIERS]
+    if source.about.get("head"):
+        known.insert(0, source.about["head"])
+    if not known and names:
+        raise UserError(f"{source.path.parent}: cannot tell what the classifier of {str(names)[:80]} is for")
+    if not known:
+        known = ["classify" if "bert.pooler.dense.weight" in tensors else "tag"]
+    return heads | _rows_of(tensors, {known[0]: "classifier.weight"})
+
+
+def _bert_problems(source: Source, net: Any, unused: list[str]) -> list[str]:
+    tensors = source.tensors
+    # The MLM head has no matrix of its own here.
+    problems = [
+        f"{name} differs from {original}, to which it is tied in BERT"
+        for name, original in TIED.items()
+        if name in tensors and original in tensors and not torch.equal(tensors[name], tensors[original])
+    ]
+    layers = [name for name in unused if name.startswith("bert.encoder.layer.")]
+    return problems + [f"{name} is there, and {CONFIG_FILE} has {len(net.blocks)} plain layers" for name in layers]
+
+
+def _gpt_problems(source: Source, net: Any, unused: list[str]) -> list[str]:
+    problems, tensors = [], source.tensors
+    if OUTPUT in tensors and not torch.equal(tensors[OUTPUT], tensors[EMBEDDING]):
+        problems.append(f"{OUTPUT} differs from {EMBEDDING}, to which it is tied in GPT-1")
+    layers = [name for name in unused if name.startswith("transformer.h.")]
+    return problems + [f"{name} is there, and {CONFIG_FILE} has {counted(len(net.blocks), 'layer')}" for name in layers]
+
+
+def _elmo_problems(source: Source, net: Any, _: list[str]) -> list[str]:
+    problems = spelling_problems(source.raw)
+    if isinstance(net, ElmoTasks) and not net.heads:
+        problems.append(f"no head is there; one of {', '.join(_OUTPUTS.values())} should be")
+    return problems
+
+
+def _features_problems(_: Source, net: Any, unused: list[str]) -> list[str]:
+    return [
+        f"{name} is there, and {CONFIG_FILE} has features {net.heads['tag'].config.features}, which do without"
+        for name in unused
+        if name.startswith(_READER)
+    ]
+
+
+# What a recipe pre-trains: the network, its weights drawn from the recipe's seed.
+
+
+def check_recipe(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse, by name, all that does not go with the kind of model."""
+    model, data, train, problems = recipe.model, recipe.data, recipe.train, []
+    kind, tokens = find_kind(model.kind), dataset.tokenizer.kind
+    if tokens != kind.tokenizer.kind:
+        other = next(one.name for one in KINDS if one.build and one.tokenizer.kind == tokens)
+        problems.append(
+            f"it reads {kind.tokenizer.kind} tokens, and {dataset.folder} has {tokens}; prepare data with --tokens "
+            f"{kind.tokenizer.kind}, or set model.kind={other}"
+        )
+    if data.objective not in kind.objectives:
+        problems.append(f"data.objective={data.objective}: it learns by {' or '.join(kind.objectives)}")
+    if kind is not ELMO and data.max_length > model.max_positions:
+        problems.append(f"data.max_length {data.max_length} is more than model.max_positions {model.max_positions}")
+    if kind is not BERT and model.positions != "learned":
+        problems.append(f"model.positions={model.positions}: only BERT has other positions than learned ones")
+    if kind is ELMO and model.hidden_act != ModelSettings().hidden_act:
+        problems.append(f"model.hidden_act={model.hidden_act}: LSTMs have no choice of activation; leave it out")
+    if kind.is_plain and train.dtype == "bfloat16":
+        problems.append("train.dtype=bfloat16: its LSTMs are trained in float32")
+    if kind.is_plain and train.compile:
+        problems.append("train.compile=true: its LSTMs are cuDNN's, which torch.compile does not see into")
+    if problems:
+        raise ConfigError(f"model.kind={model.kind}", problems)
+
+
+def build_model(recipe: Recipe, dataset: Dataset, config: BertConfig | None = None) -> nn.Module:
+    """Return the network that a recipe pre-trains on this data; `config` is that of a BERT to start from."""
+    check_recipe(recipe, dataset)
+    build = find_kind(recipe.model.kind).build
+    assert build is not None, "a recipe's kinds are those that are pre-trained"
+    return build(recipe, dataset, config)
+
+
+def _build_bert(recipe: Recipe, dataset: Dataset, config: BertConfig | None) -> Bert:
+    model, predictions = recipe.model, BERT.objectives[recipe.data.objective]
+    config = config or preset(
+        model.preset,
+        vocab_size=dataset.vocab_size,
+        hidden_act=model.hidden_act,
+        hidden_dropout_prob=model.dropout,
+        attention_probs_dropout_prob=model.dropout,
+        max_position_embeddings=model.max_positions,
+        positions=model.positions,
+        direction=DIRECTIONS.get(recipe.data.objective, "both"),
+    )
+    heads = {"mlm": 0, "nsp": 2} if "nsp" in predictions else {"mlm": 0}
+    net = Bert(config, heads, pooler="nsp" in predictions)
+    initialise(net, config.initializer_range, recipe.train.seed)
+    return net
+
+
+def _build_gpt(recipe: Recipe, dataset: Dataset, _: BertConfig | None) -> Gpt:
+    model = recipe.model
+    config = gpt_preset(
+        model.preset,
+        vocab_size=dataset.vocab_size,
+        n_positions=model.max_positions,
+        afn="relu" if model.hidden_act == "relu" else "gelu",
+        resid_pdrop=model.dropout,
+        embd_pdrop=model.dropout,
+        attn_pdrop=model.dropout,
+    )
+    net = Gpt(config)
+    initialise(net, config.initializer_range, recipe.train.seed, cut=False)
+    return net
+
+
+def _build_elmo(recipe: Recipe, dataset: Dataset, _: BertConfig | None) -> Elmo:
+    config = elmo_preset(recipe.model.preset, vocab_size=dataset.vocab_size, dropout=recipe.model.dropout)
+    net = Elmo(config, characters_VK=torch.tensor(dataset.characters()))
+    initialise_elmo(net, recipe.train.seed)
+    return net
+
+
+def _elmo_task_inputs(net: Any, tokenizer: Any) -> Any:
+    net.read_words(tokenizer.met)
+    return tokenizer
+
+
+BERT = ModelKind(
+    name="bert",
+    title="a BERT",
+    model_type=BERT_TYPE,
+    network=Bert,
+    tokenizer=Tokenizer,
+    heads=("mlm", "nsp", *_TASK_HEADS),
+    read_config=read_bert_config,
+    make=lambda config, heads, tensors: Bert(config, heads, pooler="bert.pooler.dense.weight" in tensors),
+    describe=describe_bert,
+    to_file=to_theirs,
+    from_file=to_ours,
+    canonical=by_modern_names,
+    is_weight=lambda name: name not in COUNTERS and name not in TIED,
+    find_heads=_bert_heads,
+    problems=_bert_problems,
+    build=_build_bert,
+)
+GPT = ModelKind(
+    name="gpt",
+    title="a GPT-1",
+    model_type=GPT_TYPE,
+    network=Gpt,
+    tokenizer=GptTokenizer,
+    heads=_TASK_HEADS,
+    read_config=read_gpt_config,
+    make=lambda config, heads, _: Gpt(config[0], heads, both_orders=config[1]),
+    describe=describe_gpt,
+    to_file=to_openai,
+    from_file=lambda _, tensors: from_openai(tensors),
+    canonical=by_published_names,
+    is_weight=is_weight,
+    find_heads=lambda source: _rows_of(source.tensors, HEADS),
+    problems=_gpt_problems,
+    build=_build_gpt,
+    task_inputs=lambda _, tokenizer: GptInputs(tokenizer),
+)
+ELMO = ModelKind(
+    name="elmo",
+    title="an ELMo",
+    model_type=ELMO_TYPE,
+    network=Elmo,
+    tokenizer=WordTokenizer,
+    heads=(),
+    read_config=read_elmo_config,
+    make=lambda config, _, tensors: Elmo(config, softmax=any(name.startswith("softmax.") for name in tensors)),
+    describe=describe_elmo,
+    problems=_elmo_problems,
+    build=_build_elmo,
+    max_length=1 << 30,
+    is_plain=True,
+)
+ELMO_TASK = ModelKind(
+    name="elmo-task",
+    title="a fine-tuned ELMo",
+    model_type=ELMO_TASK_TYPE,
+    network=ElmoTasks,
+    tokenizer=SpeltTokenizer,
+    heads=_TASK_HEADS,
+    read_config=read_elmo_task_config,
+    make=lambda config, heads, _: ElmoTasks(*config, heads),
+    describe=describe_elmo_task,
+    problems=_elmo_problems,
+    task_inputs=_elmo_task_inputs,
+    max_length=65_536,  # words, as many as may be learnt with
+    is_plain=True,
+)
+COMPOUND = ModelKind(
+    name="compound",
+    title="a model of several parts",
+    model_type=COMPOUND_TYPE,
+    network=Compound,
+    tokenizer=Tokenizer,
+    heads=_TASK_HEADS,
+    read_config=read_compound_config,
+    make=lambda config, heads, _: Compound(config, heads),
+    describe=describe_compound,
+)
+FEATURES = ModelKind(
+    name="features",
+    title="a tagger on frozen layers",
+    model_type=FEATURES_TYPE,
+    network=Bert,
+    tokenizer=Tokenizer,
+    heads=("tag",),
+    read_config=read_feature_config,
+    make=lambda config, heads, _: feature_bert(
+        Bert(config[0], pooler=False), FeatureReader(config[1], config[0], heads.get("tag", 1))
+    ),
+    describe=describe_features,
+    to_file=_features_to_file,
+    from_file=_features_from_file,
+    find_heads=lambda source: _rows_of(source.tensors, {"tag": f"{_READER}out.weight"}),
+    problems=_features_problems,
+    is_plain=True,
+)
+KINDS = (BERT, GPT, ELMO, ELMO_TASK, COMPOUND, FEATURES)
+
+
+def find_kind(name: str) -> ModelKind:
+    """Return a kind by its name."""
+    return next(kind for kind in KINDS if kind.name == name)
+
+
+def kind_of_model(folder: Path) -> ModelKind:
+    """Return which kind of model a folder holds; where nothing is said it is taken for a BERT."""
+    model_type = read_json(folder / CONFIG_FILE).get("model_type")
+    return next((kind for kind in KINDS if kind.model_type == model_type), BERT)
+
+
+def kind_of_network(net: nn.Module) -> ModelKind:
+    """Return the kind that a network is of."""
+    if isinstance(net, Bert) and reader_of(net):
+        return FEATURES
+    return next(kind for kind in KINDS if isinstance(net, kind.network))
+
+
+def check_model(source: str | os.PathLike[str]) -> None:
+    """Refuse a name that leads to no model, by what costs no time: before data is read."""
+    folder = find_encoder(find_model(source))
+    kind_of_model(folder)
+    if not has_safetensors(folder):
+        raise UserError(no_weights(folder))
+
+
+def read_model(folder: Path, kind: ModelKind | None = None) -> ModelFolder[Any]:
+    """Open a model folder: build what config.json and tensors say, with the weights as they lie in the file.
+
+    Args:
+        folder: of a model.
+        kind: that it must be of; None: whichever it says.
+    """
+    kind, where = kind or kind_of_model(folder), folder / CONFIG_FILE
+    raw, about = read_json(where), read_about(folder)
+    if kind is BERT and "task" not in about:
+        about |= stated_problem(raw)
+    source = Source(where, raw, about)
+    config = kind.read_config(source)
+    tensors = kind.canonical(read_tensors(folder, read_weights), folder)
+    source = source._replace(tensors=tensors)
+    with torch.device("meta"):  # sizes without memory: the tensors bring it
+        net = kind.make(config, kind.find_heads(source), tensors)
+    count = num_labels(net)
+    labels = labels_of(raw) if kind is BERT or count is not None else []
+    state = net.state_dict()
+    wanted = {name: tensor for name, tensor in kind.to_file(state).items() if kind.is_weight(name)}
+    unused = sorted(name for name in tensors if name not in wanted and kind.is_weight(name))
+    problems = kind.problems(source, net, unused) + _contradictions(wanted, tensors)
+    if labels and count not in (None, len(labels)):
+        problems.append(f"id2label in {CONFIG_FILE} names {counted(len(labels), 'label')}, and the head has {count}")
+    if problems:
+        raise ConfigError(str(folder), problems)
+    net.load_state_dict(kind.from_file(state, {name: tensors[name] for name in wanted}), assign=True)
+    return ModelFolder(net, labels, about, unused)
+
+
+def _contradictions(wanted: Tensors, tensors: Tensors) -> list[str]:
     """Name the tensors that are missing, misshapen or not of numbers that a network computes with."""
     problems = []
     for name, expected in wanted.items():
@@ -96,664 +531,25 @@ def contradictions(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
     return problems
 
 
-def labels_of(raw: Mapping[str, Any]) -> list[str]:
-    """Return the labels that a config.json names, in order."""
-    names = raw.get("id2label")
-    if not isinstance(names, dict):
-        return []
-    try:
-        return [str(names[str(number)]) for number in range(len(names))]
-    except KeyError:
-        return []
+def num_labels(net: Any) -> int | None:
+    """Return how many classes or tags a network tells apart; None without a head for them."""
+    heads = getattr(net, "heads", {})
+    head = next((heads[name] for name in ("classify", "tag") if name in heads), None)
+    return None if head is None else len(getattr(head, "out", head).weight)
 
 
-def wrong_labels(labels: list[str], num_labels: int | None) -> list[str]:
-    """Name the problem of more or fewer labels than a head tells apart, if there is one."""
-    if labels and num_labels not in (None, len(labels)):
-        return [f"id2label in {CONFIG_FILE} names {counted(len(labels), 'label')}, and the head has {num_labels}"]
-    return []
-
-
-def stated_labels(labels: list[str], num_labels: int | None) -> dict[str, Any]:
-    """Return what a config.json says of a head's labels, or of their number where they have no names."""
-    if labels:
-        return {
-            "id2label": {str(number): label for number, label in enumerate(labels)},
-            "label2id": {label: number for number, label in enumerate(labels)},
-        }
-    return {} if num_labels is None else {"num_labels": num_labels}
-
-
-def stated_problem(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what kind of task a config.json says that its classifier is for, as bertworks.json has it."""
-    kinds = {theirs: ours for ours, theirs in _PROBLEM_TYPES.items()}
-    kind = kinds.get(str(raw.get("problem_type")))
-    return {"problem": kind} if kind else {}
-
-
-def problem_type(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config.json says of a classifier's task, by which transformers chooses the loss."""
-    kind = (about.get("task") or {}).get("kind") or about.get("problem")
-    return {"problem_type": _PROBLEM_TYPES[kind]} if kind in _PROBLEM_TYPES else {}
-
-
-def write_description(folder: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Write config.json and bertworks.json."""
-    for name, content in ((CONFIG_FILE, config), (OWN_FILE, about)):
-        with atomic_write(folder / name) as stream:
-            json.dump(content, stream, ensure_ascii=False, indent=2)
-
-
-# Weights in two files, so that what does not learn is written once and not with every checkpoint.
-#
-#     model.safetensors.index.json       which tensor lies in which file
-#     model-00001-of-00002.safetensors   what learns
-#     model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
-#
-# It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link
-# is a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older
-# one. The bits are compared before, not trusted: an older file that has been damaged is not passed on under a new
-# checksum. Where a disk has no links the numbers are written again.
-
-
-LEARNT_FILE, FROZEN_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-Put = Callable[[Path, Mapping[str, Tensor]], None]
-
-
-def put_whole(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a folder's weights into one file."""
-    write_weights(folder / WEIGHTS_FILE, tensors)
-
-
-def put_divided(
-    folder: Path, tensors: Mapping[str, Tensor], is_frozen: Callable[[str], bool], before: Path | None
-) -> None:
-    """Write a folder's weights into two files and an index.
-
-    Args:
-        folder: is there.
-        tensors: all of them, by their names in the folder.
-        is_frozen: tells by its name which does not learn.
-        before: a folder that may have the frozen ones.
-    """
-    frozen = {name: tensor for name, tensor in tensors.items() if is_frozen(name)}
-    write_weights(folder / LEARNT_FILE, {name: tensor for name, tensor in tensors.items() if name not in frozen})
-    if before is None or not _link(before / FROZEN_FILE, folder / FROZEN_FILE, frozen):
-        write_weights(folder / FROZEN_FILE, frozen)
-    places = {name: FROZEN_FILE if name in frozen else LEARNT_FILE for name in sorted(tensors)}
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    with atomic_write(folder / INDEX_FILE) as stream:
-        json.dump({"metadata": {"total_size": size}, "weight_map": places}, stream, indent=1)
-
-
-def _link(source: Path, target: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """Link a file that holds these tensors and no others; returns whether it does and could be."""
-    try:
-        there = read_weights(source)
-        if there.keys() != tensors.keys() or not all(_are_same(there[name], tensors[name]) for name in there):
-            return False
-        os.link(source, target)
-    except (UserError, OSError):
-        return False
-    return True
-
-
-def _are_same(one: Tensor, other: Tensor) -> bool:
-    """Compare bits, for which -0.0 is not 0.0 and a NaN is what it is."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    return torch.equal(*(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for tensor in (one, other)))
-
-
-# Model folders: what Hugging Face calls a BERT, read and written, with no convert step in between.
-#
-# `config.json` and `model.safetensors` (or several, with an index) under Hugging Face's names, and beside them
-# `bertworks.json` with what their form has no place for. Which heads a folder has is seen by its tensors. Config
-# and tensors are checked against each other, and every contradiction is told at once, before anything is allocated.
-
-
-RIGHT_TO_LEFT_TYPE = "bertworks-right-to-left"
-_OWN = {"positions": "learned", "summary": "first"}  # settings that their form has no place for, and what it means
-_ACTIVATIONS = {"gelu_python": "gelu"} | dict.fromkeys(  # other names of the same functions
-    ("gelu_accurate", "gelu_fast", "gelu_python_tanh", "gelu_pytorch_tanh"), "gelu_new"
-)
-# Settings of other networks that some call BERT, and the values with which they are BERT's.
-_FOREIGN: dict[str, tuple[Any, ...]] = {
-    "position_embedding_type": ("absolute",),
-    "add_cross_attention": (False,),
-    "is_encoder_decoder": (False,),
-    "pruned_heads": ({},),
-    "quantization_config": (),
-    "compression_config": (),
-    "rope_scaling": (),
-    "rope_theta": (),
-    "rope_parameters": (),
-    "rotary_emb_fraction": (0, 0.0),
-    "feed_forward_type": ("original",),
-    "mlp_fc1_bias": (True,),
-    "mlp_fc2_bias": (True,),
-    "qkv_proj_bias": (True,),
-    "prenorm": (False,),
-    "use_rms_norm": (False,),
-    "attn_norm_layer_type": ("layer_norm",),
-}
-_CLASSIFIERS = {
-    "BertForSequenceClassification": "classify",
-    "BertForTokenClassification": "tag",
-    "BertForMultipleChoice": "choose",
-}
-_ARCHITECTURES = {
-    ("mlm", "nsp"): "BertForPreTraining",
-    ("mlm",): "BertForMaskedLM",
-    ("nsp",): "BertForNextSentencePrediction",
-    ("classify",): "BertForSequenceClassification",
-    ("tag",): "BertForTokenClassification",
-    ("choose",): "BertForMultipleChoice",
-    ("span",): "BertForQuestionAnswering",
-}
-
-
-def read_folder(folder: Path) -> ModelFolder[Bert]:
-    """Open a BERT folder: build what its tensors say, with its weights as they lie in the file."""
-    raw = read_json(folder / CONFIG_FILE)
-    about = read_about(folder)
-    about |= {} if "task" in about else stated_problem(raw)
-    config = read_config(raw, about, folder / CONFIG_FILE)
-    tensors = by_modern_names(read_tensors(folder, read_weights), folder)
-    heads, labels = _heads(raw, about, tensors, folder), labels_of(raw)
-    with torch.device("meta"):  # sizes without memory: the tensors bring it
-        net = Bert(config, heads, pooler="bert.pooler.dense.weight" in tensors)
-    unused = _check(net, tensors, labels, folder)
-    net.load_state_dict(to_ours(net.state_dict(), tensors), assign=True)
-    return ModelFolder(net, labels, about, unused)
-
-
-def read_config(raw: Mapping[str, Any], about: Mapping[str, Any], where: Path) -> BertConfig:
-    """Read a config.json; keys of transformers that do not change the encoder are passed over."""
-    problems = _not_bert(raw)
-    values = values_for(BertConfig, raw)
-    values["hidden_act"] = _ACTIVATIONS.get(str(raw.get("hidden_act")), raw.get("hidden_act", "gelu"))
-    for name, usual in _OWN.items():
-        values[name] = about.get(name, usual)
-    values["direction"] = "left_to_right" if raw.get("is_decoder") else "both"
-    if raw.get("model_type") == RIGHT_TO_LEFT_TYPE:
-        values["direction"] = "right_to_left"
-    try:
-        config = validate(BertConfig, values, str(where))
-    except ConfigError as error:
-        raise ConfigError(str(where), problems + error.problems) from error
-    if problems:
-        raise ConfigError(str(where), problems)
-    return config
-
-
-def _not_bert(raw: Mapping[str, Any]) -> list[str]:
-    """Name what no size could make right: another kind of model, or settings that change what is computed."""
-    problems = []
-    if raw.get("model_type", "bert") not in ("bert", RIGHT_TO_LEFT_TYPE):
-        problems.append(f"model_type: {str(raw['model_type'])[:40]!r} is not a BERT")
-    for name, known in _FOREIGN.items():
-        if (value := raw.get(name)) is not None and value not in known:
-            only = f"; only {str(known[0]).lower()} is read" if known and known[0] != {} else "; it is not read here"
-            problems.append(f"{name}: {str(value)[:40]!r} is not in BERT{only}")
-    width = raw.get("hidden_size", BertConfig.model_fields["hidden_size"].default)
-    if raw.get("embedding_size", width) not in (None, width):
-        problems.append(
-            f"embedding_size: {str(raw['embedding_size'])[:40]!r} differs from hidden_size {str(width)[:40]}; in BERT "
-            "they are one"
-        )
-    if not isinstance(names := raw.get("architectures") or [], list):
-        problems.append(f"architectures: {str(names)[:40]!r} is not a list of names")
-    if not isinstance(raw.get("is_decoder", False), bool):
-        problems.append(f"is_decoder: {str(raw['is_decoder'])[:40]!r} is neither true nor false")
-    dropout = raw.get("classifier_dropout")
-    if dropout is not None and (type(dropout) not in (int, float) or not 0 <= dropout < 1):
-        problems.append(f"classifier_dropout: {str(dropout)[:40]!r} is not a number from 0 to below 1")
-    return problems
-
-
-def to_ours(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our parameters of these names, made of their tensors; a single one is not copied."""
-    ours = {}
-    for name in names:
-        parts = [tensors[part] for part in huggingface_names(name)]
-        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return ours
-
-
-def to_theirs(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under Hugging Face's names, with the prefix that all but a bare encoder have."""
-    theirs: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        parts = huggingface_names(name)
-        theirs |= dict(zip(parts, parameter.chunk(len(parts)), strict=True))
-    return theirs
-
-
-def _heads(
-    raw: Mapping[str, Any], about: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path
-) -> dict[str, int]:
-    heads = {}
-    if "cls.predictions.transform.dense.weight" in tensors:
-        heads["mlm"] = 0
-    if "cls.seq_relationship.weight" in tensors:
-        heads["nsp"] = 2
-    if "qa_outputs.weight" in tensors:
-        heads["span"] = 2
-    classifier = tensors.get("classifier.weight")
-    if classifier is not None:
-        heads[_classifier(raw, about, tensors, folder)] = (
-            classifier.shape[0] if classifier.ndim and classifier.numel() else 1
-        )
-    return heads
-
-
-def _classifier(raw: Mapping[str, Any], about: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> str:
-    """Find out what a tensor called classifier is for: the architecture says it, or else the pooler."""
-    names = raw.get("architectures") or []
-    known = [_CLASSIFIERS[name] for name in names if isinstance(name, str) and name in _CLASSIFIERS]
-    if about.get("head"):
-        known.insert(0, about["head"])
-    if not known and names:
-        raise UserError(f"{folder}: cannot tell what the classifier of {str(names)[:80]} is for")
-    if not known:
-        return "classify" if "bert.pooler.dense.weight" in tensors else "tag"
-    return known[0]
-
-
-def _check(net: Bert, tensors: Mapping[str, Tensor], labels: list[str], folder: Path) -> list[str]:
-    """See that the tensors are those of the model, by name and shape; returns the names of others."""
-    wanted = to_theirs(dict(net.named_parameters()))
-    problems = _untied(tensors) + wrong_labels(labels, _num_labels(net)) + contradictions(wanted, tensors)
-    unused = sorted(set(tensors) - {*COUNTERS, *TIED, *wanted})
-    layers = [name for name in unused if name.startswith("bert.encoder.layer.")]
-    problems += [f"{name} is there, and {CONFIG_FILE} has {len(net.blocks)} plain layers" for name in layers]
-    if problems:
-        raise ConfigError(str(folder), problems)
-    return unused
-
-
-def _untied(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Name tensors that should repeat another one and do not: the MLM head here has no matrix of its own."""
-    return [
-        f"{name} differs from {original}, to which it is tied in BERT"
-        for name, original in TIED.items()
-        if name in tensors and original in tensors and not torch.equal(tensors[name], tensors[original])
-    ]
-
-
-def _num_labels(net: Bert) -> int | None:
-    """Return how many classes or tags a model tells apart."""
-    head = next((net.heads[name] for name in ("classify", "tag") if name in net.heads), None)
-    return cast(OutputHead, head).out.weight.shape[0] if head is not None else None
-
-
-def write_folder(
-    folder: Path, net: Bert, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
-) -> None:
-    """Write config, weights and bertworks.json into a folder that is there."""
-    heads = tuple(sorted(net.heads))
-    parameters = {name: parameter.detach() for name, parameter in net.named_parameters()}
-    tensors = to_theirs(parameters)
-    if not heads:
-        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
-    write_weights(folder / WEIGHTS_FILE, tensors)
-    config = config_json(net.config, _ARCHITECTURES.get(heads, "BertModel"))
-    config |= stated_labels(labels or [], _num_labels(net))
-    config |= problem_type(about or {}) if heads == ("classify",) else {}
-    write_description(folder, config, _own(net, about or {}))
-
-
-def _own(net: Bert, about: Mapping[str, Any]) -> dict[str, Any]:
-    own = dict(about)
-    own |= {name: value for name, usual in _OWN.items() if (value := getattr(net.config, name)) != usual}
-    for name in _CLASSIFIERS.values():
-        if name in net.heads:
-            own["head"] = name
-    return own
-
-
-def config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
-    """Return a config.json for transformers' AutoModel classes."""
-    raw: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
-    raw |= {name: value for name, value in config if name not in ("direction", *_OWN)}
-    raw |= {"pad_token_id": 0, "tie_word_embeddings": True}
-    if config.direction == "left_to_right":
-        raw |= {"is_decoder": True, "use_cache": False}
-        raw["architectures"] = ["BertLMHeadModel" if architecture == "BertForMaskedLM" else architecture]
-    elif config.direction == "right_to_left":
-        raw["model_type"] = RIGHT_TO_LEFT_TYPE
-    return raw
-
-
-# Folders of GPT-1 (`openai-gpt`) in Hugging Face's form, read and written, with the heads of fine-tuning.
-#
-# Which heads a folder has is seen by its tensors; the language model is always there, its matrix being the
-# embedding.
-
-
-_BOTH_ORDERS = "both_orders"  # our own word in config.json: pairs are read in both
-_ARCHITECTURES_of_gpt_folder = {
-    (): "OpenAIGPTLMHeadModel",
-    ("classify",): "OpenAIGPTForSequenceClassification",
-    ("choose",): "OpenAIGPTDoubleHeadsModel",
-}
-
-
-def read_gpt(folder: Path) -> ModelFolder[Gpt]:
-    """Open a GPT-1 folder: build what its tensors say; config and tensors are checked before anything is allocated."""
-    where = folder / CONFIG_FILE
-    raw = read_json(where)
-    config = validate(GptConfig, values_for(GptConfig, raw), str(where))
-    tensors = by_published_names(read_tensors(folder, read_weights), folder)
-    labels = labels_of(raw) if {HEADS["classify"], HEADS["tag"]} & tensors.keys() else []
-    with torch.device("meta"):
-        net = Gpt(config, _heads_of_gpt_folder(tensors), both_orders=raw.get(_BOTH_ORDERS) is True)
-    wanted = {name: tensor for name, tensor in to_openai(net.state_dict()).items() if is_weight(name)}
-    unused = sorted(name for name in tensors if name not in wanted and is_weight(name))
-    problems = (
-        _untied_of_gpt_folder(tensors)
-        + wrong_labels(labels, _num_labels_of_gpt_folder(net))
-        + contradictions(wanted, tensors)
-    )
-    problems += [
-        f"{name} is there, and {CONFIG_FILE} has {counted(config.n_layer, 'layer')}"
-        for name in unused
-        if name.startswith("transformer.h.")
-    ]
-    if problems:
-        raise ConfigError(str(folder), problems)
-    net.load_state_dict(from_openai({name: tensors[name] for name in wanted}), assign=True)
-    return ModelFolder(net, labels, read_about(folder), unused)
-
-
-def _heads_of_gpt_folder(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    found = {head: tensors[name] for head, name in HEADS.items() if name in tensors}
-    return {head: tensor.shape[0] if tensor.ndim and tensor.numel() else 1 for head, tensor in found.items()}
-
-
-def _num_labels_of_gpt_folder(net: Gpt) -> int | None:
-    heads = [cast(GptHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
-    return heads[0].num_outputs if heads else None
-
-
-def _untied_of_gpt_folder(tensors: Mapping[str, Tensor]) -> list[str]:
-    if OUTPUT not in tensors or torch.equal(tensors[OUTPUT], tensors[EMBEDDING]):
-        return []
-    return [f"{OUTPUT} differs from {EMBEDDING}, to which it is tied in GPT-1"]
-
-
-def write_gpt(
-    folder: Path, net: Gpt, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
-) -> None:
-    """Write config, weights and bertworks.json into a folder that is there; transformers opens it."""
-    write_weights(folder / WEIGHTS_FILE, to_openai(net.state_dict()))
-    architecture = _ARCHITECTURES_of_gpt_folder.get(tuple(sorted(net.heads)), _ARCHITECTURES_of_gpt_folder[()])
-    config: dict[str, Any] = {"architectures": [architecture], "model_type": GPT_TYPE, **dict(net.config)}
-    config |= {"tie_word_embeddings": True, **stated_labels(labels or [], _num_labels_of_gpt_folder(net))}
-    if net.both_orders:
-        config[_BOTH_ORDERS] = True
-    if "choose" in net.heads:
-        config |= {"num_labels": 1, "summary_first_dropout": net.config.resid_pdrop}
-    write_description(folder, config, about or {})
-
-
-# Folders of ELMo, read and written: a form of our own, for nobody else has one in safetensors.
-#
-# Weights have the names that they have in `nn/elmo.py`. The word list is beside them (`vocab.txt`, with the rules
-# for words in `tokenizer_config.json`). How words are spelt is stated in the configuration, and cannot be chosen.
-
-
-SPELLING = {"characters": "utf-8 bytes", "max_characters": MAX_CHARACTERS, "num_characters": NUM_CHARACTERS}
-
-
-def read_elmo(folder: Path) -> ModelFolder[Elmo]:
-    """Open an ELMo folder, with or without its softmax, after checking config and tensors against each other."""
-    where = folder / CONFIG_FILE
-    raw = read_json(where)
-    config = validate(ElmoConfig, values_for(ElmoConfig, raw), str(where))
-    tensors = read_tensors(folder, read_weights)
-    with torch.device("meta"):
-        net = Elmo(config, softmax=any(name.startswith("softmax.") for name in tensors))
-    wanted = net.state_dict()
-    if problems := spelling_problems(raw) + contradictions(wanted, tensors):
-        raise ConfigError(str(folder), problems)
-    net.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
-    return ModelFolder(net, [], read_about(folder), sorted(set(tensors) - set(wanted)))
-
-
-def spelling_problems(raw: Mapping[str, Any]) -> list[str]:
-    """Name what a configuration says of the spelling of words that is not so here."""
-    return [
-        f"{name}: {str(raw[name])[:40]!r}; words are spelt with {value!r} here"
-        for name, value in SPELLING.items()
-        if name in raw and raw[name] != value
-    ]
-
-
-def write_elmo(folder: Path, net: Elmo, *, about: Mapping[str, Any] | None = None) -> None:
-    """Write config, weights and bertworks.json into a folder that is there."""
-    write_weights(folder / WEIGHTS_FILE, net.state_dict())
-    write_description(folder, {"model_type": ELMO_TYPE, **SPELLING, **dict(net.config)}, about or {})
-
-
-# Folders of fine-tuned ELMos, read and written: a form of our own, as that of ELMo itself.
-#
-# `config.json` has ELMo's sizes and, under `reader`, those of what stands on it. Weights have the names that they
-# have in `nn/elmo_tasks.py`; which heads there are is seen by the tensors. The softmax over words is left out: a
-# task guesses no words.
-
-
-_HEADS = {name: f"heads.{name}.out.bias" for name in ("classify", "choose", "tag", "span")}
-_LABELLED = ("classify", "tag")
-
-
-def read_elmo_task(folder: Path) -> ModelFolder[ElmoTasks]:
-    """Open a folder after checking config and tensors against each other."""
-    where = folder / CONFIG_FILE
-    raw = read_json(where)
-    config = validate(ElmoConfig, values_for(ElmoConfig, raw), str(where))
-    reader = validate(ElmoReaderConfig, _reader_values(raw, where), f"{where}, reader")
-    tensors = read_tensors(folder, read_weights)
-    labels = labels_of(raw)
-    with torch.device("meta"):
-        net = ElmoTasks(config, reader, _heads_of_elmo_task_folder(tensors))
-    wanted = net.state_dict()
-    problems = (
-        spelling_problems(raw)
-        + wrong_labels(labels, _num_labels_of_elmo_task_folder(net))
-        + contradictions(wanted, tensors)
-    )
-    if not net.heads:
-        problems.append(f"no head is there; one of {', '.join(_HEADS.values())} should be")
-    if problems:
-        raise ConfigError(str(folder), problems)
-    net.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
-    return ModelFolder(net, labels, read_about(folder), sorted(set(tensors) - set(wanted)))
-
-
-def _reader_values(raw: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    values = raw.get("reader")
-    if not isinstance(values, dict):
-        raise ConfigError(str(where), [f"reader: {str(values)[:40]!r} is not an object with the sizes of the readers"])
-    return values_for(ElmoReaderConfig, values)
-
-
-def _heads_of_elmo_task_folder(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    return {head: tensors[name].numel() for head, name in _HEADS.items() if name in tensors}
-
-
-def _num_labels_of_elmo_task_folder(net: ElmoTasks) -> int | None:
-    return next((len(net.get_parameter(_HEADS[head])) for head in net.heads if head in _LABELLED), None)
-
-
-def is_elmos(name: str) -> bool:
-    """Tell whether a tensor of a folder is that of the ELMo below the readers."""
-    return name.startswith("elmo.")
-
-
-def write_elmo_task(
+def write_model(
     folder: Path,
-    net: ElmoTasks,
+    net: nn.Module,
     *,
     labels: list[str] | None = None,
     about: Mapping[str, Any] | None = None,
     put: Put = put_whole,
 ) -> None:
-    """Write config, weights and bertworks.json into a folder that is there; `put` writes the weights."""
-    put(folder, net.state_dict())
-    config = {"model_type": ELMO_TASK_TYPE, **SPELLING, **dict(net.config), "reader": dict(net.reader)}
-    write_description(folder, config | stated_labels(labels or [], _num_labels_of_elmo_task_folder(net)), about or {})
-
-
-# Folders of BERTs side by side or under a BiLSTM, read and written: a form of our own, for nobody else has one.
-#
-# Weights have the names that they have in `nn/compound.py`; the encoders' sizes are in config.json, one object
-# each.
-
-
-_HEADS_of_compound_folder = ("classify", "choose", "tag", "span")
-
-
-def read_compound(folder: Path) -> ModelFolder[Compound]:
-    """Open a folder: build what config and tensors say, after checking them against each other."""
-    where = folder / CONFIG_FILE
-    raw = read_json(where)
-    config = validate(CompoundConfig, values_for(CompoundConfig, raw), str(where))
-    tensors, labels = read_tensors(folder, read_weights), labels_of(raw)
-    with torch.device("meta"):
-        net = Compound(config, _heads_of_compound_folder(tensors))
-    wanted = net.state_dict()
-    if problems := wrong_labels(labels, _num_labels_of_compound_folder(net)) + contradictions(wanted, tensors):
-        raise ConfigError(str(folder), problems)
-    net.load_state_dict({name: tensors[name] for name in wanted}, assign=True)
-    return ModelFolder(net, labels, read_about(folder), sorted(set(tensors) - set(wanted)))
-
-
-def _heads_of_compound_folder(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    found = {head: tensors.get(f"heads.{head}.out.weight") for head in _HEADS_of_compound_folder}
-    return {head: tensor.shape[0] if tensor.ndim else 1 for head, tensor in found.items() if tensor is not None}
-
-
-def _num_labels_of_compound_folder(net: Compound) -> int | None:
-    heads = [cast(OutputHead, net.heads[name]) for name in ("classify", "tag") if name in net.heads]
-    return heads[0].num_outputs if heads else None
-
-
-def write_compound(
-    folder: Path, net: Compound, *, labels: list[str] | None = None, about: Mapping[str, Any] | None = None
-) -> None:
-    """Write config, weights and bertworks.json into a folder that is there."""
-    write_weights(folder / WEIGHTS_FILE, net.state_dict())
-    config = {"model_type": COMPOUND_TYPE, **net.config.model_dump(mode="json")}
-    write_description(folder, config | stated_labels(labels or [], _num_labels_of_compound_folder(net)), about or {})
-
-
-# Folders of a tagger on frozen layers: a BERT's own files with a reader's tensors beside, in a form of our own.
-#
-# `config.json` is the encoder's with the reader's few settings, and a `model_type` that nobody else has, so that it
-# is not taken for a BERT whose tag head is missing. The encoder's tensors keep Hugging Face's names; the reader's
-# are those of `nn/feature_reader.py` behind `reader.`.
-
-
-_ENCODER_TYPE = "encoder_type"  # what model_type would be without the reader
-_READER, _OUR_READER = "reader.", f"heads.{HEAD}."
-
-
-def read_features(folder: Path) -> ModelFolder[Bert]:
-    """Open a folder; config and tensors are checked against each other before anything is allocated."""
-    where = folder / CONFIG_FILE
-    raw, about = read_json(where), read_about(folder)
-    config = read_config({**raw, "model_type": raw.get(_ENCODER_TYPE, "bert")}, about, where)
-    settings = validate(FeatureConfig, values_for(FeatureConfig, raw), str(where))
-    tensors, labels = read_tensors(folder, read_weights), labels_of(raw)
-    num_outputs = _num_outputs(tensors)
-    with torch.device("meta"):
-        net = feature_bert(Bert(config, pooler=False), FeatureReader(settings, config, num_outputs))
-    wanted = tensors_of(dict(net.named_parameters()))
-    unused = sorted(set(tensors) - set(wanted))
-    problems = wrong_labels(labels, num_outputs) + contradictions(wanted, tensors)
-    problems += [
-        f"{name} is there, and {CONFIG_FILE} has features {settings.features}, which do without"
-        for name in unused
-        if name.startswith(_READER)
-    ]
-    if problems:
-        raise ConfigError(str(folder), problems)
-    encoder = to_ours([name for name in net.state_dict() if not name.startswith(_OUR_READER)], tensors)
-    reader = {f"{_OUR_READER}{name}": tensor for name, tensor in reader_weights(tensors).items()}
-    net.load_state_dict(encoder | reader, assign=True)
-    return ModelFolder(net, labels, about, unused)
-
-
-def _num_outputs(tensors: Mapping[str, Tensor]) -> int:
-    weight = tensors.get(f"{_READER}out.weight")
-    return weight.shape[0] if weight is not None and weight.ndim and weight.numel() else 1
-
-
-def reader_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters of the reader alone, by the names that it has for them."""
-    return {name.removeprefix(_READER): tensor for name, tensor in tensors.items() if name.startswith(_READER)}
-
-
-def tensors_of(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's tensors as they are called in a folder, with a reader or without."""
-    encoder = {name: tensor for name, tensor in parameters.items() if not name.startswith(_OUR_READER)}
-    reader = {name: tensor for name, tensor in parameters.items() if name.startswith(_OUR_READER)}
-    return to_theirs(encoder) | {_READER + name.removeprefix(_OUR_READER): reader[name] for name in reader}
-
-
-def is_encoders(name: str) -> bool:
-    """Tell whether a tensor of a folder is the frozen encoder's."""
-    return not name.startswith(_READER)
-
-
-def write_features(
-    folder: Path, net: Bert, *, labels: list[str], about: Mapping[str, Any], put: Put = put_whole
-) -> None:
-    """Write config, weights and bertworks.json into a folder that is there; `put` writes the weights."""
-    reader = reader_of(net)
-    assert reader is not None, "without a reader it is a plain BERT"
-    put(folder, tensors_of({name: tensor.detach() for name, tensor in net.named_parameters()}))
-    config = config_json(net.config, "FeatureTagger")
-    config |= {_ENCODER_TYPE: config["model_type"], "model_type": FEATURES_TYPE, **dict(reader.config)}
-    config |= stated_labels(labels, len(reader.out.weight))
-    own = dict(about)
-    if net.config.positions != "learned":
-        own["positions"] = net.config.positions
-    write_description(folder, config, own)
-
-
-_KINDS = {
-    GPT_TYPE: "gpt",
-    ELMO_TYPE: "elmo",
-    ELMO_TASK_TYPE: "elmo-task",
-    COMPOUND_TYPE: "compound",
-    FEATURES_TYPE: "features",
-}
-_READERS: dict[str, Callable[[Path], ModelFolder[Any]]] = {
-    "bert": read_folder,
-    "gpt": read_gpt,
-    "elmo": read_elmo,
-    "elmo-task": read_elmo_task,
-    "compound": read_compound,
-    "features": read_features,
-}
-
-
-def kind_of_model(folder: Path) -> str:
-    """Return which kind of model a folder holds; where nothing is said it is taken for a BERT."""
-    return _KINDS.get(str(read_json(folder / CONFIG_FILE).get("model_type")), "bert")
-
-
-def check_model(source: str | os.PathLike[str]) -> None:
-    """Refuse a name that leads to no model, by what costs no time: before data is read."""
-    folder = find_encoder(find_model(source))
-    kind_of_model(folder)
-    if not has_safetensors(folder):
-        raise UserError(no_weights(folder))
-
-
-def read_model(folder: Path) -> ModelFolder[Any]:
-    """Open a model folder of any kind."""
-    return _READERS[kind_of_model(folder)](folder)
+    """Write config.json, weights and bertworks.json into a folder that is there; `put` writes the weights."""
+    kind = kind_of_network(net)
+    tensors = kind.to_file(net.state_dict())
+    if kind is BERT and not net.heads:  # whose tensors Hugging Face writes without the prefix
+        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    put(folder, tensors)
+    write_description(folder, *kind.describe(net, stated_labels(labels or [], num_labels(net)), about or {}))

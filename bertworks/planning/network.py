@@ -7,12 +7,12 @@ LayerNorms and the pooler (one row a sequence).
 
 from typing import NamedTuple
 
+from bertworks.data.settings import OBJECTIVES
 from bertworks.errors import UserError, counted
 from bertworks.nn.config import ElmoConfig, elmo_preset, gpt_preset, preset
 from bertworks.recipe import Recipe
 
 FORWARD_AND_BACKWARD = 3
-_OBJECTIVES = {"bert": ("mlm+nsp", "mlm", "ltr", "rtl"), "gpt": ("ltr",), "elmo": ("bilm",)}
 _NUM_CHARACTERS, _MAX_CHARACTERS = 262, 50  # that ELMo knows, and of a word
 _NUM_GATES = 4
 
@@ -67,8 +67,8 @@ class Network(NamedTuple):
 def network_of(recipe: Recipe, vocab_size: int) -> Network:
     """Return what a recipe's network comes to with a vocabulary of this size."""
     model, objective = recipe.model, recipe.data.objective
-    if objective not in _OBJECTIVES[model.kind]:
-        possible = " or ".join(_OBJECTIVES[model.kind])
+    if objective not in (objectives := OBJECTIVES[model.tokens]):
+        possible = " or ".join(objectives)
         raise UserError(f"model.kind {model.kind} cannot learn data.objective {objective}; choose {possible}")
     if model.kind == "elmo":
         return elmo_network(elmo_preset(model.preset, vocab_size=vocab_size))

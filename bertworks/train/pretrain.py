@@ -25,7 +25,7 @@ from bertworks.data.workers import batches
 from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.models.find import find_model
 from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import check_model, read_model
+from bertworks.models.kinds import check_model, check_recipe, read_model
 from bertworks.nn.device import find_device
 from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit
 from bertworks.planning.network import network_of
@@ -50,7 +50,7 @@ from bertworks.train.run_folder import (
     read_inputs,
     refuse_missing,
 )
-from bertworks.train.subject import check_recipe, subject_of
+from bertworks.train.subject import subject_of
 from bertworks.train.trainer import Part, Place, Stop
 from bertworks.train.warm_start import Start, find_start, settled
 

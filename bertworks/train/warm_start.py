@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.files import sha256_of
+from bertworks.models.config_json import Source, read_bert_config
 from bertworks.models.find import find_model
 from bertworks.models.folder import CONFIG_FILE, WEIGHTS_FILE, read_about, read_json, read_rates
-from bertworks.models.kinds import read_config, read_folder
+from bertworks.models.kinds import BERT, DIRECTIONS, read_model
 from bertworks.models.sentence_transformers import find_encoder
 from bertworks.nn.config import BertConfig, preset
 from bertworks.recipe import ModelSettings, Recipe
@@ -32,7 +33,6 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONTINUATION, UNK
 from bertworks.text.wordpiece import WordPiece
 from bertworks.train.checkpoint import checkpoint_folders
-from bertworks.train.subject import DIRECTIONS
 
 # A BERT made wider that computes nearly what the narrow one does, so that a large model need not begin from
 # nothing.
@@ -210,7 +210,7 @@ def _begun(folders: Sequence[Path]) -> Start | None:
             start = (about.get("provenance") or {}).get("start")
             if start is None:
                 return None
-            config = read_config(read_json(folder / CONFIG_FILE), about, folder / CONFIG_FILE)
+            config = read_bert_config(Source(folder / CONFIG_FILE, read_json(folder / CONFIG_FILE), about))
             return Start(config, start, {}, read_rates(about))
         except UserError:
             continue
@@ -228,7 +228,7 @@ def _has_other_weights(source: str | os.PathLike[str], begun: Start) -> bool:
 def open_start(source: str | os.PathLike[str], dataset: Dataset) -> Start:
     """Open a model for a run on this data: a model folder, a run folder, or a name in the local cache."""
     folder = find_encoder(find_model(source))
-    net, tokenizer = read_folder(folder).net, Tokenizer.from_folder(folder)
+    net, tokenizer = read_model(folder, BERT).net, Tokenizer.from_folder(folder)
     words = new_words(tokenizer, dataset, folder)
     if len(tokenizer) > net.config.vocab_size:
         raise UserError(f"{folder}: its vocabulary has {len(tokenizer):,} pieces, its model {net.config.vocab_size:,}")

@@ -15,7 +15,7 @@ from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.inference.describe import model_report
 from bertworks.models.convert import convert
 from bertworks.models.find import SHIPPED_FOLDER, find_model
-from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.kinds import read_model, write_model
 from bertworks.models.sentence_transformers import find_encoder, read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
@@ -37,7 +37,7 @@ def folder(tmp_path):
     folder.mkdir()
     net = Bert(CONFIG, {"classify": 3})
     initialise(net, 0.5, seed=0)
-    write_folder(folder, net, labels=["a", "b", "c"])
+    write_model(folder, net, labels=["a", "b", "c"])
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")
     return folder
 
@@ -110,7 +110,7 @@ def test_weights_and_config_that_contradict_each_other_are_named(folder, kind):
     change, changes, words = CONTRADICTIONS[kind]
     change(folder, **changes)
     with pytest.raises(ConfigError) as caught:
-        read_folder(folder)
+        read_model(folder)
     assert all(word in str(caught.value) for word in words)
 
 
@@ -187,7 +187,7 @@ def test_a_file_that_is_no_json_object_is_refused(folder, name, content, words):
     """S6: a thousand levels and more, and more than 10 MB."""
     (folder / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
-        read_folder(folder)
+        read_model(folder)
 
 
 def test_a_thousand_levels_in_a_key_that_nobody_reads(folder):
@@ -195,7 +195,7 @@ def test_a_thousand_levels_in_a_key_that_nobody_reads(folder):
     text = (folder / "config.json").read_text().rstrip("} \n")
     (folder / "config.json").write_text(text + ', "unknown": ' + "[" * 1_000 + "]" * 1_000 + "}")
     with contextlib.suppress(CorruptFile):
-        assert read_folder(folder).labels == ["a", "b", "c"]
+        assert read_model(folder).labels == ["a", "b", "c"]
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused(folder):
@@ -232,7 +232,7 @@ def test_an_index_cannot_lead_out_of_its_folder(folder, tmp_path, name):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
     with pytest.raises(UserError, match=r"is not a usable name|leads out of"):
-        read_folder(folder)
+        read_model(folder)
 
 
 @pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"w": 1}}, {"weight_map": {"w": ["a"]}}])
@@ -240,7 +240,7 @@ def test_an_index_without_names_is_corrupt(folder, index):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CorruptFile, match="weight_map"):
-        read_folder(folder)
+        read_model(folder)
 
 
 def test_an_index_that_lists_what_is_not_there(folder):
@@ -249,7 +249,7 @@ def test_an_index_that_lists_what_is_not_there(folder):
     for name, words in (("model-1.safetensors", "lists 'nothing'"), ("model-2.safetensors", "No such file")):
         index.write_text(json.dumps({"weight_map": {"nothing": name}}))
         with pytest.raises(UserError, match=words):
-            read_folder(folder)
+            read_model(folder)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name])

@@ -40,7 +40,7 @@ from bertworks.finetuning.search import GridPlan, finetune_grid
 from bertworks.inference.describe import model_report, report_text
 from bertworks.inference.evaluate import training_cost
 from bertworks.models.convert import convert
-from bertworks.models.kinds import put_divided
+from bertworks.models.folder import put_divided
 from bertworks.models.weights import read_weights
 from bertworks.recipe import load_recipe
 from bertworks.report.page import write_report

@@ -23,7 +23,7 @@ import torch
 import bertworks
 from bertworks.errors import CorruptFile, UserError
 from bertworks.models.convert import convert
-from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.kinds import read_model, write_model
 from bertworks.models.pickle_machine import Machine, describe
 from bertworks.models.pickles import read_pickle_weights
 from bertworks.nn.bert import Bert
@@ -57,7 +57,7 @@ def net():
 def folder(tmp_path, net):
     folder = tmp_path / "folder"
     folder.mkdir()
-    write_folder(folder, net)
+    write_model(folder, net)
     (folder / "vocab.txt").write_text("[UNK]\n")
     return folder
 
@@ -217,11 +217,11 @@ def test_a_pickled_folder_becomes_a_model_folder(folder, tmp_path, net, tensors,
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(write(tensors))
     with pytest.raises(UserError, match=r"convert .* NEW --allow-pickle"):
-        read_folder(folder)
+        read_model(folder)
     convert(folder, tmp_path / "new", from_pickle=True)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "bertworks.json", "config.json", "manifest.json", "model.safetensors", "vocab.txt"]  # fmt: skip
-    opened = dict(read_folder(tmp_path / "new").net.named_parameters())
+    opened = dict(read_model(tmp_path / "new").net.named_parameters())
     assert all(torch.equal(opened[name], value) for name, value in net.named_parameters())
 
 
@@ -235,7 +235,7 @@ def test_a_sharded_pickle_becomes_a_model_folder_and_its_index_cannot_lead_out(f
     weight_map = {name: file for file, some in parts.items() for name in some}
     index.write_text(json.dumps({"weight_map": weight_map}))
     convert(folder, tmp_path / "new", from_pickle=True)
-    assert read_folder(tmp_path / "new").unused == []
+    assert read_model(tmp_path / "new").unused == []
     shutil.copy(folder / "pytorch_model-1.bin", tmp_path / "out.bin")
     for wrong, words in ({"x": "../out.bin"}, "not a usable name"), ({"x": "pytorch_model-1.bin"}, "does not hold"):
         index.write_text(json.dumps({"weight_map": weight_map | wrong}))
@@ -249,7 +249,7 @@ def test_a_damaged_safe_file_does_not_make_us_read_the_pickle_beside_it(folder, 
     (folder / "pytorch_model.bin").write_bytes(torch_bytes(tensors))
     (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
     with pytest.raises(CorruptFile, match="safetensors"):
-        read_folder(folder)
+        read_model(folder)
 
 
 def test_a_refused_pickle_is_not_read_in_another_way(folder, tmp_path, monkeypatch):

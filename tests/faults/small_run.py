@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bertworks.files import TEMPORARY_PREFIX
-from bertworks.models.kinds import write_folder
+from bertworks.models.kinds import write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.report.logs import CHECKPOINTS
@@ -47,7 +47,7 @@ def writer_of(step):
     net = net_of(step)
 
     def write(folder):
-        write_folder(folder, net, about={"step": step})
+        write_model(folder, net, about={"step": step})
         _tokenizer.save(folder)
 
     return ModelWriter(write, sum(parameter.nbytes for parameter in net.parameters()))

@@ -27,7 +27,7 @@ from small_run import (
 import bertworks as bw
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest, write_manifest
-from bertworks.models.kinds import read_folder
+from bertworks.models.kinds import read_model
 from bertworks.models.weights import read_weights, write_weights
 from bertworks.report.logs import CHECKPOINTS
 from bertworks.train import checkpoint as module
@@ -384,7 +384,7 @@ def test_a_model_that_is_published_has_the_place_of_the_one_before(run):
     assert set(verify_manifest(run / "model")) == FILES - {"optimizer.safetensors", "state.json"}
     assert torch.equal(bw.load(run, device="cpu").net.embeddings.token.weight, net_of(2).embeddings.token.weight)
     publish_model(run, writer_of(7))
-    assert read_folder(run / "model").about["step"] == 7
+    assert read_model(run / "model").about["step"] == 7
     assert sorted(os.listdir(run)) == ["checkpoints", "model"]
 
 
@@ -407,5 +407,5 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(run):
 
     with pytest.raises(RuntimeError, match="out of memory"):
         publish_model(run, writer_of(2)._replace(write=fail))
-    assert read_folder(run / "model").about["step"] == 1
+    assert read_model(run / "model").about["step"] == 1
     assert sorted(os.listdir(run)) == ["checkpoints", "model"]

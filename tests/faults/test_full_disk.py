@@ -23,7 +23,7 @@ from small_run import (
 )
 
 from bertworks.errors import UserError
-from bertworks.models.kinds import read_folder
+from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 
@@ -119,7 +119,7 @@ def refusable_calls(monkeypatch, work):
 
 def test_too_little_room_is_told_before_anything_is_written(run, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    needed = sum(parameter.nbytes for parameter in read_folder(folder_of(run, 2)).net.parameters()) * 3
+    needed = sum(parameter.nbytes for parameter in read_model(folder_of(run, 2)).net.parameters()) * 3
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 2 * needed - 1))
     message = f"it needs {needed:,} bytes, {2 * needed:,} should be free, and {2 * needed - 1:,} are"
     with pytest.raises(UserError, match=f"^cannot save .*step-00000003: {message}; free some or choose another disk"):

@@ -25,7 +25,7 @@ from small_run import (
 from sweeps import some_of
 
 from bertworks.files import verify_manifest
-from bertworks.models.kinds import read_folder
+from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 
@@ -162,7 +162,7 @@ def test_a_first_save_that_was_killed_is_no_checkpoint_and_no_error(tmp_path, mo
 
 def published_step(run):
     verify_manifest(run / "model")
-    return read_folder(run / "model").about["step"]
+    return read_model(run / "model").about["step"]
 
 
 def test_a_kill_before_any_call_of_publishing_leaves_the_old_model_or_the_new(tmp_path, monkeypatch):

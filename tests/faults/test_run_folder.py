@@ -9,7 +9,7 @@ import pytest
 from small_run import assert_is_of, leftovers_in, save, writer_of
 
 from bertworks.errors import UserError
-from bertworks.models.kinds import read_folder
+from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
 from bertworks.train.run_folder import hold_run, publish_model
 
@@ -111,5 +111,5 @@ def test_a_model_that_was_complete_but_not_in_place_is_put_there(tmp_path, monke
         with hold_run(tmp_path) if following is None else nullcontext():
             if following is not None:
                 publish_model(tmp_path, writer_of(following))
-        assert read_folder(tmp_path / "model").about["step"] == (following or step)
+        assert read_model(tmp_path / "model").about["step"] == (following or step)
     assert leftovers_in(tmp_path) == []

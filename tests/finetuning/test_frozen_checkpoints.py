@@ -14,7 +14,7 @@ from toy_elmo_tasks import write_elmo, write_files
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.finetune import finetune
-from bertworks.models.kinds import FROZEN_FILE, LEARNT_FILE
+from bertworks.models.folder import FROZEN_FILE, LEARNT_FILE
 from bertworks.models.weights import read_weights
 from bertworks.train.checkpoint import checkpoint_folders, latest_checkpoint
 

@@ -18,7 +18,7 @@ from small_models import (
 )
 
 import bertworks as bw
-from bertworks.models.kinds import write_compound, write_elmo_task
+from bertworks.models.kinds import write_model
 from bertworks.nn.compound import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo import ElmoTasks
@@ -43,7 +43,7 @@ def write_tuned_gpt(folder):
 def write_tuned_elmo(folder):
     folder.mkdir()
     net = scattered(ElmoTasks(ElmoConfig(**ELMO), ElmoReaderConfig(num_cells=5, hidden_size=7), {"classify": 2}))
-    write_elmo_task(folder, net, labels=["no", "yes"])
+    write_model(folder, net, labels=["no", "yes"])
     WordTokenizer(ELMO_WORDS).save(folder)
 
 
@@ -51,7 +51,7 @@ def write_two_berts(folder):
     folder.mkdir()
     encoders = tuple(BertConfig(**BERT, direction=f"{way}", summary="last") for way in ("left_to_right", "both"))
     net = scattered(Compound(CompoundConfig(encoders=encoders), {"classify": 2}))
-    write_compound(folder, net, labels=["no", "yes"])
+    write_model(folder, net, labels=["no", "yes"])
     Tokenizer(PIECES).save(folder)
 
 

@@ -9,7 +9,7 @@ from small_models import PIECES, scattered, write_small_gpt
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
-from bertworks.models.kinds import kind_of_model, read_compound, read_gpt, write_compound
+from bertworks.models.kinds import kind_of_model, read_model, write_model
 from bertworks.nn.compound import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig
 from bertworks.nn.packing import pack
@@ -29,7 +29,7 @@ def write(folder, heads, labels=None, about=None, **changes):
     config = CompoundConfig(**({"encoders": encoders, "num_lstm_layers": 1, "num_cells": 6} | changes))
     folder.mkdir(parents=True, exist_ok=True)
     net = scattered(Compound(config, heads))
-    write_compound(folder, net, labels=labels, about=about)
+    write_model(folder, net, labels=labels, about=about)
     Tokenizer(PIECES).save(folder)
     return net
 
@@ -39,7 +39,7 @@ def write(folder, heads, labels=None, about=None, **changes):
 def test_what_is_written_comes_back_to_the_last_bit(tmp_path, head):
     net = write(tmp_path, HEADS[head], about={"units": "word"})
     assert kind_of_model(tmp_path) == "compound"
-    opened = read_compound(tmp_path)
+    opened = read_model(tmp_path)
     assert opened.net.config == net.config
     assert opened.about == {"units": "word"}
     assert opened.unused == []
@@ -47,17 +47,17 @@ def test_what_is_written_comes_back_to_the_last_bit(tmp_path, head):
     assert torch.equal(opened.net.eval()(tokens), net(tokens))
     again = tmp_path / "again"
     again.mkdir()
-    write_compound(again, opened.net, about=opened.about)
+    write_model(again, opened.net, about=opened.about)
     for name in ("config.json", "model.safetensors", "bertworks.json"):
         assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_labels_go_with_the_folder(tmp_path):
     write(tmp_path, {"tag": 3}, LABELS)
-    assert read_compound(tmp_path).labels == LABELS
+    assert read_model(tmp_path).labels == LABELS
     write(tmp_path / "wrong", {"tag": 3}, LABELS[:2])
     with pytest.raises(ConfigError, match="names 2 labels, and the head has 3"):
-        read_compound(tmp_path / "wrong")
+        read_model(tmp_path / "wrong")
 
 
 CHANGES = {
@@ -104,7 +104,7 @@ def test_a_fine_tuned_gpt_tags_and_answers_too(tmp_path):
         labels = LABELS if kind == "tag" else None
         folder = write_small_gpt(tmp_path / kind, heads, labels=labels, about={"task": {"kind": kind}}, **size)
         GptTokenizer([*GPT_PIECES, *FINE_TUNING_TOKENS], MERGES).save(folder)
-        assert set(read_gpt(folder).net.heads) == set(heads)
+        assert set(read_model(folder).net.heads) == set(heads)
         model = bw.load(folder, device="cpu")
         found = model.tag(text) if kind == "tag" else model.answer("a cat", text)
         assert found

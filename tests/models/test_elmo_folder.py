@@ -9,7 +9,7 @@ from small_models import ELMO_WORDS, write_small_elmo
 
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
-from bertworks.models.kinds import read_elmo, read_model, write_elmo
+from bertworks.models.kinds import read_model, write_model
 from bertworks.nn.packing import pack_lengths
 
 
@@ -41,15 +41,15 @@ def test_the_form_of_a_folder(tmp_path):
         "tokenizer_config.json",
     }
     tensors = load_file(tmp_path / "model.safetensors")
-    assert set(tensors) == set(read_elmo(tmp_path).net.state_dict())
+    assert set(tensors) == set(read_model(tmp_path).net.state_dict())
     assert tensors["softmax.weight"].shape == (len(ELMO_WORDS), 8)
 
 
 def test_weights_on_their_way_through_a_file_compute_the_same(tmp_path):
     write_small_elmo(tmp_path)
-    net = read_elmo(tmp_path).net.eval()
+    net = read_model(tmp_path).net.eval()
     (tmp_path / "again").mkdir()
-    write_elmo(tmp_path / "again", net)
+    write_model(tmp_path / "again", net)
     again = read_model(tmp_path / "again").net.eval()
     words = torch.randn(9, 8)
     packing = pack_lengths([4, 5])
@@ -89,7 +89,7 @@ def test_a_tensor_that_elmo_does_not_have_is_named(tmp_path):
     write_small_elmo(tmp_path)
     tensors = {name: tensor.clone() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     save_file(tensors | {"mix.weights": torch.ones(3)}, tmp_path / "model.safetensors")
-    assert read_elmo(tmp_path).unused == ["mix.weights"]
+    assert read_model(tmp_path).unused == ["mix.weights"]
 
 
 def test_a_list_of_more_words_than_the_model_guesses_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from small_models import ELMO_WORDS, scattered
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
-from bertworks.models.kinds import write_elmo_task
+from bertworks.models.kinds import write_model
 from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo import ElmoTasks
 from bertworks.text.elmo_words import WordTokenizer
@@ -23,7 +23,7 @@ def write(folder, heads=None, *, labels=None, about=None, **reader):
     config = ElmoReaderConfig(**{"num_cells": 5, "hidden_size": 7, **reader})
     folder.mkdir(parents=True, exist_ok=True)
     net = scattered(ElmoTasks(ElmoConfig(**SIZES), config, {"classify": 2} if heads is None else heads))
-    write_elmo_task(folder, net, labels=labels, about=about)
+    write_model(folder, net, labels=labels, about=about)
     WordTokenizer(ELMO_WORDS).save(folder)
     return folder
 

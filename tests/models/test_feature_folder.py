@@ -9,7 +9,7 @@ from small_models import PIECES
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
-from bertworks.models.kinds import read_features, read_folder, write_features
+from bertworks.models.kinds import read_model, write_model
 from bertworks.models.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader, feature_bert, initialise_readers, reader_of
@@ -33,7 +33,7 @@ def network(features="sum-all", **changes):
 
 @pytest.fixture
 def folder(tmp_path):
-    write_features(tmp_path, network(), labels=LABELS, about={"units": "word"})
+    write_model(tmp_path, network(), labels=LABELS, about={"units": "word"})
     Tokenizer(PIECES).save(tmp_path)
     return tmp_path
 
@@ -49,8 +49,8 @@ def folder(tmp_path):
 )
 def test_a_network_comes_back_as_it_was(tmp_path, features, changes):
     net = network(features, **changes)
-    write_features(tmp_path, net, labels=LABELS, about={})
-    opened = read_features(tmp_path)
+    write_model(tmp_path, net, labels=LABELS, about={})
+    opened = read_model(tmp_path)
     assert (opened.labels, opened.unused, opened.net.config) == (LABELS, [], net.config)
     assert reader_of(opened.net).config == reader_of(net).config
     there = opened.net.state_dict()
@@ -73,7 +73,7 @@ def test_a_report_shows_the_reader_and_all_tensors(folder):
 
 def test_it_is_not_taken_for_a_plain_bert(folder):
     with pytest.raises(ConfigError, match="'bertworks-features' is not a BERT"):
-        read_folder(folder)
+        read_model(folder)
 
 
 def changed(folder, **changes):
@@ -97,7 +97,7 @@ def changed(folder, **changes):
 def test_a_config_that_contradicts_the_tensors_is_told(folder, changes, said):
     changed(folder, **changes)
     with pytest.raises(UserError, match=said):
-        read_features(folder)
+        read_model(folder)
 
 
 def test_a_tensor_that_is_missing_is_named(folder):
@@ -105,4 +105,4 @@ def test_a_tensor_that_is_missing_is_named(folder):
     tensors = {name: tensor.clone() for name, tensor in tensors.items() if name != "reader.out.bias"}
     write_weights(folder / "model.safetensors", tensors)
     with pytest.raises(ConfigError, match=r"reader\.out\.bias is missing"):
-        read_features(folder)
+        read_model(folder)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import read_gpt, write_gpt
+from bertworks.models.kinds import read_model, write_model
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.packing import pack
@@ -65,7 +65,7 @@ def their_model(architecture="OpenAIGPTLMHeadModel", num_labels=1, **changes):
 def write_ours(folder, heads=None, *, labels=None, about=None, **changes):
     folder.mkdir(parents=True, exist_ok=True)
     net = scattered(Gpt(config(**changes), heads))
-    write_gpt(folder, net, labels=labels, about=about)
+    write_model(folder, net, labels=labels, about=about)
     save_tokenizer(GptTokenizer(PIECES, MERGES), folder)
     return net
 
@@ -97,7 +97,7 @@ def test_their_folder_gives_their_numbers_here(tmp_path, head, changes):
     architecture, heads = HEADS[head]
     model = their_model(architecture, num_labels=heads.get("classify", 1), **changes)
     model.save_pretrained(tmp_path)
-    opened = read_gpt(tmp_path)
+    opened = read_model(tmp_path)
     assert set(opened.net.heads) == set(heads)
     assert opened.unused == []
     assert_same(opened.net, model)
@@ -112,7 +112,7 @@ def test_transformers_opens_what_we_write_and_it_comes_back_exactly(tmp_path, he
     assert not info["mismatched_keys"]
     assert_same(net, model.eval())
     model.save_pretrained(tmp_path / "theirs")
-    back = dict(read_gpt(tmp_path / "theirs").net.named_parameters())
+    back = dict(read_model(tmp_path / "theirs").net.named_parameters())
     assert set(back) == {name for name, _ in net.named_parameters()}
     assert all(torch.equal(value, back[name]) for name, value in net.named_parameters())
 
@@ -181,7 +181,7 @@ def test_labels_travel_both_ways(tmp_path):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours")
     assert model.config.id2label == {0: "no", 1: "perhaps", 2: "yes"}
     model.save_pretrained(tmp_path / "theirs")
-    assert read_gpt(tmp_path / "theirs").labels == ["no", "perhaps", "yes"]
+    assert read_model(tmp_path / "theirs").labels == ["no", "perhaps", "yes"]
 
 
 def rewritten(folder, change):
@@ -209,7 +209,7 @@ def output_matrix_alone(tensors):
 def test_older_forms_of_files_give_the_same_numbers(tmp_path, change):
     model = their_model()
     model.save_pretrained(tmp_path)
-    opened = read_gpt(rewritten(tmp_path, change))
+    opened = read_model(rewritten(tmp_path, change))
     assert opened.unused == []
     assert_same(opened.net, model)
 
@@ -253,10 +253,10 @@ def test_weights_and_config_that_contradict_each_other_are_named(tmp_path, kind)
 def test_tensors_that_gpt_does_not_have_are_named_and_two_of_a_name_refused(tmp_path):
     write_ours(tmp_path)
     rewritten(tmp_path, lambda tensors: tensors | {"adapter.weight": torch.ones(2)})
-    assert read_gpt(tmp_path).unused == ["transformer.adapter.weight"]
+    assert read_model(tmp_path).unused == ["transformer.adapter.weight"]
     rewritten(tmp_path, lambda tensors: tensors | {"h.0.ln_1.bias": torch.ones(32)})
     with pytest.raises(CorruptFile, match="the same tensor under two names"):
-        read_gpt(tmp_path)
+        read_model(tmp_path)
 
 
 def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path):

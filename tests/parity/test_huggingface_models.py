@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.kinds import read_model, write_model
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.packing import pack
@@ -140,7 +140,7 @@ def test_their_folder_gives_their_numbers_here(tmp_path, config, head):
     if config == "decoder" and head == "mlm":
         architecture = "BertLMHeadModel"
     model = their_model(architecture, num_labels=num_labels, **CONFIGS[config])
-    folder = read_folder(save_theirs(model, tmp_path))
+    folder = read_model(save_theirs(model, tmp_path))
     assert dict.fromkeys(folder.net.heads) == dict.fromkeys(heads)
     assert folder.unused == []
     assert_same_outputs(folder.net, model)
@@ -152,7 +152,7 @@ def test_their_folder_gives_their_numbers_here(tmp_path, config, head):
 )
 def test_other_names_of_the_same_activation(tmp_path, name):
     model = their_model("BertForMaskedLM", hidden_act=name)
-    assert_same_outputs(read_folder(save_theirs(model, tmp_path)).net, model)
+    assert_same_outputs(read_model(save_theirs(model, tmp_path)).net, model)
 
 
 SAME = [
@@ -181,7 +181,7 @@ def test_a_setting_gives_the_numbers_that_it_gives_there(tmp_path, changes):
     else:
         (folder / "config.json").write_text(json.dumps(raw | changes))
     theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
-    assert_same_outputs(read_folder(folder).net, theirs)
+    assert_same_outputs(read_model(folder).net, theirs)
 
 
 @pytest.mark.parametrize("changes", REFUSED, ids=str)
@@ -190,7 +190,7 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(tmp_path, changes):
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | changes))
     with pytest.raises(UserError, match=next(iter(changes))):
-        read_folder(folder)
+        read_model(folder)
 
 
 def test_an_output_matrix_of_its_own_is_refused_by_name(tmp_path):
@@ -198,7 +198,7 @@ def test_an_output_matrix_of_its_own_is_refused_by_name(tmp_path):
     folder = save_theirs(model, tmp_path)
     assert not json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
     with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight differs .* to which it is tied in BERT"):
-        read_folder(folder)
+        read_model(folder)
 
 
 def our_net(heads=None, *, pooler=True, seed=0, **changes):
@@ -219,13 +219,13 @@ def test_transformers_opens_what_we_write_and_it_comes_back_exactly(tmp_path, he
     net = our_net(heads)
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
-    write_folder(tmp_path / "ours", net)
+    write_model(tmp_path / "ours", net)
     model, info = getattr(transformers, architecture).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     assert_same_outputs(net, model.eval())
     save_theirs(model, tmp_path / "theirs")
-    back = read_folder(tmp_path / "theirs").net
+    back = read_model(tmp_path / "theirs").net
     kept = {name for name, _ in back.named_parameters()}  # their MLM, tag and span models have no pooler
     assert {name for name, _ in net.named_parameters()} - kept <= {"pooler.weight", "pooler.bias"}
     assert all(torch.equal(value, dict(net.named_parameters())[name]) for name, value in back.named_parameters())
@@ -241,9 +241,9 @@ def test_save_load_save_gives_the_same_bytes(tmp_path, heads, changes):
     contents = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        write_folder(tmp_path / name, net, about={"task": {"name": "none"}, "steps": 3})
+        write_model(tmp_path / name, net, about={"task": {"name": "none"}, "steps": 3})
         contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-        opened = read_folder(tmp_path / name)
+        opened = read_model(tmp_path / name)
         assert opened.net.config == net.config
         expected = dict(net.named_parameters())
         assert {name for name, _ in opened.net.named_parameters()} == set(expected)
@@ -265,7 +265,7 @@ def test_save_load_save_gives_the_same_bytes(tmp_path, heads, changes):
 ])  # fmt: skip
 def test_their_auto_classes_open_our_folders(tmp_path, auto, heads, options):
     net = our_net(heads, **options)
-    write_folder(tmp_path, net)
+    write_model(tmp_path, net)
     model = getattr(transformers, auto).from_pretrained(tmp_path).eval()
     if options.get("direction"):
         assert type(model).__name__ == "BertLMHeadModel"
@@ -273,11 +273,11 @@ def test_their_auto_classes_open_our_folders(tmp_path, auto, heads, options):
 
 
 def test_labels_travel_both_ways(tmp_path):
-    write_folder(tmp_path, our_net({"tag": 3}), labels=["O", "B-PER", "I-PER"])
+    write_model(tmp_path, our_net({"tag": 3}), labels=["O", "B-PER", "I-PER"])
     model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path)
     assert model.config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"}
     save_theirs(model, tmp_path / "back")
-    assert read_folder(tmp_path / "back").labels == ["O", "B-PER", "I-PER"]
+    assert read_model(tmp_path / "back").labels == ["O", "B-PER", "I-PER"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -295,7 +295,7 @@ def test_a_sharded_folder_is_the_same_model(tmp_path):
     model = their_model(num_hidden_layers=3)
     folder = save_theirs(model, tmp_path, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 3
-    assert_same_outputs(read_folder(folder).net, model)
+    assert_same_outputs(read_model(folder).net, model)
 
 
 def rewritten(folder, change):
@@ -330,7 +330,7 @@ def decoder_bias_only(tensors):
 def test_older_forms_of_files_give_the_same_numbers(tmp_path, change):
     model = their_model()
     folder = rewritten(save_theirs(model, tmp_path), change)
-    opened = read_folder(folder)
+    opened = read_model(folder)
     assert opened.unused == []
     assert_same_outputs(opened.net, model)
 
@@ -340,7 +340,7 @@ def test_older_forms_of_files_give_the_same_numbers(tmp_path, change):
 def test_a_bare_encoder_opens_with_and_without_prefix_and_pooler(tmp_path, prefix, pooler):
     model = their_model("BertModel")
     kept = lambda tensors: {prefix + n: t for n, t in tensors.items() if pooler or "pooler" not in n}  # noqa: E731
-    net = read_folder(rewritten(save_theirs(model, tmp_path), kept)).net
+    net = read_model(rewritten(save_theirs(model, tmp_path), kept)).net
     assert (net.pooler is not None) == pooler
     assert_same_outputs(net, model)
 
@@ -349,7 +349,7 @@ def test_tensors_that_bert_does_not_have_are_named(tmp_path):
     folder = rewritten(
         save_theirs(their_model(), tmp_path), lambda tensors: tensors | {"adapter.weight": torch.ones(2)}
     )
-    assert read_folder(folder).unused == ["adapter.weight"]
+    assert read_model(folder).unused == ["adapter.weight"]
 
 
 def test_the_same_tensor_under_two_names_is_refused(tmp_path):
@@ -357,7 +357,7 @@ def test_the_same_tensor_under_two_names_is_refused(tmp_path):
         return tensors | {"bert.embeddings.LayerNorm.gamma": torch.ones(32)}
 
     with pytest.raises(UserError, match="the same tensor under two names"):
-        read_folder(rewritten(save_theirs(their_model(), tmp_path), doubled))
+        read_model(rewritten(save_theirs(their_model(), tmp_path), doubled))
 
 
 def cached(folder, model, name, **options):

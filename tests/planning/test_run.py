@@ -10,7 +10,7 @@ import pytest
 import bertworks as bw
 from bertworks.config import recipe_names
 from bertworks.errors import UserError
-from bertworks.models.kinds import write_folder
+from bertworks.models.kinds import write_model
 from bertworks.models.weights import write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
@@ -137,7 +137,7 @@ def test_a_checkpoint_is_as_large_as_predicted(tmp_path, positions):
     recipe = load_recipe("base", ["model.preset=2x128", f"model.positions={positions}"])
     net = Bert(preset("2x128", positions=positions), {"mlm": 0, "nsp": 2})
     initialise(net, 0.02, seed=0)
-    write_folder(tmp_path, net)
+    write_model(tmp_path, net)
     write_weights(tmp_path / "optimizer.safetensors", Optimizer(net, recipe.optim).state_dict())
     disk = bw.plan(recipe)["disk"]
     assert (tmp_path / "model.safetensors").stat().st_size == pytest.approx(disk["model_bytes"], rel=0.002)

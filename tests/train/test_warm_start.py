@@ -11,7 +11,7 @@ from tiny_runs import files_of, lines_of
 import bertworks as bw
 from bertworks.data.prepare import Options, prepare
 from bertworks.errors import UserError
-from bertworks.models.kinds import read_folder, write_folder
+from bertworks.models.kinds import read_model, write_model
 from bertworks.models.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
 from bertworks.text.corpus import Corpus
@@ -55,7 +55,7 @@ def extended(tmp_path_factory):
 
 
 def weights_of(folder):
-    return dict(read_folder(folder).net.named_parameters())
+    return dict(read_model(folder).net.named_parameters())
 
 
 # What a run begins with
@@ -121,12 +121,12 @@ def test_half_precision_is_trained_in_full(model, data, tmp_path, dtype):
 
 def stripped(model, folder, heads, *, pooler):
     """The model with some heads only, as other people's folders are."""
-    opened = read_folder(model / "model").net
+    opened = read_model(model / "model").net
     net = Bert(opened.config, heads, pooler=pooler)
     for name, parameter in net.named_parameters():
         parameter.data.copy_(opened.get_parameter(name) if name in dict(opened.named_parameters()) else 0.5)
     folder.mkdir()
-    write_folder(folder, net)
+    write_model(folder, net)
     Tokenizer(PIECES).save(folder)
     return folder
 
@@ -196,7 +196,7 @@ def test_rows_and_biases_of_new_words_are_means_and_the_rest_is_as_it_was(model,
 
 def spaced(model, folder, dtype=torch.float32):
     """The model with pieces inside words, so that a new word has several; and with rows that no piece uses."""
-    opened = read_folder(model / "model").net
+    opened = read_model(model / "model").net
     pieces = [piece if not piece.startswith("word") or int(piece[4:]) < 20 else f"##{piece}" for piece in PIECES]
     config = opened.config.model_copy(update={"vocab_size": len(pieces) + 2})
     net = Bert(config, {"mlm": 0, "nsp": 2})
@@ -205,7 +205,7 @@ def spaced(model, folder, dtype=torch.float32):
         weight = opened.get_parameter(name)
         parameter.data[: len(weight)].copy_(weight)
     folder.mkdir()
-    write_folder(folder, net.to(dtype))
+    write_model(folder, net.to(dtype))
     Tokenizer(pieces).save(folder)
     return folder, pieces
 
