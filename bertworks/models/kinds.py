@@ -93,7 +93,7 @@ from bertworks.text.tokenizer import Tokenizer
 
 DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}  # of objectives; the others read both ways
 _TASK_HEADS = ("classify", "choose", "tag", "span")
-_OUTPUTS = {head: f"heads.{head}.out.weight" for head in _TASK_HEADS}
+_OUTPUTS = {head: f"heads.{head}.out.bias" for head in _TASK_HEADS}
 _READER, _OUR_READER = "reader.", "heads.tag."  # in a file and in the network, of a tagger on frozen layers
 Tensors = Mapping[str, Tensor]
 Put = Callable[[Path, Tensors], None]
@@ -421,7 +421,7 @@ ELMO_TASK = ModelKind(
     tokenizer=SpeltTokenizer,
     heads=_TASK_HEADS,
     read_config=read_elmo_task_config,
-    make=lambda config, heads, _: ElmoTasks(*config, heads),
+    make=lambda config, heads, _: ElmoTasks(config[0], config[1], heads),
     describe=describe_elmo_task,
     problems=_elmo_problems,
     task_inputs=_elmo_task_inputs,

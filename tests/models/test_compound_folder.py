@@ -9,7 +9,7 @@ from small_models import PIECES, scattered, write_small_gpt
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
-from bertworks.models.kinds import kind_of_model, read_model, write_model
+from bertworks.models.kinds import COMPOUND, kind_of_model, read_model, write_model
 from bertworks.nn.compound import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig
 from bertworks.nn.packing import pack
@@ -38,7 +38,7 @@ def write(folder, heads, labels=None, about=None, **changes):
 @torch.no_grad()
 def test_what_is_written_comes_back_to_the_last_bit(tmp_path, head):
     net = write(tmp_path, HEADS[head], about={"units": "word"})
-    assert kind_of_model(tmp_path) == "compound"
+    assert kind_of_model(tmp_path) is COMPOUND
     opened = read_model(tmp_path)
     assert opened.net.config == net.config
     assert opened.about == {"units": "word"}

@@ -9,7 +9,7 @@ from small_models import PIECES
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
-from bertworks.models.kinds import read_model, write_model
+from bertworks.models.kinds import BERT, read_model, write_model
 from bertworks.models.weights import read_weights, write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader, feature_bert, initialise_readers, reader_of
@@ -73,7 +73,7 @@ def test_a_report_shows_the_reader_and_all_tensors(folder):
 
 def test_it_is_not_taken_for_a_plain_bert(folder):
     with pytest.raises(ConfigError, match="'bertworks-features' is not a BERT"):
-        read_model(folder)
+        read_model(folder, BERT)
 
 
 def changed(folder, **changes):
