@@ -91,7 +91,7 @@ def changed(folder, **changes):
         ({"lstm_layers": 3}, "reader.lstm.lstm.weight_ih_l2 is missing"),
         ({"num_hidden_layers": 5}, "is missing"),
         ({"lstm_dropout": 1.0}, "lstm_dropout"),
-        ({"id2label": {"0": "O"}}, "names 1 labels, and the head has 3"),
+        ({"id2label": {"0": "O"}}, "names 1 label, and the head has 3"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_told(folder, changes, said):
