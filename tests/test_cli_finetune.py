@@ -368,6 +368,8 @@ def test_a_run_of_very_few_steps_says_so_and_what_to_change(bertworks, model, tm
     _, _, err = bertworks(*command, "--out", tmp_path / "few")
     said = "only 6 steps: 40 examples, in batches of 32, 3 epochs; a model hardly learns in so few."
     assert f"{said} Try train.batch_size=8 train.epochs=10\n" in err
+    code, _, err = bertworks("finetune", "--resume", "--out", tmp_path / "few")
+    assert (code, "only 6 steps" in err) == (0, False), "it was said at the start"
     _, _, err = bertworks(*command, "--out", tmp_path / "more", "train.batch_size=8", "train.epochs=10")
     assert "only" not in err
     _, _, err = bertworks(*command, "--out", tmp_path / "asked", "train.max_steps=2")

@@ -313,7 +313,8 @@ class Session:
             begin_with_mean(start, self.items.targets)
         for remark in remarks(self.items, self.task.kind, start.tokenizer.pieces):
             noted(f"{TRAIN}: {remark}")
-        for remark in few_steps(len(self.items), len(examples), settings, self.task.kind):
+        is_new = not checkpoint_folders(run)
+        for remark in few_steps(len(self.items), len(examples), settings, self.task.kind) if is_new else ():
             note(remark)  # it is nothing to know of the model
         self.dev: list[Example] = examples_of(dataset, DEV, noted)
         self.dev_items = self.kind.encode(self.dev, start.tokenizer, self.task, settings.task.cut())

@@ -124,7 +124,9 @@ def usual_for(
     if not rates or given & {"optim.lr", "task.features"}:
         return ()
     values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
-    note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {written(task.defaults.learning_rate)}")
+    if not begun:  # it was said then
+        usual = written(task.defaults.learning_rate)
+        note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {usual}")
     return (f"optim.lr={values}",)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.files import atomic_write, parse_json
 from bertworks.models.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
 from bertworks.models.weights import read_header
@@ -30,6 +30,7 @@ KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "bilm": "biLM"}  # of predictio
 IN_PERCENT = "answer"  # the kind of task whose metrics are percent already
 _LARGEST_STEP, _LARGEST = 1 << 53, 1e100  # sums and squares of such numbers are numbers still
 _LONGEST_LINE = 1 << 20
+_BAD_LINES_NAMED = 3
 _log = logging.getLogger(__name__)
 
 Line = Mapping[str, Any]
@@ -98,6 +99,7 @@ def read_log(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield the whole lines of a log with what they hold: a step, and names of numbers or null."""
+    num_bad = 0
     try:
         with open(path, "rb") as stream:
             for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), 1):
@@ -118,7 +120,11 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 ):
                     yield line, record
                 else:
-                    _log.warning("%s:%d is not a line of a log; passed over", path, number)
+                    num_bad += 1
+                    if num_bad <= _BAD_LINES_NAMED:
+                        _log.warning("%s:%d is not a line of a log; passed over", path, number)
+        if num_bad > _BAD_LINES_NAMED:
+            _log.warning("%s: passed over %s", path, counted(num_bad - _BAD_LINES_NAMED, "more such line"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

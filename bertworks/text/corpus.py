@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bertworks.errors import CorruptFile, UserError, counted, shown_names
-from bertworks.files import parse_json, without_surrogates
+from bertworks.files import name_kind, parse_json, without_surrogates
 from bertworks.text.lines import (
     BYTE_ORDER_MARK,
     COMPRESSIONS,
@@ -98,6 +98,7 @@ _NOT_READ = (
 _TAG_BYTES = 4096
 _PARQUET_TEXT = re.compile(r"(dictionary<values=)?(large_)?(string|binary)(_view)?(, .*)?")
 _JSON_STRING = rb'"(?:[^"\\]|\\.)*"'
+_JSON_STRING_LINE = re.compile(rb"\s*" + _JSON_STRING + rb"\s*")
 _JSON_OBJECT_START = re.compile(rb"\{\s*(?:" + _JSON_STRING + rb"\s*:|\})")
 _JSON_LIST_START = re.compile(rb"\[\s*(?:\{\s*" + _JSON_STRING + rb"\s*:|" + _JSON_STRING + rb"\s*,|\]\s*$)")
 
@@ -135,16 +136,21 @@ def kind_of(file: PackedFile) -> str:
 
 
 def _json_kind(start: bytes, named: str) -> str:
-    """Return ".jsonl" for a record on each line, ".json" for other JSON, or "" for what is plainly neither.
+    """Return ".jsonl" for a record or a string on each line, ".json" for other JSON, "" for what is plainly neither.
 
     One value on one line is both; the name decides.
     """
     is_named = named in (".jsonl", ".json")
     if start.startswith(b"["):
         return ".json" if named == ".json" or _JSON_LIST_START.match(start) else ""
-    if not _JSON_OBJECT_START.match(start):
+    if not start.startswith(b'"') and not _JSON_OBJECT_START.match(start):
         return ""
     lines = [line for line in start.replace(b"\r", b"\n").split(b"\n") if line and not line.isspace()]
+    if start.startswith(b'"'):
+        # Text in quotes and tables with quotes have a line like that; a file of such lines alone is JSON.
+        whole = lines[:-1] if len(start) >= PIECE_BYTES else lines
+        are_strings = len(whole) > 1 and all(_JSON_STRING_LINE.fullmatch(line) for line in whole)
+        return ".jsonl" if are_strings and named not in TABLES and not is_named else ""
     if lines[0].strip() == b"{":
         return ".json"  # an object over several lines
     try:
@@ -278,13 +284,17 @@ def json_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> I
 
 def _record_text(written: str, where: str, line: int, text_field: str, decoder: Utf8Decoder) -> str:
     value = parse_json(written, where, line=line)
-    if not isinstance(value, dict):
-        raise UserError(f"{where}:{line}: a JSON {type(value).__name__} where a record {{...}} is expected")
-    if text_field not in value:
+    if isinstance(value, dict) and text_field not in value:
         raise _missing_field(f"{where}:{line}", text_field, list(value))
-    text = value[text_field]
+    text = value[text_field] if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise UserError(f"{where}:{line}: field {text_field!r} is a {type(text).__name__}, not a string")
+        what = (
+            f"field {text_field!r} is {name_kind(text)}, not"
+            if isinstance(value, dict)
+            else f"{name_kind(value)} where"
+        )
+        more = "" if isinstance(value, dict) else " or a record {...} is expected"
+        raise UserError(f"{where}:{line}: {what} a string{more}")
     if "\ufffd" in text and "\\u" in written and without_surrogates(written) != written:
         decoder.num_replaced += 1
     return text
@@ -323,10 +333,7 @@ def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder
                 except (ValueError, RecursionError) as error:
                     problem = f"{file.path}:{line}: not JSON: {getattr(error, 'msg', error)}"
                     break
-                written = text[start:place]
-                if in_list and sign == '"':  # a list of texts
-                    written = f"{{{json.dumps(text_field)}: {written}}}"
-                yield paragraphs(_record_text(written, str(file.path), line, text_field, decoder))
+                yield paragraphs(_record_text(text[start:place], str(file.path), line, text_field, decoder))
                 line += text.count("\n", start, place)
                 number, is_between = number + 1, True
         text, wanted = text[place:], 2 * (len(text) - place) if problem else 0

@@ -246,7 +246,9 @@ def test_a_model_is_fine_tuned_at_the_rate_that_its_folder_says(rated, tmp_path,
         assert bw.load(tmp_path / made, device="cpu").about["finetune"] == RATES
     if not changes:  # resumed without the model, and a model of a run as the model of another
         again = rated | {"model": tmp_path / "gone", "overrides": overrides, "resume": True}
-        finetune("classify", **again, out=tmp_path / "run")
+        notes.clear()
+        finetune("classify", **again, out=tmp_path / "run", note=notes.append)
+        assert said not in notes, "once is enough"
         finetune("classify", **(rated | {"model": tmp_path / "run"}), out=tmp_path / "more", overrides=QUICKEST)
         assert tomllib.loads((tmp_path / "more/recipe.toml").read_text())["optim"]["lr"] == 2e-4
 

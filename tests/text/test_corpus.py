@@ -471,6 +471,13 @@ def test_what_a_file_is_read_as_is_said_once_where_its_name_says_otherwise(tmp_p
     ]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.ndjson", "a.json", "a"])
+def test_a_json_string_on_each_line_is_a_text_under_any_name(tmp_path, name):
+    texts = ['"Say \\"when\\"."', '"two\\nlines"', '"\\uc88b\\ub2e4"']
+    expected = ['Say "when".', "", "two", "lines", "", "좋다", ""]
+    assert lines_of(write(tmp_path / name, "\n".join(texts))) == expected
+
+
 @pytest.mark.parametrize("ending", [".txt", ".jsonl", ".json", ".csv", ""])
 def test_parquet_and_dumps_are_read_under_any_name(tmp_path, ending):
     path = write_parquet(tmp_path / f"p{ending}", ["\n".join(document) for document in DOCUMENTS])
@@ -482,6 +489,8 @@ def test_parquet_and_dumps_are_read_under_any_name(tmp_path, ending):
 @pytest.mark.parametrize(
     "text",
     [
+        '"What?" she said.\n"And now?"',
+        '"A single line in quotes."',
         '{"a": 1} is how JSON looks.\nProse goes on.',
         '{"a": 1}\nProse that goes on\nand on\nand on.',
         "{curly} words\nand more",
@@ -677,11 +686,12 @@ def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatc
         ('{"text": "a"} {}', "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"text": ' + "1" * 5000 + "}", "not JSON"),
-        ('["text"]', "a JSON list where a record"),
+        ('["text"]', "a list where a string or a record"),
+        ("7", "a whole number where a string or a record"),
         ('{"body": "a", "id\\ud800": 1}', "no field 'text' to take the text from; there are: 'body', 'id�'"),
         ("{}", "there are: none"),
         (json.dumps({f"k{i}": i for i in range(99)}), "'k19', ..."),
-        ('{"text": null}', "field 'text' is a NoneType, not a string"),
+        ('{"text": null}', "field 'text' is null, not a string"),
         ('{"text": ["a"]}', "field 'text' is a list, not a string"),
     ],
 )

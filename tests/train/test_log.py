@@ -122,6 +122,14 @@ def test_a_line_that_is_none_is_passed_over_with_its_number_and_the_others_stay(
     assert path.read_bytes() == first + second
 
 
+def test_of_many_bad_lines_the_first_are_named_and_the_others_counted(path, caplog):
+    write_steps(path, [1])
+    path.write_bytes(path.read_bytes() + b"x\n" * 1000)
+    assert [record["step"] for record in read_log(path)] == [1]
+    told = [f"{path}:{number} is not a line of a log; passed over" for number in (2, 3, 4)]
+    assert caplog.messages == [*told, f"{path}: passed over 997 more such lines"]
+
+
 def test_a_half_line_at_the_end_is_passed_over_without_a_word(path, caplog):
     write_steps(path, [1, 2])
     whole = path.read_bytes()
