@@ -1,7 +1,7 @@
-"""The demo's report: all stages as one page that loads nothing.
+"""The demo's report: all stages as one page that loads nothing, and the parts that stages make it of.
 
 It looks like the reports of runs and has their charts and tables. The one script is that of the attention page, which
-stands in a frame of its own; the page's policy knows it by its hash.
+has a frame of its own; the page's policy knows it by its hash. Whatever is shown is escaped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from bertworks import __version__
-from bertworks.demo.run import Show, Stage, as_typed, percent
+from bertworks.demo.run import Show, as_typed, percent
 from bertworks.files import atomic_write
 from bertworks.report.charts import chart_style, content_hash, escaped, page_file
 
@@ -29,28 +29,24 @@ def demo_page(show: Show, seconds: float) -> str:
     style = page_file("report", "style.css") + chart_style() + page_file("report", "dev.css")
     style += page_file("demo", "style.css")
     framed_style, framed_script = attention_files()
+    sections = []
+    for stage in show.stages:
+        commands = escaped("\n".join(map(as_typed, stage.commands)))
+        sections.append(
+            f'<section aria-labelledby="stage-{stage.number}"><h2 id="stage-{stage.number}">'
+            f'<span class="number">{stage.number}</span> {escaped(stage.title)}'
+            f'<span class="took">{stage.seconds:.1f} s</span></h2><pre class="command">{commands}</pre>'
+            f"{stage.html}</section>"
+        )
     return Template(page_file("demo", "page.html")).substitute(
         summary=escaped(f"From raw text to a model that can be used, on one machine's CPU, in {duration(seconds)}."),
         tiles="".join(show.tiles),
-        stages="".join(map(_section, show.stages)),
+        stages="".join(sections),
         version=escaped(__version__),
         style=style,
         style_hashes=f"'sha256-{content_hash(style)}' 'sha256-{content_hash(framed_style)}'",
         script_hash=content_hash(framed_script),
     )
-
-
-def _section(stage: Stage) -> str:
-    commands = "\n".join(map(as_typed, stage.commands))
-    return (
-        f'<section aria-labelledby="stage-{stage.number}"><h2 id="stage-{stage.number}">'
-        f'<span class="number">{stage.number}</span> {escaped(stage.title)}'
-        f'<span class="took">{stage.seconds:.1f} s</span></h2><pre class="command">{escaped(commands)}</pre>'
-        f"{stage.html}</section>"
-    )
-
-
-# What the demo's report is put together with, as HTML: texts, pieces, cards, shares as bars. Everything is escaped.
 
 
 def text(content: str) -> str:
@@ -80,14 +76,12 @@ def pieces(names: Iterable[str], marked: Iterable[int] = ()) -> str:
 
 def shares(named: Sequence[tuple[str, float]], *, is_first_best: bool = True) -> str:
     """Return names with their shares as bars; the first may stand out as the best."""
-    items = (_share(name, share, is_best=is_first_best and not number) for number, (name, share) in enumerate(named))
-    return f'<ul class="guesses">{"".join(items)}</ul>'
-
-
-def _share(name: str, share: float, *, is_best: bool) -> str:
-    style = ' class="best"' if is_best else ""
-    return (
-        f'<li{style}><bdi lang="">{escaped(name)}</bdi><span class="share">{percent(share)}</span>'
-        '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{100 * share:.1f}" height="1"/></svg></li>'
-    )
+    items = ""
+    for number, (name, share) in enumerate(named):
+        style = ' class="best"' if is_first_best and not number else ""
+        items += (
+            f'<li{style}><bdi lang="">{escaped(name)}</bdi><span class="share">{percent(share)}</span>'
+            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+            f'<rect width="{100 * share:.1f}" height="1"/></svg></li>'
+        )
+    return f'<ul class="guesses">{items}</ul>'

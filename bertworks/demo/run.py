@@ -1,7 +1,8 @@
 """The order of the demo: a vocabulary, shards, a tiny BERT; then the shipped model, fine-tuned and looked into.
 
 Each stage says what it does and how to do the same by hand, works, and leaves its part of the report. Where the package
-has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are fixed.
+has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are fixed. Here
+are the folder that it writes, every text and setting that one may want to change, and how it prints lines.
 """
 
 import os
@@ -23,137 +24,17 @@ from bertworks.files import LOCK_NAME, atomic_write, exclusive, make_folder, rem
 from bertworks.models.find import find_shipped
 from bertworks.recipe import Recipe, load_recipe
 
-# The folder that the demo leaves: its own one may be there already, anybody else's is not touched.
-#
-# What the demo writes is listed here. When it runs again these files are replaced, and whatever a person has put
-# beside them stays. A file says whose the folder is; without it a folder that is not empty is refused.
-
-
+# The files of the demo's folder. What a person puts beside them stays; a folder without the owner's file is refused.
 OWNER_FILE = ".bertworks-demo"
 TOPICS, VOCABULARY, DATA, RUN = "topics.txt", "vocab.txt", "data", "run"
 TRAIN, DEV, TUNED, REPORT = "train.tsv", "dev.tsv", "tuned", "report.html"
-_OWN = (TOPICS, VOCABULARY, DATA, RUN, TRAIN, DEV, TUNED, REPORT)
-_SAID = "Made by `bertworks demo`. When it runs again it replaces what it wrote here; other files stay.\n"
-
-
-@contextmanager
-def demo_folder(out: str | Path) -> Iterator[Path]:
-    """Give the demo's folder, with nothing of an earlier demo in it, held for this process alone."""
-    folder = Path(out)
-    _refuse_what_is_not_ours(folder)
-    make_folder(folder)
-    with exclusive(folder):
-        with atomic_write(folder / OWNER_FILE) as stream:
-            stream.write(_SAID)
-        remove_leftovers(folder)
-        for name in _OWN:
-            _remove(folder / name)
-        for name in (TRAIN, DEV):
-            with atomic_write(folder / name, "wb") as stream:
-                stream.write(resources.files("bertworks").joinpath("demo_data", name).read_bytes())
-        yield folder
-
-
-def _refuse_what_is_not_ours(folder: Path) -> None:
-    try:
-        names = {path.name for path in usable_path(folder).iterdir()} - {LOCK_NAME}
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"cannot write the demo into {folder}: {error.strerror}; choose another --out") from error
-    if names and OWNER_FILE not in names:
-        raise UserError(f"{folder} holds files that are not the demo's; choose another --out")
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-# Lines for standard output: on a terminal with bold headings and faint commands, elsewhere the same lines plain.
-
-
+_OWNER_NOTE = "Made by `bertworks demo`. When it runs again it replaces what it wrote here; other files stay.\n"
 _WIDTH = 100  # columns that a line takes at most
 _INDENT = "   "
 _BAR_WIDTH = 12
-_GOES_ON = " \\"
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
-_BLOCKS, _MARKS = " ░▒▓█", " .:*#"  # by how much they cover; the latter where a stream has only ASCII
 
-
-def say(text: str = "", **style: bool) -> None:
-    """Write a text, as standard output can have it: with colours if it is a terminal, in its encoding."""
-    encoding = sys.stdout.encoding or "utf-8"
-    text = printable(text).encode(encoding, "replace").decode(encoding)
-    typer.echo(typer.style(text, **style) if style and _is_styled() else text)
-
-
-def tell(text: str, **style: bool) -> None:
-    """Write what belongs to a stage, indented; lines that are too long are broken between words."""
-    for line in text.split("\n"):
-        indent = _INDENT + " " * (len(line) - len(line.lstrip()))
-        broken = textwrap.fill(
-            line.strip(), _WIDTH, initial_indent=indent, subsequent_indent=indent,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        say(broken, **style)
-
-
-def bar(share: float) -> str:
-    """Draw a share as a bar."""
-    full = round(share * _BAR_WIDTH)
-    return shade(1.0) * full + shade(0.25) * (_BAR_WIDTH - full)
-
-
-def as_typed(command: str) -> str:
-    """Return a command as a shell takes it, broken into lines that are not too long; texts in quotes stay whole."""
-    lines = ["$"]
-    for word in _WORD.findall(command):
-        if len(lines[-1]) + len(word) > _WIDTH - len(_INDENT) - len(" " + _GOES_ON):
-            lines[-1] += _GOES_ON
-            lines.append("   ")
-        lines[-1] += f" {word}"
-    return "\n".join(lines)
-
-
-def percent(share: float) -> str:
-    """Write a share, a small one with a decimal."""
-    return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"
-
-
-def shade(share: float) -> str:
-    """Return a character that covers about so much of its place."""
-    shades = _BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else _MARKS
-    return shades[round(min(share, 1.0) * (len(shades) - 1))]
-
-
-def _is_styled() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-
-
-# One thread for the demo's small models: on a busy machine two took 100 to 244 ms for a step that one does in 26.
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread while the block runs."""
-    import torch
-
-    usual = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(usual)
-
-
-# What the demo asks of its models, and how it trains them: every text and setting that one may want to change.
-#
-# The pre-training's settings are those of the recipe `demo`. The sentences to fine-tune with are in `demo_data`.
-
-
+# What the demo asks of its models, and how it trains them; pre-training has the settings of the recipe `demo`.
 SHIPPED, KOREAN = "mini", "mini-ko"  # the models that come with the package
 HOLDOUT = 0.05  # of Python's help, to measure the tiny BERT on
 
@@ -199,7 +80,71 @@ TO_CLASSIFY = (
 TO_ATTEND = "The soup was cold, but the waiter who brought it was very kind."
 
 
-# The demo as it goes: what its stages share, and what they leave for the report.
+def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None:
+    """Show the life of a BERT.
+
+    Args:
+        overrides: `section.key=value` over the recipe `demo`.
+        out: the folder to write; one of an earlier demo is replaced.
+        quiet: show no progress, only results.
+    """
+    from bertworks.demo import stages
+    from bertworks.demo.page import write_demo_page
+    from bertworks.report.logs import duration
+
+    recipe, started = load_recipe("demo", overrides), time.monotonic()
+    with demo_folder(out) as folder:
+        show = Show(recipe, overrides, folder, quiet)
+        say("The life of a BERT, in some minutes on a CPU", bold=True)
+        say(f"Everything goes into {folder}; in that folder the commands below do the same by hand.")
+        tokenizer = stages.learn_vocabulary(show)
+        stages.make_shards(show, tokenizer)
+        stages.pretrain_tiny(show)
+        if shipped := find_shipped(SHIPPED):
+            stages.ask_shipped(show, shipped)
+            tuned = stages.finetune_shipped(show, shipped)
+            stages.judge_sentences(show, tuned)
+            stages.look_into(show, tuned)
+        else:
+            say()
+            tell(
+                f"No model {SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, or with "
+                f"the tiny one, you can go on by hand; {TRAIN} and {DEV} are there:\n"
+                f"$ bertworks finetune classify --model {RUN} --train {TRAIN} --dev {DEV} --out my-tuned"
+            )
+        path, seconds = folder / REPORT, time.monotonic() - started
+        write_demo_page(path, show, seconds)
+        say()
+        say(f"{path} has all of it, with pictures: open it in a browser. {duration(seconds)} in all.", bold=True)
+
+
+@contextmanager
+def demo_folder(out: str | Path) -> Iterator[Path]:
+    """Give the demo's folder, with nothing of an earlier demo in it, held for this process alone."""
+    folder, names = Path(out), set()
+    try:
+        names = {path.name for path in usable_path(folder).iterdir()} - {LOCK_NAME}
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"cannot write the demo into {folder}: {error.strerror}; choose another --out") from error
+    if names and OWNER_FILE not in names:
+        raise UserError(f"{folder} holds files that are not the demo's; choose another --out")
+    make_folder(folder)
+    with exclusive(folder):
+        with atomic_write(folder / OWNER_FILE) as stream:
+            stream.write(_OWNER_NOTE)
+        remove_leftovers(folder)
+        for name in (TOPICS, VOCABULARY, DATA, RUN, TRAIN, DEV, TUNED, REPORT):
+            path = folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for name in (TRAIN, DEV):
+            with atomic_write(folder / name, "wb") as stream:
+                stream.write(resources.files("bertworks").joinpath("demo_data", name).read_bytes())
+        yield folder
 
 
 @dataclass
@@ -235,7 +180,7 @@ class Show:
 
     @contextmanager
     def stage(self, title: str, *commands: str) -> Iterator[Stage]:
-        """Head a stage; what is told in the block is its result."""
+        """Head a stage; what the block prints is its result."""
         stage = Stage(len(self.stages) + 1, title, commands)
         say()
         say(f"{stage.number}  {title}", bold=True)
@@ -254,61 +199,61 @@ def end_if_signalled(signal: int) -> None:
         raise typer.Exit(128 + signal)
 
 
-def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None:
-    """Show the life of a BERT.
-
-    Args:
-        overrides: `section.key=value` over the recipe `demo`.
-        out: the folder to write; one of an earlier demo is replaced.
-        quiet: show no progress, only results.
-    """
-    recipe, started = load_recipe("demo", overrides), time.monotonic()
-    with demo_folder(out) as folder:
-        show = Show(recipe, overrides, folder, quiet)
-        say("The life of a BERT, in some minutes on a CPU", bold=True)
-        say(f"Everything goes into {folder}; in that folder the commands below do the same by hand.")
-        _make_tiny(show)
-        shipped = find_shipped(SHIPPED)
-        if shipped:
-            _use_shipped(show, shipped)
-        else:
-            _miss_shipped()
-        _end(show, time.monotonic() - started)
+def say(text: str = "", **style: bool) -> None:
+    """Write a text, as standard output can have it: with colours if it is a terminal, in its encoding."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = printable(text).encode(encoding, "replace").decode(encoding)
+    is_styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    typer.echo(typer.style(text, **style) if style and is_styled else text)
 
 
-def _make_tiny(show: Show) -> None:
-    """Go from text to a model."""
-    from bertworks.demo.stages import learn_vocabulary, make_shards, pretrain_tiny
-
-    tokenizer = learn_vocabulary(show)
-    make_shards(show, tokenizer)
-    pretrain_tiny(show)
-
-
-def _use_shipped(show: Show, shipped: Path) -> None:
-    """Go from a model that has read more to one that judges sentences."""
-    from bertworks.demo.stages import ask_shipped, finetune_shipped, judge_sentences, look_into
-
-    ask_shipped(show, shipped)
-    tuned = finetune_shipped(show, shipped)
-    judge_sentences(show, tuned)
-    look_into(show, tuned)
+def tell(text: str, **style: bool) -> None:
+    """Write what belongs to a stage, indented; lines that are too long are broken between words."""
+    for line in text.split("\n"):
+        indent = _INDENT + " " * (len(line) - len(line.lstrip()))
+        broken = textwrap.fill(
+            line.strip(), _WIDTH, initial_indent=indent, subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        say(broken, **style)
 
 
-def _miss_shipped() -> None:
-    say()
-    tell(
-        f"No model {SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, or with the "
-        f"tiny one, you can go on by hand; {TRAIN} and {DEV} are there:\n"
-        f"$ bertworks finetune classify --model {RUN} --train {TRAIN} --dev {DEV} --out my-tuned"
-    )
+def bar(share: float) -> str:
+    """Draw a share as a bar."""
+    full = round(share * _BAR_WIDTH)
+    return shade(1.0) * full + shade(0.25) * (_BAR_WIDTH - full)
 
 
-def _end(show: Show, seconds: float) -> None:
-    from bertworks.demo.page import write_demo_page
-    from bertworks.report.logs import duration
+def as_typed(command: str) -> str:
+    """Return a command as a shell takes it, broken into lines that are not too long; texts in quotes stay whole."""
+    lines = ["$"]
+    for word in _WORD.findall(command):
+        if len(lines[-1]) + len(word) > _WIDTH - len(_INDENT) - len("  \\"):
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
 
-    path = show.folder / REPORT
-    write_demo_page(path, show, seconds)
-    say()
-    say(f"{path} has all of it, with pictures: open it in a browser. {duration(seconds)} in all.", bold=True)
+
+def percent(share: float) -> str:
+    """Write a share, a small one with a decimal."""
+    return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"
+
+
+def shade(share: float) -> str:
+    """Return a character that covers about so much of its place."""
+    shades = " ░▒▓█" if (sys.stdout.encoding or "").lower().startswith("utf") else " .:*#"
+    return shades[round(min(share, 1.0) * (len(shades) - 1))]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: on a busy machine two took 100 to 244 ms for a step that one does in 26."""
+    import torch
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)

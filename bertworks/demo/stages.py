@@ -1,13 +1,13 @@
-"""The first stage: a vocabulary from Python's own help, how it splits sentences, and how fast the help is cut by it."""
+"""What the demo does, a function for each stage: it says so, works, prints what came of it and adds to the report."""
 
 import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertworks.config import VocabSettings
 from bertworks.demo.page import cards, paragraph, pieces, shares, text
@@ -60,38 +60,39 @@ if TYPE_CHECKING:
 
 _COPIES = 4  # the help has half a megabyte, and a measurement wants some more
 _ROUNDS = 3  # of a measurement, of which the best counts: the first one also loads what is compiled
-
-
-class Speeds(NamedTuple):
-    """Megabytes of text a second on one core, every id read out."""
-
-    ours: float
-    theirs: float
-
-    def sentence(self) -> str:
-        """Say both."""
-        return (
-            f"It cuts {self.ours:.0f} MB of text a second on one core, {self.ours / self.theirs:.1f} times as much as "
-            f"the tokenizers library ({self.theirs:.1f} MB)"
-        )
+_LOOKED_AT = 50  # instances, of which the one with the most different pieces is shown: the help has tables of dashes
+_LONGEST = 12  # letters of a word in the picture of a head
 
 
 def learn_vocabulary(show: Show) -> Tokenizer:
-    """Learn the vocabulary and show what it does."""
-    with show.stage("A vocabulary, from the help that comes with Python", _command(show.recipe)) as stage:
+    """First: a vocabulary from Python's own help, how it splits sentences, and how fast it cuts the help."""
+    from bertworks.text.corpus import Corpus
+    from bertworks.text.learn import learn_vocabulary
+    from bertworks.text.vocabulary import write_vocabulary
+
+    title = "A vocabulary, from the help that comes with Python"
+    with show.stage(title, vocabulary_command(show.recipe)) as stage:
         write_topics(show.folder / TOPICS)
-        tokenizer, num_words = _learn(show)
-        speeds = _compare_speeds(tokenizer, show.folder)
-        told = f"{len(tokenizer):,} pieces, learned from {num_words:,} words"
+        with progress_bar(quiet=show.quiet) as progress:
+            rules, corpus = rules_of(show.recipe), Corpus([show.folder / TOPICS])
+            learned = learn_vocabulary(corpus, rules=rules, progress=progress, **dict(show.recipe.vocab))
+        write_vocabulary(show.folder / VOCABULARY, learned.pieces)
+        tokenizer = Tokenizer(learned.pieces, **rules._asdict())
+        ours, theirs = _compare_speeds(tokenizer, show.folder)
+        told = f"{len(tokenizer):,} pieces, learned from {learned.num_word_tokens:,} words"
+        speed = (
+            f"It cuts {ours:.0f} MB of text a second on one core, {ours / theirs:.1f} times as much as "
+            f"the tokenizers library ({theirs:.1f} MB)"
+        )
         splits = [(sentence, tokenizer.encode(sentence).tokens) for sentence in TO_SPLIT]
-        tell("\n".join([told, *(f"  {' '.join(tokens)}" for _, tokens in splits), speeds.sentence()]))
+        tell("\n".join([told, *(f"  {' '.join(tokens)}" for _, tokens in splits), speed]))
         stage.html = paragraph(f"{told}.") + "".join(text(sentence) + pieces(tokens) for sentence, tokens in splits)
-        stage.html += paragraph(f"{speeds.sentence()}.")
+        stage.html += paragraph(f"{speed}.")
     show.tiles.append(tile("Vocabulary", f"{len(tokenizer):,}", "pieces, learned"))
     return tokenizer
 
 
-def _command(recipe: Recipe) -> str:
+def vocabulary_command(recipe: Recipe) -> str:
     """Return the command that learns the same vocabulary."""
     usual = VocabSettings()
     options = [f"--{name.replace('_', '-')} {value}" for name, value in recipe.vocab if value != getattr(usual, name)]
@@ -124,21 +125,8 @@ def write_topics(path: Path) -> None:
         stream.write("\n\n".join(documents) + "\n")
 
 
-def _learn(show: Show) -> tuple[Tokenizer, int]:
-    """Learn pieces from the text in the folder and write them there; return also the number of words in the text."""
-    from bertworks.text.corpus import Corpus
-    from bertworks.text.learn import learn_vocabulary
-    from bertworks.text.vocabulary import write_vocabulary
-
-    rules, corpus = rules_of(show.recipe), Corpus([show.folder / TOPICS])
-    with progress_bar(quiet=show.quiet) as progress:
-        learned = learn_vocabulary(corpus, rules=rules, progress=progress, **dict(show.recipe.vocab))
-    write_vocabulary(show.folder / VOCABULARY, learned.pieces)
-    return Tokenizer(learned.pieces, **rules._asdict()), learned.num_word_tokens
-
-
-def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> Speeds:
-    """Cut the text into pieces with our tokenizer and with that of the tokenizers library, from the same files."""
+def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
+    """Return the megabytes of text a second of our tokenizer and of the tokenizers library, every id read out."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tempfile import TemporaryDirectory
 
@@ -148,152 +136,74 @@ def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> Speeds:
     with TemporaryDirectory() as files:
         tokenizer.save(files)
         peer = PeerTokenizer.from_file(str(Path(files, "tokenizer.json")))
-    return Speeds(
-        _megabytes_per_second(lambda: [encoding.ids for encoding in tokenizer.encode_batch(lines)], lines),
-        _megabytes_per_second(lambda: [encoding.ids for encoding in peer.encode_batch_fast(lines)], lines),
-    )
 
+    def speed(encode: Callable[[Sequence[str]], Iterable[Any]]) -> float:
+        seconds = []
+        for _ in range(_ROUNDS):
+            started = time.perf_counter()
+            _ = [encoding.ids for encoding in encode(lines)]
+            seconds.append(time.perf_counter() - started)
+        return sum(len(line.encode()) for line in lines) / 1e6 / min(seconds)
 
-def _megabytes_per_second(work: Callable[[], object], lines: Sequence[str]) -> float:
-    num_bytes, seconds = sum(len(line.encode()) for line in lines), []
-    for _ in range(_ROUNDS):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return num_bytes / 1e6 / min(seconds)
-
-
-# The second stage: the text as shards, and an instance that a model will see of it.
-
-
-_LOOKED_AT = 50  # instances, of which the one with the most different pieces is shown: the help has tables of dashes
+    return speed(tokenizer.encode_batch), speed(peer.encode_batch_fast)
 
 
 def make_shards(show: Show, tokenizer: Tokenizer) -> None:
-    """Make the shards and show one instance."""
+    """Second: the text as shards, and one instance that a model will see of it."""
     from bertworks.data.inspect import instances
     from bertworks.data.prepare import Options, prepare
     from bertworks.data.shards import Dataset
     from bertworks.text.corpus import Corpus
 
-    with show.stage("Training data: sentence pairs with masks, from the same text", _command_of_shards(show)) as stage:
+    flags = "".join(f" {flag}" for flag in flags_of(show.recipe))
+    command = f"bertworks prepare {TOPICS} --vocab {VOCABULARY}{flags} --holdout {HOLDOUT} --out my-data"
+    with show.stage("Training data: sentence pairs with masks, from the same text", command) as stage:
         corpus, data = Corpus([show.folder / TOPICS]), show.folder / DATA
         with progress_bar(quiet=show.quiet) as progress:
             manifest = prepare(corpus, tokenizer, data, Options(holdout=HOLDOUT), progress=progress)
-        counts = _counts(manifest)
+        train, held_out = manifest["train"], manifest["holdout"]
+        counts = (
+            f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to learn "
+            f"from; {held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out"
+        )
         first_ones = islice(instances(Dataset(data), show.recipe.data, seed=show.recipe.train.seed), _LOOKED_AT)
         instance = max(first_ones, key=lambda one: len(set(one["tokens"])))
-        tell(f"{counts}. One pair:\n  {' '.join(instance['tokens'])}\n{_answers(instance)}")
-        marked = instance["masked_positions"]
+        answers = f"To be guessed: {' '.join(instance['masked_tokens'])}"
+        if "is_random_next" in instance:
+            origin = "is from elsewhere" if instance["is_random_next"] else "follows the first"
+            answers += f"; the second part {origin}"
+        tell(f"{counts}. One pair:\n  {' '.join(instance['tokens'])}\n{answers}")
         stage.html = paragraph(f"{counts}. One pair, what is to be guessed marked:")
-        stage.html += pieces(instance["tokens"], marked) + paragraph(f"{_answers(instance)}.")
-
-
-def _command_of_shards(show: Show) -> str:
-    flags = "".join(f" {flag}" for flag in flags_of(show.recipe))
-    return f"bertworks prepare {TOPICS} --vocab {VOCABULARY}{flags} --holdout {HOLDOUT} --out my-data"
-
-
-def _counts(manifest: dict[str, Any]) -> str:
-    train, kept = manifest["train"], manifest["holdout"]
-    return (
-        f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to learn from"
-        f"; {kept['documents']:,} documents, {kept['tokens']:,} tokens kept aside"
-    )
-
-
-def _answers(instance: dict[str, Any]) -> str:
-    """Say what the model is to find out about an instance."""
-    asked = f"To be guessed: {' '.join(instance['masked_tokens'])}"
-    if "is_random_next" not in instance:
-        return asked
-    return f"{asked}; the second part {'is from elsewhere' if instance['is_random_next'] else 'follows the first'}"
-
-
-# Masks that a model fills, and pairs that it judges: asked, told, and as parts of the report.
-
-
-class Filled(NamedTuple):
-    """A text with a mask, and the likeliest pieces there with their probabilities."""
-
-    text: str
-    guesses: list[tuple[str, float]]
-
-
-class Judged(NamedTuple):
-    """Two sentences, and how likely the model finds that the second follows."""
-
-    first: str
-    second: str
-    probability: float
-
-
-def fill_all(model: Any, texts: Sequence[str]) -> list[Filled]:
-    """Have a model fill the mask of each text."""
-    return [
-        Filled(one, [(guess["token"], guess["score"]) for guess in model.fill(one, top_k=NUM_GUESSES)[0]])
-        for one in texts
-    ]
-
-
-def judge_pairs(model: Any) -> list[Judged]:
-    """Ask a model which sentences follow each other."""
-    return [Judged(first, second, model.nsp(first, second)) for first, second in PAIRS]
-
-
-def tell_filled(filled: Sequence[Filled]) -> None:
-    """Write what was guessed, two lines a text."""
-    for one in filled:
-        tell(f"{one.text}\n  {'   '.join(f'{piece} {percent(share)}' for piece, share in one.guesses)}")
-
-
-def tell_judged(judged: Sequence[Judged]) -> None:
-    """Write how likely each pair is one, two lines a pair."""
-    for one in judged:
-        drawn = f"{bar(one.probability)} {one.probability:4.0%}  "
-        tell(f"{drawn}{one.first}\n{' ' * len(drawn)}{one.second}")
-
-
-def filled_html(filled: Sequence[Filled]) -> str:
-    """Return cards with the guesses as bars."""
-    return cards(text(one.text) + shares(one.guesses) for one in filled)
-
-
-def judged_html(judged: Sequence[Judged]) -> str:
-    """Return cards with both sentences and the judgement as a bar."""
-    return cards(
-        text(one.first) + text(one.second) + shares([("follows", one.probability)], is_first_best=False)
-        for one in judged
-    )
-
-
-# The third stage: pre-training from nothing, and what the tiny BERT guesses then.
-
-
-_OF_TEXT = ("vocab.", "tokenizer.")  # sections of a recipe that are over when the shards are there
+        stage.html += pieces(instance["tokens"], instance["masked_positions"]) + paragraph(f"{answers}.")
 
 
 def pretrain_tiny(show: Show) -> None:
-    """Pre-train on the shards, with the live view, and have the model fill masks."""
+    """Third: a tiny BERT pre-trained on the shards, with the live view, and what it guesses then."""
     from bertworks.inference.model import load
+    from bertworks.report.page import learning_charts, read_run
 
     title = f"Pre-training: a BERT of size {show.recipe.model.preset} reads them, masks and all"
-    with show.stage(title, _command_of_pretraining(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
-        outcome = _trained(show)
-        filled = fill_all(load(show.folder / RUN, device="cpu"), HELP_MASKS)
-        told = _told(outcome)
+    with show.stage(title, pretraining_command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
+        outcome = pretrained(show)
+        told = f"{counted(outcome.place.step, 'step')}, {counted(outcome.place.tokens, 'token')}"
+        accuracy = outcome.metrics.get("holdout_mlm_accuracy")
+        if accuracy is not None:
+            told += f"; it fills {accuracy:.0%} of the masks of held-out documents rightly"
         tell(told)
-        tell_filled(filled)
-        stage.html = paragraph(f"{told}.") + _charts(show.folder / RUN) + filled_html(filled)
+        charts = "".join(learning_charts(read_run(show.folder / RUN)))
+        stage.html = f'{paragraph(f"{told}.")}<div class="charts">{charts}</div>'
+        stage.html += fill_masks(load(show.folder / RUN, device="cpu"), HELP_MASKS)
     show.tiles.append(tile("Pre-trained", f"{outcome.place.tokens:,}", f"tokens, {outcome.place.step:,} steps"))
 
 
-def _command_of_pretraining(overrides: Sequence[str]) -> str:
-    changed = [shlex.quote(one) for one in overrides if not one.strip().startswith(_OF_TEXT)]
+def pretraining_command(overrides: Sequence[str]) -> str:
+    """Return the command that trains the same; settings of the text are over when the shards are there."""
+    changed = [shlex.quote(one) for one in overrides if not one.strip().startswith(("vocab.", "tokenizer."))]
     return " ".join(["bertworks pretrain demo --data", DATA, "--out my-run", *changed])
 
 
-def _trained(show: Show) -> "Outcome":
+def pretrained(show: Show) -> "Outcome":
+    """Pre-train, and end where a signal ended that."""
     from bertworks.report.terminal import training_view
     from bertworks.train.pretrain import pretrain
 
@@ -303,23 +213,18 @@ def _trained(show: Show) -> "Outcome":
     return outcome
 
 
-def _told(outcome: "Outcome") -> str:
-    told = f"{counted(outcome.place.step, 'step')}, {counted(outcome.place.tokens, 'token')}"
-    accuracy = outcome.metrics.get("holdout_mlm_accuracy")
-    return told if accuracy is None else f"{told}; it fills {accuracy:.0%} of the masks of documents kept aside rightly"
-
-
-def _charts(run: Path) -> str:
-    from bertworks.report.page import learning_charts, read_run
-
-    return f'<div class="charts">{"".join(learning_charts(read_run(run)))}</div>'
-
-
-# The fourth stage: the models that come with the package fill masks, and one of them judges pairs.
+def fill_masks(model: Any, texts: Sequence[str]) -> str:
+    """Have a model fill the mask of each text; prints its guesses, and returns cards with them as bars."""
+    filled = []
+    for one in texts:
+        guesses = [(guess["token"], guess["score"]) for guess in model.fill(one, top_k=NUM_GUESSES)[0]]
+        tell(f"{one}\n  {'   '.join(f'{piece} {percent(share)}' for piece, share in guesses)}")
+        filled.append(text(one) + shares(guesses))
+    return cards(filled)
 
 
 def ask_shipped(show: Show, shipped: Path) -> None:
-    """Ask the shipped model what it has learned, and the Korean one if it is there too."""
+    """Fourth: the shipped model fills masks and judges pairs; the Korean one fills masks if it is there too."""
     from bertworks.inference.model import load
 
     (first, second), korean = PAIRS[0], find_shipped(KOREAN)
@@ -327,64 +232,59 @@ def ask_shipped(show: Show, shipped: Path) -> None:
     if korean:
         commands.append(f'bertworks fill {KOREAN} "{KOREAN_MASKS[0]}"')
     with show.stage(f"A model that has read more: {SHIPPED}, which comes with the package", *commands) as stage:
-        model = load(shipped, device="cpu")
-        filled, judged = fill_all(model, MASKS), judge_pairs(model)
-        told = _told_of_shipped(SHIPPED)
+        model, question = load(shipped, device="cpu"), "Does the second sentence follow the first?"
+        told = describe(SHIPPED)
         tell(told)
-        tell_filled(filled)
-        tell("Does the second sentence follow the first?")
-        tell_judged(judged)
-        stage.html = paragraph(f"{told}.") + filled_html(filled)
-        stage.html += paragraph("Does the second sentence follow the first?") + judged_html(judged)
+        stage.html = paragraph(f"{told}.") + fill_masks(model, MASKS)
+        tell(question)
+        judged = []
+        for first, second in PAIRS:
+            share = model.nsp(first, second)
+            drawn = f"{bar(share)} {share:4.0%}  "
+            tell(f"{drawn}{first}\n{' ' * len(drawn)}{second}")
+            judged.append(text(first) + text(second) + shares([("follows", share)], is_first_best=False))
+        stage.html += paragraph(question) + cards(judged)
         if korean:
-            filled = fill_all(load(korean, device="cpu"), KOREAN_MASKS)
-            told = f"{KOREAN} reads Korean: {_told_of_shipped(KOREAN)}"
+            told = f"{KOREAN} reads Korean: {describe(KOREAN)}"
             tell(told)
-            tell_filled(filled)
-            stage.html += paragraph(f"{told}.") + filled_html(filled)
+            stage.html += paragraph(f"{told}.") + fill_masks(load(korean, device="cpu"), KOREAN_MASKS)
 
 
-def _told_of_shipped(name: str) -> str:
+def describe(name: str) -> str:
+    """Say how large a shipped model is, what it has read and how well it fills masks."""
     about = describe_shipped(name)
     told = f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
     told += f", trained on {about.trained_on}" if about.trained_on else ""
     return told + (f"; it fills {about.mlm_accuracy:.0%} of masks rightly" if about.mlm_accuracy is not None else "")
 
 
-# The fifth and the sixth stage: the shipped model is fine-tuned on labelled sentences, and judges new ones.
-
-
-_FINETUNE = (
-    f"bertworks finetune classify --model {SHIPPED} --train {TRAIN} --dev {DEV} --out my-tuned {' '.join(FINETUNING)}"
-)
-
-
-class Predicted(NamedTuple):
-    """A sentence and what the model finds of it: the labels with their shares, the likeliest first."""
-
-    text: str
-    scores: list[tuple[str, float]]
-
-
 def finetune_shipped(show: Show, shipped: Path) -> Any:
-    """Fine-tune on the sentences in the folder, with the live view, and return the model."""
+    """Fifth: the shipped model fine-tuned on the labelled sentences in the folder, with the live view; returns it."""
+    from bertworks.finetuning.report import class_tables, learning_charts, read_finetune_run
     from bertworks.inference.model import load
+    from bertworks.report.logs import CHECKPOINTS
 
-    with show.stage("Fine-tuning: labelled sentences teach it who is pleased and who is not", _FINETUNE) as stage:
-        outcome = _tuned(show, shipped)
+    folder, command = show.folder, f"bertworks finetune classify --model {SHIPPED} --train {TRAIN} --dev {DEV}"
+    command += f" --out my-tuned {' '.join(FINETUNING)}"
+    with show.stage("Fine-tuning: labelled sentences teach it who is pleased and who is not", command) as stage:
+        outcome = finetuned(show, shipped)
+        shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody resumes from there
         told = (
             f"{outcome.score:.0%} of {DEV} is judged rightly, by the model of step {outcome.step:,} of "
             f"{outcome.place.step:,}: the best one is kept"
         )
         tell(told)
-        stage.html = paragraph(f"{told}.") + _tables(show.folder / TUNED)
+        found = read_finetune_run(folder / TUNED)
+        assert found.dev, "the dev set was measured"
+        charts = f'<div class="charts">{"".join(learning_charts(found))}</div>'
+        stage.html = paragraph(f"{told}.") + charts + class_tables(found.dev)
     show.tiles.append(tile("Sentences judged rightly", f"{outcome.score:.0%}", f"of {DEV}, once fine-tuned"))
-    return load(show.folder / TUNED, device="cpu")
+    return load(folder / TUNED, device="cpu")
 
 
-def _tuned(show: Show, shipped: Path) -> "Finetuned":
+def finetuned(show: Show, shipped: Path) -> "Finetuned":
+    """Fine-tune, and end where a signal ended that."""
     from bertworks.finetuning.finetune import finetune
-    from bertworks.report.logs import CHECKPOINTS
     from bertworks.report.terminal import training_view
 
     folder = show.folder
@@ -394,47 +294,27 @@ def _tuned(show: Show, shipped: Path) -> "Finetuned":
             overrides=FINETUNING, device="cpu", view=view,
         )  # fmt: skip
     end_if_signalled(outcome.signal)
-    shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody goes on from there
     return outcome
 
 
-def _tables(run: Path) -> str:
-    """Return the curves of a run, and how its model did by classes."""
-    from bertworks.finetuning.report import class_tables, learning_charts, read_finetune_run
-
-    found = read_finetune_run(run)
-    assert found.dev, "the dev set was measured"
-    return f'<div class="charts">{"".join(learning_charts(found))}</div>{class_tables(found.dev)}'
-
-
 def judge_sentences(show: Show, model: Any) -> None:
-    """Have the fine-tuned model judge sentences that nobody has labelled."""
+    """Sixth: the fine-tuned model judges sentences that nobody has labelled."""
     with show.stage("New sentences, judged", f'bertworks classify {TUNED} "{TO_CLASSIFY[0]}"') as stage:
-        predicted = [
-            Predicted(one, sorted(result["scores"].items(), key=lambda item: -item[1]))
-            for one, result in zip(TO_CLASSIFY, model.classify(TO_CLASSIFY), strict=True)
-        ]
-        _tell(predicted)
-        stage.html = cards(text(one.text) + shares(one.scores) for one in predicted)
-
-
-def _tell(predicted: Sequence[Predicted]) -> None:
-    for one in predicted:
-        label, share = one.scores[0]
-        tell(f"{label:<10}  {bar(share)} {share:4.0%}  {one.text}")
-
-
-# The last stage: what the words of a sentence attend to, one head in characters and all of them in the report.
-#
-# Of the many heads the one is drawn whose words look most at words that are not beside them: most heads look at
-# their neighbours or at punctuation, which is no news.
-
-
-_LONGEST = 12  # letters of a word
+        judged = []
+        for one, result in zip(TO_CLASSIFY, model.classify(TO_CLASSIFY), strict=True):
+            scores = sorted(result["scores"].items(), key=lambda item: -item[1])
+            label, share = scores[0]
+            tell(f"{label:<10}  {bar(share)} {share:4.0%}  {one}")
+            judged.append(text(one) + shares(scores))
+        stage.html = cards(judged)
 
 
 def look_into(show: Show, model: Any) -> None:
-    """Draw what attends to what in the fine-tuned model."""
+    """Last: what the words of a sentence attend to, one head in characters and all of them in the report.
+
+    The head is drawn whose words look most at words that are not beside them: most heads look at their neighbours or
+    at punctuation, which is nothing new.
+    """
     from bertworks.report.page import attention_page
 
     command = f'bertworks attend {TUNED} "{TO_ATTEND}"'
@@ -443,7 +323,7 @@ def look_into(show: Show, model: Any) -> None:
         words = words_of(encoding.tokens)
         layer, head = most_telling_head(weights, words)
         tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in their order;")
-        tell("behind each what it looks at most, besides itself")
+        tell("after each what it looks at most, besides itself")
         tell("\n".join(picture(encoding.tokens, words, weights[layer, head])))
         page = attention_page(encoding.tokens, encoding.segment_ids, weights, f"fine-tuned: {TO_ATTEND}")
         stage.html = (
@@ -452,7 +332,7 @@ def look_into(show: Show, model: Any) -> None:
 
 
 def words_of(tokens: Sequence[str]) -> list[int]:
-    """Return the places of tokens that are neither special nor punctuation."""
+    """Return the positions of tokens that are neither special nor punctuation."""
     return [
         place for place, token in enumerate(tokens) if token not in (CLS, SEP) and not all(map(is_punctuation, token))
     ]
@@ -475,7 +355,7 @@ def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.fl
 
     Args:
         tokens: of the sentence.
-        words: the places of those that are drawn, two or more.
+        words: the positions of those that are drawn, two or more.
         weights: [from token, to token].
     """
     darkest = float(weights[:, words][words].max())

@@ -101,9 +101,9 @@ def test_the_shown_commands_do_the_same_by_hand(by_hand):
 
 def test_commands_tell_of_overrides():
     changed = ["vocab.size=300", "tokenizer.lowercase=false", "train.max_steps=3", "model.preset=a b"]
-    assert stages._command_of_pretraining(changed).endswith("--out my-run train.max_steps=3 'model.preset=a b'")
+    assert stages.pretraining_command(changed).endswith("--out my-run train.max_steps=3 'model.preset=a b'")
     recipe = load_recipe("demo", changed[:3])
-    told = stages._command(recipe)
+    told = stages.vocabulary_command(recipe)
     assert told == "bertworks vocab topics.txt --size 300 --min-count 2 --cased --out my-vocab.txt"
 
 

@@ -41,6 +41,6 @@ def test_both_trainings_are_done_so(two_threads, monkeypatch, tmp_path):
     monkeypatch.setattr("bertworks.train.pretrain.pretrain", look)
     monkeypatch.setattr("bertworks.finetuning.finetune.finetune", look)
     show = Show(Recipe(), [], tmp_path, quiet=True)
-    for train in (lambda: pretraining._trained(show), lambda: tuning._tuned(show, tmp_path)):
+    for train in (lambda: pretraining.pretrained(show), lambda: tuning.finetuned(show, tmp_path)):
         with pytest.raises(SeenError, match=r"^1$"):
             train()
