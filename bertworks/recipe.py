@@ -1,4 +1,4 @@
-"""A recipe: all the settings of a run by section, shipped with the package under a name or lying under a path."""
+"""A recipe: all settings of a run by section, with the paper's values as defaults."""
 
 import os
 from collections.abc import Sequence
@@ -11,32 +11,54 @@ from bertworks.data.settings import DataSettings
 from bertworks.errors import UserError
 from bertworks.nn.config import Activation, Positions
 
-# The sections of a recipe that are about training: what is trained, how weights are changed, and for how long.
-
-
 OptimizerName = Literal["adam", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
 _DECAY_SHARE = 0.2
 MOST = 10**15  # of what is counted: more than all computers could train, few enough to be counted exactly
+_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
+
+
+class ModelSettings(Settings):
+    """What is trained: the `[model]` section of a recipe. The vocabulary's size is the data's."""
+
+    kind: Literal["bert", "gpt", "elmo"] = Field(default="bert", description="The kind of network.")
+    preset: str = Field(default="base", description="A published size, or layers x width as 4x256.")
+    hidden_act: Activation = Field(default="gelu", description="The activation of feed-forward layers.")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="The dropout of all layers, attention included.")
+    max_positions: int = Field(
+        default=512, ge=8, le=65_536, description="The longest text that the model can read, in tokens."
+    )
+    positions: Positions = Field(default="learned", description="How positions are made.")
+
+    @property
+    def tokens(self) -> Literal["wordpiece", "gpt-bpe", "words"]:
+        """Which kind of tokens such a model reads."""
+        return {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}[self.kind]  # type: ignore[return-value]
 
 
 class OptimSettings(Settings):
-    """Adam and its learning rate as in the paper and the original code, unless said otherwise."""
+    """Adam and its learning rate as in the paper and the original code, unless set otherwise: the `[optim]` section."""
 
-    name: OptimizerName = "adam"  # without bias correction; adamw and lamb have it
-    lr: float = Field(default=1e-4, gt=0, le=100)
-    weight_decay: float = Field(default=0.01, ge=0, le=1)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.999, ge=0, lt=1)
-    eps: float = Field(default=1e-6, gt=0, le=1)  # added outside the root
-    clip: float = Field(default=1.0, ge=0)  # the largest norm of all gradients together; 0: whatever it is
-    schedule: Schedule = "linear"
-    decay_share: float = Field(default=_DECAY_SHARE, gt=0, le=1)  # of the run, at its end, in which wsd decays
-    warmup: float = Field(default=10_000.0, ge=0, le=MOST)  # in steps; less than 1: as a share of the run
-    clock: bool = False  # whether a run's share is that of its max_minutes instead of its steps
+    name: OptimizerName = Field(
+        default="adam", description="adam has no bias correction, as the original; adamw and lamb do."
+    )
+    lr: float = Field(default=1e-4, gt=0, le=100, description="The highest learning rate.")
+    weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay, but for biases and LayerNorms.")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="The decay of Adam's mean of gradients.")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="The decay of Adam's mean of squared gradients.")
+    eps: float = Field(default=1e-6, gt=0, le=1, description="What Adam adds to the root of that mean, outside of it.")
+    clip: float = Field(default=1.0, ge=0, description="The largest norm of all gradients together; 0: no limit.")
+    schedule: Schedule = Field(default="linear", description="How the learning rate falls after the warm-up.")
+    decay_share: float = Field(
+        default=_DECAY_SHARE, gt=0, le=1, description="The share of a run, at its end, where wsd decays."
+    )
+    warmup: float = Field(
+        default=10_000.0, ge=0, le=MOST, description="Steps of warm-up; less than 1: a share of the run."
+    )
+    clock: bool = Field(default=False, description="Whether the schedule goes by max_minutes instead of max_steps.")
 
-    # On fields and not on the whole section: so they are told together with whatever else is wrong there.
+    # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
     @field_validator("decay_share")
     @classmethod
     def _only_wsd_has_a_decay_share(cls, decay_share: float, info: ValidationInfo) -> float:
@@ -56,53 +78,50 @@ class OptimSettings(Settings):
         return warmup
 
 
-class ModelSettings(Settings):
-    """What is trained: the `[model]` section of a recipe. The vocabulary's size is the data's."""
-
-    kind: Literal["bert", "gpt", "elmo"] = "bert"
-    preset: str = "base"  # a published size, or layers x width as 4x256
-    hidden_act: Activation = "gelu"
-    dropout: float = Field(default=0.1, ge=0, lt=1)  # of all layers, attention included
-    max_positions: int = Field(default=512, ge=8, le=65_536)
-    positions: Positions = "learned"
-
-    @property
-    def tokens(self) -> Literal["wordpiece", "gpt-bpe", "words"]:
-        """Which kind of tokens such a model reads."""
-        return {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}[self.kind]  # type: ignore[return-value]
-
-
 class TrainSettings(Settings):
     """How long and how: the `[train]` section of a recipe."""
 
-    max_steps: int = Field(default=1_000_000, ge=1, le=MOST)
-    max_tokens: int | None = Field(default=None, ge=1, le=MOST)
-    max_minutes: float | None = Field(default=None, gt=0, le=MOST)
+    max_steps: int = Field(default=1_000_000, ge=1, le=MOST, description="Steps after which a run ends.")
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST, description="Tokens after which a run ends.")
+    max_minutes: float | None = Field(
+        default=None, gt=0, le=MOST, description="Minutes of training after which a run ends."
+    )
     batch_size: int = Field(
-        default=256, ge=1, le=MOST
-    )  # sequences of max_length: a batch holds as many tokens as they do
-    slices: int = Field(default=1, ge=1, le=MOST)  # parts that a batch is computed in, one after the other
-    log_every: int = Field(default=10, ge=1, le=MOST)
-    eval_every: int = Field(default=1_000, ge=1, le=MOST)
-    eval_batches: int = Field(default=4, ge=1, le=MOST)
-    save_every: int = Field(default=1_000, ge=1, le=MOST)
-    save_minutes: float = Field(default=15.0, gt=0, le=MOST)  # that a kill may cost at most, where steps take long
-    keep: int = Field(default=2, ge=1, le=MOST)
-    seed: int = Field(default=0, ge=0, lt=1 << 62)
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
-    compile: bool | None = None  # None: on a GPU
-    recompute: bool = False  # keep only what goes into each block, for the backward pass to compute the rest again
-    shard: bool = False  # each of several ranks keeps a part of weights, gradients and optimizer (FSDP2)
-    rank_timeout: float = Field(default=25.0, gt=0, le=600)  # seconds until a rank that does not come is given up
-    deterministic: bool = False  # on a GPU: the same numbers every time, somewhat slower
-    on_nonfinite: Literal["stop", "skip"] = "stop"
-    max_skips: int = Field(default=10, ge=1, le=MOST)  # in a whole run
-    on_save_error: Literal["stop", "continue"] = "stop"  # when the disk refuses a checkpoint
-    loader_workers: int = Field(default=0, ge=0, le=64)
-    check_memory: bool = True  # on a CPU: whether a run that needs much more memory than is free is refused
-
-
-_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
+        default=256, ge=1, le=MOST, description="Sequences of max_length that a batch has room for."
+    )
+    slices: int = Field(
+        default=1, ge=1, le=MOST, description="Micro-batches that a batch is computed in, one after the other."
+    )
+    log_every: int = Field(default=10, ge=1, le=MOST, description="Steps between lines of the logs.")
+    eval_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between evaluations.")
+    eval_batches: int = Field(default=4, ge=1, le=MOST, description="Batches of an evaluation.")
+    save_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between checkpoints.")
+    save_minutes: float = Field(default=15.0, gt=0, le=MOST, description="Minutes that a kill may cost at most.")
+    keep: int = Field(default=2, ge=1, le=MOST, description="Checkpoints that are kept.")
+    seed: int = Field(default=0, ge=0, lt=1 << 62, description="The seed of weights, masks, order and dropout.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="auto: bfloat16 on a GPU.")
+    compile: bool | None = Field(default=None, description="Whether the network is compiled; not set: on a GPU.")
+    recompute: bool = Field(
+        default=False, description="Keep only each block's input, and compute the rest again: less memory."
+    )
+    shard: bool = Field(
+        default=False, description="Each of several ranks keeps a part of weights and optimizer (FSDP2)."
+    )
+    rank_timeout: float = Field(
+        default=25.0, gt=0, le=600, description="Seconds after which a rank that hangs is given up."
+    )
+    deterministic: bool = Field(default=False, description="On a GPU: the same numbers every time, somewhat slower.")
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        default="stop", description="What to do about gradients that are not finite."
+    )
+    max_skips: int = Field(default=10, ge=1, le=MOST, description="Steps that may be skipped for that in a whole run.")
+    on_save_error: Literal["stop", "continue"] = Field(
+        default="stop", description="When the disk refuses a checkpoint."
+    )
+    loader_workers: int = Field(default=0, ge=0, le=64, description="Processes that make batches; 0: a thread.")
+    check_memory: bool = Field(
+        default=True, description="On a CPU: refuse a run that needs much more memory than is free."
+    )
 
 
 class Recipe(Settings):

@@ -1,4 +1,4 @@
-"""The commands of text: vocab, tokenize."""
+"""The commands from raw text to data to pre-train on: vocab, tokenize, texts, prepare, and inspect, which shows both."""
 
 import itertools
 import os
@@ -43,100 +43,11 @@ from bertworks.cli.options import (
 from bertworks.errors import UserError, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from bertworks.config import VocabSettings
     from bertworks.text.corpus import Corpus
-    from bertworks.text.learn import Learned
     from bertworks.text.normalize import Rules
-    from bertworks.text.tokenizer import Tokenizer
 
-
-# `bertworks vocab --extend`: words added to a vocabulary, saved in the form in which it was given.
-
-
-def extend_by_words(
-    source: "Corpus",
-    extended: str,
-    out: str,
-    word_rules: "Rules",
-    settings: "VocabSettings",
-    workers: int | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Add words to the vocabulary of a model, which gives a folder, or of a file, which gives a file."""
-    from bertworks.config import VocabSettings
-    from bertworks.processes import progress_bar
-    from bertworks.text.learn import extend_vocabulary
-
-    if settings != VocabSettings(size=settings.size, min_count=settings.min_count):
-        raise UserError("--extend adds whole words: --algorithm, --unused and --coverage are not for it")
-    started = time.monotonic()
-    tokenizer, is_folder = _open_extended(extended, word_rules)
-    _check_can_extend(out, source.files, is_folder=is_folder)
-    with progress_bar(quiet=quiet or as_json) as progress:
-        found = extend_vocabulary(
-            source, tokenizer, size=settings.size, min_count=settings.min_count, workers=workers, progress=progress
-        )
-    _save_extended(out, found.pieces, tokenizer.rules, is_folder=is_folder)
-    warn_of_replaced(source.num_replaced)
-    if len(found.pieces) < settings.size:
-        warn(f"the text gives only {counted(found.num_added, 'word')}; lower --min-count or add text")
-    result: dict[str, Any] = {
-        "out": out,
-        "pieces": len(found.pieces),
-        "added": found.num_added,
-        "words": found.num_word_tokens,
-        "distinct_words": found.num_words,
-        "tokens_a_word_before": found.tokens_before / found.num_word_tokens,
-        "tokens_a_word": found.tokens_after / found.num_word_tokens,
-        "seconds": round(time.monotonic() - started, 2),
-    }
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        say(
-            "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens a word "
-            "instead of {tokens_a_word_before:.3f}".format(**result)
-        )
-        say_next("prepare", "CORPUS", "--vocab", out, "--out", "DATA", "--holdout", "0.01")
-
-
-def _open_extended(extended: str, word_rules: "Rules") -> "tuple[Tokenizer, bool]":
-    """Open what is to be extended; a folder has its own rules."""
-    from bertworks.models.find import find_model
-    from bertworks.models.sentence_transformers import find_encoder
-    from bertworks.text.kinds import open_tokenizer
-    from bertworks.text.tokenizer import Tokenizer
-
-    is_folder = not Path(extended).is_file()
-    tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules)
-    if not isinstance(tokenizer, Tokenizer):
-        raise UserError(f"{extended} is a vocabulary of {tokenizer.kind}; only WordPiece can be extended")
-    check_rules(extended, tokenizer, word_rules)
-    return tokenizer, is_folder
-
-
-def _check_can_extend(out: str, sources: Sequence[Path], *, is_folder: bool) -> None:
-    """Raise now what saving would raise after minutes of work."""
-    from bertworks.files import check_can_write
-    from bertworks.text.tokenizer_files import VOCABULARY_FILE
-
-    if is_folder:
-        check_free_of_ids(out)
-    if is_folder and Path(out).is_file():
-        raise UserError(f"cannot write {out}: it is a file, and to extend a model's vocabulary makes a folder")
-    check_can_write(Path(out) / VOCABULARY_FILE if is_folder and Path(out).is_dir() else out, *sources)
-
-
-def _save_extended(out: str, pieces: list[str], rules: "Rules", *, is_folder: bool) -> None:
-    from bertworks.text.tokenizer import Tokenizer
-    from bertworks.text.vocabulary import write_vocabulary
-
-    Tokenizer(pieces, **rules._asdict()).save(out) if is_folder else write_vocabulary(out, pieces)
+_RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # to begin with, by the kind of tokens
 
 
 def vocab(
@@ -171,7 +82,9 @@ def vocab(
     from bertworks.config import VocabSettings, validate
     from bertworks.processes import progress_bar
     from bertworks.text.corpus import Corpus
+    from bertworks.text.gpt import PIECES_FILE, GptTokenizer
     from bertworks.text.learn import learn_vocabulary
+    from bertworks.text.vocabulary import write_vocabulary
 
     started = time.monotonic()
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
@@ -182,10 +95,14 @@ def vocab(
     if extend is not None:
         extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)
         return
-    _check_can_save(out, settings.algorithm, source.files)
+    is_gpt = algorithm == "gpt-bpe"
+    _check_can_save(out, source.files, PIECES_FILE if is_gpt else None, "gpt-bpe")
     with progress_bar(quiet=quiet or as_json) as progress:
         learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
-        _save_vocabulary(out, learned, word_rules, settings.algorithm)
+        if is_gpt:
+            GptTokenizer(learned.pieces, learned.merges, word_rules).save(out)
+        else:
+            write_vocabulary(out, learned.pieces)
     result: dict[str, Any] = {
         "out": out,
         "pieces": len(learned.pieces),
@@ -211,30 +128,78 @@ def vocab(
         say_next("prepare", *corpus, "--vocab", out, *tokens, *same, "--out", "DATA", "--holdout", "0.01")
 
 
-def _check_can_save(out: str, algorithm: str, sources: "Sequence[Path]") -> None:
-    """Raise now what saving a vocabulary would raise after minutes of work."""
-    from pathlib import Path
-
-    from bertworks.files import check_can_write
-    from bertworks.text.gpt import PIECES_FILE
-
-    if algorithm == "gpt-bpe" and Path(out).is_file():
-        raise UserError(f"cannot write {out}: it is a file, and gpt-bpe makes a folder; choose another --out")
-    is_folder = algorithm == "gpt-bpe" and Path(out).is_dir()
-    if is_folder:
-        check_free_of_ids(out)
-    check_can_write(Path(out) / PIECES_FILE if is_folder else out, *sources)
-
-
-def _save_vocabulary(out: str, learned: "Learned", rules: "Rules", algorithm: str) -> None:
-    """Write a vocabulary file, or the folder of a GPT-1 tokenizer."""
-    from bertworks.text.gpt import GptTokenizer
+def extend_by_words(
+    source: "Corpus",
+    extended: str,
+    out: str,
+    word_rules: "Rules",
+    settings: "VocabSettings",
+    workers: int | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Add words to the vocabulary of a model, which gives a folder with its rules, or of a file, which gives a file."""
+    from bertworks.config import VocabSettings
+    from bertworks.models.find import find_model
+    from bertworks.models.sentence_transformers import find_encoder
+    from bertworks.processes import progress_bar
+    from bertworks.text.kinds import open_tokenizer
+    from bertworks.text.learn import extend_vocabulary
+    from bertworks.text.tokenizer import Tokenizer
+    from bertworks.text.tokenizer_files import VOCABULARY_FILE
     from bertworks.text.vocabulary import write_vocabulary
 
-    if algorithm == "gpt-bpe":
-        GptTokenizer(learned.pieces, learned.merges, rules).save(out)
+    if settings != VocabSettings(size=settings.size, min_count=settings.min_count):
+        raise UserError("--extend adds whole words: --algorithm, --unused and --coverage are not for it")
+    started = time.monotonic()
+    is_folder = not Path(extended).is_file()
+    tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UserError(f"{extended} is a vocabulary of {tokenizer.kind}; only WordPiece can be extended")
+    check_rules(extended, tokenizer, word_rules)
+    _check_can_save(out, source.files, VOCABULARY_FILE if is_folder else None, "to extend a model's vocabulary")
+    with progress_bar(quiet=quiet or as_json) as progress:
+        found = extend_vocabulary(
+            source, tokenizer, size=settings.size, min_count=settings.min_count, workers=workers, progress=progress
+        )
+    if is_folder:
+        Tokenizer(found.pieces, **tokenizer.rules._asdict()).save(out)
     else:
-        write_vocabulary(out, learned.pieces)
+        write_vocabulary(out, found.pieces)
+    warn_of_replaced(source.num_replaced)
+    if len(found.pieces) < settings.size:
+        warn(f"the text gives only {counted(found.num_added, 'word')}; lower --min-count or add text")
+    result: dict[str, Any] = {
+        "out": out,
+        "pieces": len(found.pieces),
+        "added": found.num_added,
+        "words": found.num_word_tokens,
+        "distinct_words": found.num_words,
+        "tokens_a_word_before": found.tokens_before / found.num_word_tokens,
+        "tokens_a_word": found.tokens_after / found.num_word_tokens,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        say(
+            "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens a word "
+            "instead of {tokens_a_word_before:.3f}".format(**result)
+        )
+        say_next("prepare", "CORPUS", "--vocab", out, "--out", "DATA", "--holdout", "0.01")
+
+
+def _check_can_save(out: str, sources: Sequence[Path], folder_file: str | None, what: str) -> None:
+    """Raise now what saving a vocabulary would raise after minutes of work; `folder_file` where it is a folder."""
+    from bertworks.files import check_can_write
+
+    if folder_file and Path(out).is_file():
+        raise UserError(f"cannot write {out}: it is a file, and {what} makes a folder; choose another --out")
+    is_folder = folder_file is not None and Path(out).is_dir()
+    if is_folder:
+        check_free_of_ids(out)
+    check_can_write(Path(out) / str(folder_file) if is_folder else out, *sources)
 
 
 def tokenize(
@@ -253,12 +218,6 @@ def tokenize(
             print_json({"ids": encoding.ids, "tokens": encoding.tokens, "offsets": encoding.offsets})
         else:
             say(" ".join(tokenizer.tokenize(text)))
-
-
-# The commands of data to pre-train on: texts, prepare, inspect (which shows models too).
-
-
-_RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # to begin with, by the kind of tokens
 
 
 def prepare(
@@ -367,58 +326,29 @@ def inspect(
     if instances < 0:
         raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")
     if is_model(data):
+        from bertworks.inference.describe import model_report, report_text
+
         if overrides or instances or seed or skip_bad_shards:
             raise UserError(
                 f"{data} is a model; settings, --instances, --seed and --skip-bad-shards are for prepared data, so "
                 "leave them out"
             )
-        _show_model(data, as_json)
-    else:
-        _show_data(data, overrides or [], instances, seed, skip_bad_shards, as_json)
+        report = model_report(data)
+        print_json(report) if as_json else say(report_text(report))
+        return
 
-
-def _show_model(model: str, as_json: bool) -> None:
-    from bertworks.inference.describe import model_report, report_text
-
-    report = model_report(model)
-    print_json(report) if as_json else say(report_text(report))
-
-
-def _show_data(
-    data: str, overrides: list[str], num_instances: int, seed: int, skip_bad_shards: bool, as_json: bool
-) -> None:
     from bertworks.config import from_overrides
     from bertworks.data import inspect
     from bertworks.data.settings import DataSettings
-    from bertworks.data.shards import Dataset
+    from bertworks.data.shards import MANIFEST, Dataset
 
-    _check_is_data(data)
-    if (overrides or seed) and not num_instances:
-        raise UserError("settings and --seed are for instances; say how many with --instances N, or leave them out")
-    settings = from_overrides(DataSettings, [text.removeprefix("data.") for text in overrides], "bertworks inspect")
-    dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
-    if not num_instances:
-        found = inspect.summary(dataset)
-        print_json(found) if as_json else say(inspect.summary_text(found))
-    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), num_instances):
-        print_json(instance) if as_json else say(inspect.instance_text(instance) + "\n")
-
-
-def _is_folder(path: str) -> bool:
-    """Tell whether there is such a folder; one that may not be looked at is another matter than none."""
     try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
+        is_folder = stat.S_ISDIR(os.stat(data).st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    except OSError as error:
-        raise UserError(f"cannot look at {path[:80]!r}: {error.strerror}") from error
-
-
-def _check_is_data(data: str) -> None:
-    """Refuse what is neither prepared data nor a model, in words that speak of both."""
-    from bertworks.data.shards import MANIFEST
-
-    if not _is_folder(data):
+        is_folder = False
+    except OSError as error:  # one that may not be looked at is another matter than none
+        raise UserError(f"cannot look at {data[:80]!r}: {error.strerror}") from error
+    if not is_folder:
         raise UserError(
             f"{data[:80]!r} is neither a folder that `bertworks prepare` made nor a model: no such folder, and no such "
             "name among the shipped models or in the local Hugging Face cache"
@@ -428,3 +358,13 @@ def _check_is_data(data: str) -> None:
             f"{data} is neither prepared data (it has no {MANIFEST}; perhaps `bertworks prepare` was not finished) "
             "nor a model (it has no config.json)"
         )
+    if (overrides or seed) and not instances:
+        raise UserError("settings and --seed are for instances; say how many with --instances N, or leave them out")
+    changes = [text.removeprefix("data.") for text in overrides or []]
+    settings = from_overrides(DataSettings, changes, "bertworks inspect")
+    dataset = Dataset(data, skip_bad_shards=skip_bad_shards)
+    if not instances:
+        found = inspect.summary(dataset)
+        print_json(found) if as_json else say(inspect.summary_text(found))
+    for instance in itertools.islice(inspect.instances(dataset, settings, seed=seed), instances):
+        print_json(instance) if as_json else say(inspect.instance_text(instance) + "\n")
