@@ -1,4 +1,4 @@
-"""The commands from raw text to data to pre-train on: vocab, tokenize, texts, prepare, and inspect, which shows both."""
+"""The commands from raw text to data to pre-train on: vocab, texts, prepare, inspect (of models too), tokenize."""
 
 import itertools
 import os
