@@ -80,7 +80,7 @@ def as_in_the_paper(run: Path, shards: Path) -> dict[str, float]:
     """Return how many of the paper's masks and pairs in documents kept aside a model gets right."""
     from bertworks.inference.held_out import measure_text
 
-    metrics = measure_text(run, shards).metrics
+    metrics, _, _ = measure_text(run, shards)
     return {f"holdout_paper_{name}": value for name, value in metrics.items() if name.endswith("_accuracy")}
 
 

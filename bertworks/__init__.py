@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bertworks.finetuning.glue_suite import finetune_glue
     from bertworks.finetuning.search import GridPlan, finetune_grid
     from bertworks.inference.evaluate import evaluate
-    from bertworks.inference.model import LanguageModel, Model, TaskModel, load
+    from bertworks.inference.model import Model, load
     from bertworks.inference.predict import predict
     from bertworks.models.convert import convert
     from bertworks.planning.plan import plan
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "GridPlan",
-    "LanguageModel",
     "Model",
-    "TaskModel",
     "Tokenizer",
     "UserError",
     "__version__",
@@ -43,9 +41,7 @@ __all__ = [
 
 _HOMES = {
     "GridPlan": "bertworks.finetuning.search",
-    "LanguageModel": "bertworks.inference.model",
     "Model": "bertworks.inference.model",
-    "TaskModel": "bertworks.inference.model",
     "Tokenizer": "bertworks.text.tokenizer",
     "UserError": "bertworks.errors",
     "convert": "bertworks.models.convert",

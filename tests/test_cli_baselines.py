@@ -83,4 +83,4 @@ def test_mistakes_are_told_in_a_line(bertworks, models, tmp_path, arguments, sai
 def test_a_language_model_that_was_not_fine_tuned_says_so(bertworks, models, name):
     code, _, err = bertworks("classify", models / name, "a cat")
     assert (code, err.count("\n")) == (2, 1)
-    assert "was not fine-tuned for a task" in err
+    assert "cannot classify texts: it has no classify head (heads: none); see `bertworks finetune`" in err

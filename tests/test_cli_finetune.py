@@ -16,7 +16,7 @@ from toy_tasks import QUICK, SIZES, text_with, write_rows, write_task
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.finetune import finetune
-from bertworks.inference import heads as predictions
+from bertworks.inference import predict as predictions
 from bertworks.train.record import Record
 
 KINDS = ("classify", "regress", "multilabel", "choose")
@@ -120,7 +120,7 @@ def test_a_benchmark_is_learnt_from_its_own_files(bertworks, model, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_those_of_the_evaluation_and_in_order(bertworks, runs, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(predictions, "_EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr(predictions, "EXAMPLES_AT_ONCE", 7)
     dev = runs / f"{kind}-files/dev.jsonl"
     code, _, err = bertworks("predict", runs / kind, dev, "--out", tmp_path / "said.jsonl")
     assert (code, "40 predictions" in err) == (0, True)
@@ -177,7 +177,7 @@ def test_the_likeliest_ending_is_chosen(bertworks, runs):
         (("finetune", "classify", "--model", "MODEL", "--out", "run"), "give --train FILE"),
         (("finetune", "sst2", "--model", "MODEL", "--out", "run"), "give --data DIR"),
         (("finetune", "sst22", "--model", "MODEL", "--data", ".", "--out", "run"), "did you mean"),
-        (("classify", "MODEL", "a cat"), "was not fine-tuned"),
+        (("classify", "MODEL", "a cat"), "it has no classify head (heads: mlm, nsp); see `bertworks finetune`"),
         (("choose", "MODEL", "a", "b", "c"), "it has no choose head"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_model_that_says_nothing_of_its_task_classifies_texts_and_pairs(tmp_pa
     [
         ({"classify": 2}, {"kind": "classify", "is_pair": True}, (), "give each text a second one with --pair"),
         ({"classify": 2}, {"kind": "classify"}, ("--pair", "b"), "single texts; leave --pair out"),
-        ({"tag": 3}, {"kind": "tag"}, (), "to tag; ask `bertworks tag`, in Python tag(texts)"),
+        ({"tag": 3}, {"kind": "tag"}, (), "(heads: tag); see `bertworks finetune`; it can: tag, embed"),
     ],
 )
 def test_what_a_model_does_not_classify_is_told_with_what_to_do(bertworks, tmp_path, heads, task, more, words):

@@ -48,7 +48,7 @@ def test_pairs_from_the_first_command_to_the_last(bertworks, made, tmp_path):
     assert (code, "frozen, under BiLSTMs of 12 cells" in out) == (0, True)
     for command, said in (
         (("classify", run, "a zebra"), "on pairs of texts"),
-        (("fill", run, "a [MASK]"), "has no fill"),
+        (("fill", run, "a [MASK]"), "this fine-tuned ELMo cannot fill masks"),
     ):
         code, _, err = bertworks(*command)
         assert (code, err.count("\n"), said in err) == (2, 1, True), err
@@ -94,7 +94,7 @@ def test_mistakes_are_told_in_words(bertworks, model, tmp_path, arguments, said)
 
 def test_damaged_and_other_models_are_told_in_a_line(bertworks, model, tmp_path):
     code, _, err = bertworks("classify", model, "a zebra")
-    assert (code, err.count("\n"), "was not fine-tuned" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "cannot classify texts: it has no classify head" in err) == (2, 1, True)
     gpt = write_small_gpt(tmp_path / "gpt")
     assert bertworks("classify", gpt, "a zebra")[0] == 2
     broken = write_elmo(tmp_path / "broken")

@@ -1,8 +1,10 @@
-"""The commands that use a model: fill, nsp, tag, answer, embed, features, attend."""
+"""The commands that use a model: fill, nsp, tag, answer, embed, features, attend; evaluate, predict, classify, choose.
+
+Texts are arguments or the lines of standard input. A model that has no answer to a command says so before any work.
+"""
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,9 +47,9 @@ def fill(
     as_json: JsonOption = False,
 ) -> None:
     """Guess what stands at each [MASK] of a text."""
-    from bertworks.inference.heads import check_masks
+    from bertworks.inference.model import check_masks
 
-    net = _load(model, device, dtype)
+    net = _open(model, "fill", device, dtype)
     for place, text in enumerate(lines_of(texts, refuse_blank=True), 1):
         if texts == ["-"] and not text.strip():
             warn(f"standard input, line {place} is empty")
@@ -73,7 +75,7 @@ def nsp(
     as_json: JsonOption = False,
 ) -> None:
     """Tell how likely B follows A in a document."""
-    follows = _load(model, device, dtype).nsp(check_utf8(first), check_utf8(second), truncate=truncate)
+    follows = _open(model, "nsp", device, dtype).nsp(check_utf8(first), check_utf8(second), truncate=truncate)
     if as_json:
         print_json({"is_next": follows, "is_random": 1 - follows})
     else:
@@ -92,7 +94,7 @@ def tag(
 ) -> None:
     """Find the names, or what else a model was taught to tag, in texts of any length."""
     lines = list(lines_of(texts, refuse_blank=True))
-    found = _load(model, device, dtype).tag(lines, units=units)
+    found = _open(model, "tag", device, dtype).tag(lines, units=units)
     for text, entities in zip(lines, found, strict=True):
         if as_json:
             print_json(entities)
@@ -121,7 +123,7 @@ def answer(
     if (context is None) == (file is None):
         raise UserError("give the text to look in with --context, or a file that holds it with --file")
     text = check_utf8(context) if context is not None else file_text(Path(file or ""))
-    net = _load(model, device, dtype)
+    net = _open(model, "answer", device, dtype)
     found = net.answer(check_utf8(question), text, top_k=top_k, threshold=threshold)
     if as_json:
         print_json(found)
@@ -182,12 +184,12 @@ def embed(
         if Path(out).suffix != ".npy":
             raise UserError(f"cannot tell the form of {out}; let it end in .npy")
         check_can_write(out)
-    net = _load(model, device, dtype, "embed")
+    net = _open(model, "embed", device, dtype)
     lines = list(lines_of(texts, refuse_blank=True))
-    options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "truncate": truncate}
-    if prompt is not None:
-        options["prompt"] = prompt
-    vectors = net.embed(lines, layers=None if layers is None else _layers(layers, net), **options)
+    vectors = net.embed(
+        lines, layers=None if layers is None else _layers(layers), pooling=pooling, normalize=normalize, prompt=prompt,
+        truncate=truncate,
+    )  # fmt: skip
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)
@@ -212,9 +214,9 @@ def features(
     from bertworks.inference.features import write_features
 
     check_can_write(out, source)
-    net = _load(model, device, dtype, "features")
+    net = _open(model, "features", device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
-    write_features(net, lines, Path(out), layers=_layers(layers, net), per=per, truncate=truncate)
+    write_features(net, lines, Path(out), layers=net.check_layers(_layers(layers)), per=per, truncate=truncate)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
 
 
@@ -232,7 +234,7 @@ def attend(
 
     check_can_write(out)
     texts = [check_utf8(part) for part in (text, pair) if part is not None]
-    encoding, weights = _load(model, device, "float32").attention(*texts, truncate=truncate)
+    encoding, weights = _open(model, "attention", device, "float32").attention(*texts, truncate=truncate)
     title = f"{Path(os.path.abspath(model)).name}: {' | '.join(texts)}"  # a folder has a name even where "." is given
     with atomic_write(out) as stream:
         stream.write(attention_page(encoding.tokens, encoding.segment_ids, weights, title))
@@ -243,26 +245,20 @@ def attend(
     )
 
 
-def _load(model: str, device: str, dtype: str, method: str = "") -> Any:
-    """Open a model; a fine-tuned one that lacks the method that is needed says so at once."""
+def _open(model: str, method: str, device: str, dtype: str) -> Any:
+    """Open a model that can do what a method of it asks for."""
     from bertworks.inference.model import load
 
-    net = load(model, device=device, dtype=dtype)
-    if method:
-        getattr(net, method)
-    return net
+    opened = load(model, device=device, dtype=dtype)
+    opened.check_can(method)
+    return opened
 
 
-def _layers(given: str, net: Any) -> list[int]:
-    if given == "all":
-        return list(range(net.num_layers + 1))
+def _layers(given: str) -> Any:
     try:
-        return [int(number) for number in given.split(",")]
+        return given if given == "all" else [int(number) for number in given.split(",")]
     except ValueError:
         raise UserError(f"--layers {given[:40]} is not a list of numbers; such as -1,-2 or all") from None
-
-
-# The commands that use fine-tuned models: evaluate, predict, classify, choose.
 
 
 CsvSafeOption = Annotated[
@@ -300,89 +296,61 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
-    from bertworks.inference.evaluate import is_text
-
-    if is_text(task, data):
-        _refuse_for_text(models, column, wrong or csv_safe, predictions)
-        _evaluate_text(
-            models[0], data, as_json=as_json, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
-            device=device, dtype=dtype,
-        )  # fmt: skip
-        return
-    _refuse_for_task(max_length, max_tokens)
-    from bertworks.inference.evaluate import check_outputs, measure_models, open_for, training_cost, write_outputs
+    from bertworks.inference import evaluate as measuring
     from bertworks.processes import progress_bar
     from bertworks.tasks.own_files import named_columns
 
-    started, split = time.monotonic(), split or "dev"
-    named = task
-    ensemble, task = open_for(models, data, named, device=device, dtype=dtype)
+    started = time.monotonic()
+    if measuring.is_text(task, data):
+        if column or wrong or csv_safe or predictions:
+            raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
+        if len(models) > 1:
+            raise UserError("on text one model is measured at a time; several are for a task, named with --task")
+        with progress_bar(quiet=as_json) as progress:
+            metrics, counts, length = measuring.measure_text(
+                models[0], data, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
+                device=device, dtype=dtype, progress=progress,
+            )  # fmt: skip
+        seconds = time.monotonic() - started
+        if as_json:
+            print_json(metrics | counts | {"max_length": length, "seconds": round(seconds, 2)})
+            return
+        sizes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        say(f"{sizes}; sequences of up to {length}; {seconds:.1f} s", err=True)
+        say(measuring.metrics_text(metrics), nl=False)
+        say_next("finetune", "classify", "--model", models[0], "--train", "TRAIN.csv", "--out", "TUNED")
+        return
+    if max_length or max_tokens:
+        raise UserError("--max-length and --max-tokens are for prepared text; a model cuts a task's as it learnt")
+    split, named = split or "dev", task
+    ensemble, task = measuring.open_for(models, data, named, device=device, dtype=dtype)
     columns = named_columns(task, column or [])
-    check_outputs(task, data, split, wrong, predictions, csv_safe=csv_safe)
-    needs_labels = predictions is None or wrong is not None
+    measuring.check_outputs(task, data, split, wrong, predictions, csv_safe=csv_safe)
     with progress_bar(quiet=as_json) as progress:
-        measured = measure_models(ensemble, task, data, split, columns, needs_labels=needs_labels, progress=progress)
-    written = write_outputs(measured, wrong, predictions, csv_safe=csv_safe)
-    cost = {**training_cost(ensemble.models), "seconds": round(time.monotonic() - started, 2)}
+        measured = measuring.measure_models(
+            ensemble, task, data, split, columns, needs_labels=predictions is None or wrong is not None,
+            progress=progress,
+        )  # fmt: skip
+    written = measuring.write_outputs(measured, wrong, predictions, csv_safe=csv_safe)
+    cost = {**measuring.training_cost(ensemble.models), "seconds": round(time.monotonic() - started, 2)}
     if as_json:
         print_json(measured.as_json() | cost | {"notes": list(measured.notes)})
         return
-    from bertworks.inference.evaluate import breakdown_text, metrics_text
-
-    for note in (*measured.notes, *written, _said_cost(len(measured.examples), cost)):
+    took = f"{counted(len(measured.examples), 'example')} in {cost['seconds']:.1f} s"
+    if cost["minutes"] is not None:
+        took += f"; fine-tuning took {cost['minutes']:.1f} minutes on {cost['device']}"
+    for note in (*measured.notes, *written, took):
         say(note, err=True)
-    say(metrics_text(measured.metrics), nl=False)
+    say(measuring.metrics_text(measured.metrics), nl=False)
     if measured.breakdown:
-        say("\n" + breakdown_text(measured.breakdown), nl=False)
+        say("\n" + measuring.breakdown_text(measured.breakdown), nl=False)
     if wrong is None and measured.metrics:
-        columns_given = [word for one in column or [] for word in ("--column", one)]
+        given = [word for one in column or [] for word in ("--column", one)]
         which = [] if split == "dev" else ["--split", split]
-        task_given = [] if named is None else ["--task", named]
-        command = ["evaluate", *models, *task_given, "--data", data, *which, *columns_given]
+        command = ["evaluate", *models, *([] if named is None else ["--task", named]), "--data", data, *which, *given]
         say_next(*command, "--wrong", "wrong.csv", why="what it predicts wrongly")
     else:
         say_next("predict", *models, "INPUT.csv", "--out", "predictions.csv")
-
-
-def _refuse_for_text(models: Sequence[str], *of_tasks: Any) -> None:
-    from bertworks.errors import UserError
-
-    if any(of_tasks):
-        raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
-    if len(models) > 1:
-        raise UserError("on text one model is measured at a time; several are for a task, named with --task")
-
-
-def _refuse_for_task(*of_text: int | None) -> None:
-    from bertworks.errors import UserError
-
-    if any(of_text):
-        raise UserError("--max-length and --max-tokens are for prepared text; a model cuts a task's as it learnt")
-
-
-def _evaluate_text(model: str, data: str, *, as_json: bool, **options: Any) -> None:
-    from bertworks.inference.evaluate import metrics_text
-    from bertworks.inference.held_out import measure_text
-    from bertworks.processes import progress_bar
-
-    started = time.monotonic()
-    with progress_bar(quiet=as_json) as progress:
-        metrics, counts, max_length = measure_text(model, data, progress=progress, **options)
-    seconds = time.monotonic() - started
-    if as_json:
-        print_json(metrics | counts | {"max_length": max_length, "seconds": round(seconds, 2)})
-        return
-    sizes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    say(f"{sizes}; sequences of up to {max_length}; {seconds:.1f} s", err=True)
-    say(metrics_text(metrics), nl=False)
-    say_next("finetune", "classify", "--model", model, "--train", "TRAIN.csv", "--out", "TUNED")
-
-
-def _said_cost(num_examples: int, cost: dict[str, Any]) -> str:
-    trained = (
-        f"; fine-tuning took {cost['minutes']:.1f} minutes on {cost['device']}" if cost["minutes"] is not None else ""
-    )
-    return f"{counted(num_examples, 'example')} in {cost['seconds']:.1f} s{trained}"
 
 
 def predict(
@@ -402,7 +370,6 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict for every row of a file, of any size; several models predict together."""
-    from bertworks.errors import UserError
     from bertworks.inference.predict import check_row_file, open_models, predicted_rows, write_predictions
     from bertworks.processes import progress_bar
     from bertworks.tasks.own_files import named_columns
@@ -444,18 +411,16 @@ def classify(
     lines = list(lines_of(texts, refuse_blank=True))
     seconds = [check_utf8(one) for one in pair or []]
     pairs = seconds * len(lines) if len(seconds) == 1 else seconds or None
-    results = _load_of_tuned(model, device, dtype).classify(lines, pairs)
+    results = _open(model, "classify", device, dtype).classify(lines, pairs)
     if as_json:
         print_json(results)
         return
     for text, result in zip(lines, results, strict=True):
-        say(f"{_said(result)}  {text}")
-
-
-def _said(result: dict[str, Any]) -> str:
-    if "labels" in result:
-        return ", ".join(result["labels"]) or "no label"
-    return f"{result['score']:6.1%}  {result['label']}" if "label" in result else f"{result['score']:.4f}"
+        if "labels" in result:
+            told = ", ".join(result["labels"]) or "no label"
+        else:
+            told = f"{result['score']:6.1%}  {result['label']}" if "label" in result else f"{result['score']:.4f}"
+        say(f"{told}  {text}")
 
 
 def choose(
@@ -467,21 +432,10 @@ def choose(
     as_json: JsonOption = False,
 ) -> None:
     """Tell which ending goes best with a context."""
-    result = _load_of_tuned(model, device, dtype).choose(
-        check_utf8(context), [check_utf8(ending) for ending in endings]
-    )
+    opened = _open(model, "choose", device, dtype)
+    result = opened.choose(check_utf8(context), [check_utf8(ending) for ending in endings])
     if as_json:
         print_json(result)
         return
     for ending, score in sorted(zip(endings, result["scores"], strict=True), key=lambda pair: -pair[1]):
         say(f"{score:6.1%}  {ending}")
-
-
-def _load_of_tuned(model: str, device: str, dtype: str) -> Any:
-    from bertworks.errors import UserError
-    from bertworks.inference.model import LanguageModel, load
-
-    opened = load(model, device=device, dtype=dtype)
-    if isinstance(opened, LanguageModel):
-        raise UserError(f"{model} was not fine-tuned for a task; see `bertworks finetune`")
-    return opened

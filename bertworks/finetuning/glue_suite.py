@@ -75,10 +75,10 @@ def server_files(dataset: Dataset) -> dict[str, str]:
 
 def write_tests(folder: Path, model: Model, dataset: Dataset) -> list[str]:
     """Predict for a task's test sets; returns the names of the files."""
-    predictor, names = model.predictor(), server_files(dataset)
+    names = server_files(dataset)
     for split in names:
         examples = list(dataset.examples(split))
-        results = predictor.results(examples)
+        results = model.results(examples)
         said = [result["label"] if "label" in result else result["score"] for result in results]
         write_glue(folder, dataset.task, split, [example.id for example in examples], said)
     return list(names.values())

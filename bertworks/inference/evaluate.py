@@ -1,4 +1,9 @@
-"""Fine-tuned models measured on a benchmark or on a file of your own: the metrics, and what is behind them."""
+"""Fine-tuned models measured on a benchmark or on a file of your own: the metrics, and what is in them.
+
+`evaluate` is the public function; the command calls its parts, and writes what was predicted wrongly besides. Tables
+of scores are text of at most 100 columns, which are in line whatever the labels are written in: Hangul and other wide
+characters count as two.
+"""
 
 import io
 import math
@@ -19,11 +24,12 @@ from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
 from bertworks.files import make_folder
 from bertworks.inference.held_out import HELD_OUT, measure_text
-from bertworks.inference.model import Model, TaskModel
-from bertworks.inference.predict import AnyTaskModel, Ensemble, check_row_file, open_models, write_rows
+from bertworks.inference.model import Model
+from bertworks.inference.predict import AnyModel, Ensemble, check_row_file, open_models, write_rows
 from bertworks.processes import Progress, silent
 from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.columns import Columns, as_columns
+from bertworks.tasks.evaluation import loss_of_rows
 from bertworks.tasks.examples import Example, Skipped, SpanExample
 from bertworks.tasks.heads import kind_of
 from bertworks.tasks.metrics import Breakdown, break_down, gold_of, most_confused
@@ -31,6 +37,11 @@ from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.submission import check_submission, write_submission, wrong_columns, wrong_examples
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
+
+WIDTH = 100
+_LONGEST_LABEL = 40
+_GAP = 2
+_MOST_MISTAKES = 15
 
 
 class Measured(NamedTuple):
@@ -68,7 +79,7 @@ class Measured(NamedTuple):
 
 
 def evaluate(
-    model: AnyTaskModel | Sequence[AnyTaskModel],
+    model: AnyModel | Sequence[AnyModel],
     data: str | os.PathLike[str],
     *,
     task: str | None = None,
@@ -99,8 +110,8 @@ def evaluate(
         if not isinstance(model, str | os.PathLike) or columns is not None:
             raise UserError("prepared text is measured with one model, named by its folder, and has no columns")
         options: dict[str, Any] = {"max_length": max_length, "max_tokens": max_tokens, "device": device, "dtype": dtype}
-        found = measure_text(model, data, split=split or HELD_OUT, **options)
-        return found.metrics | found.counts | {"max_length": found.max_length}
+        metrics, counts, length = measure_text(model, data, split=split or HELD_OUT, **options)
+        return metrics | counts | {"max_length": length}
     if max_length is not None or max_tokens is not None:
         raise UserError("max_length and max_tokens are for prepared text; a model cuts a task's as it learnt")
     ensemble, task = open_for(model, data, task, device=device, dtype=dtype)
@@ -114,7 +125,7 @@ def is_text(task: str | None, data: str | os.PathLike[str]) -> bool:
 
 
 def open_for(
-    models: AnyTaskModel | Sequence[AnyTaskModel],
+    models: AnyModel | Sequence[AnyModel],
     data: str | os.PathLike[str],
     task: str | None,
     *,
@@ -167,45 +178,40 @@ def measure_models(
     examples = list(dataset.examples(split, skipped))
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
-    gold = gold_of(examples)
-    has_labels = None not in gold and _has_answers(examples)
+    gold, questions = gold_of(examples), [example for example in examples if isinstance(example, SpanExample)]
+    # Of one question at least it must be said what the answer is, or that there is none.
+    is_answered = not questions or any(question.answers or question.is_impossible for question in questions)
+    has_labels = None not in gold and is_answered
+    if needs_labels and not has_labels and dataset.task.kind == "answer":
+        files = ", ".join(map(str, dataset.files(split).paths))
+        raise UserError(f"{files}: no question has a gold answer to measure with; `bertworks predict` answers them")
     if needs_labels and not has_labels:
-        raise UserError(_nothing_to_measure_with(dataset, split))
+        others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
+        hint = f"; there are also: {others}" if others else ""
+        raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with{hint}")
     # Asked in the models' order of labels, measured as the benchmark does.
-    threshold, said = _threshold(ensemble, dataset.task)
+    threshold, said = threshold_for(ensemble, dataset.task)
     asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
-    count = len(examples)
+    kind, count = kind_of(asked), len(examples)
 
     def done(share: float) -> None:
         progress("measuring", share * count, count, counted(int(share * count), "example"))
 
-    kind, judged = kind_of(asked), ensemble.score(examples, asked, done)
-    predictions = kind.decode(examples, judged.items, judged.rows, asked)
+    items, rows, loss = ensemble.score(examples, asked, done)
+    predictions = kind.decode(examples, items, rows, asked)
     unknown = ensemble.unknown()
-    unknown.add(judged.items.ids)
+    unknown.add(items.ids)
     notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.said())))
-    metrics = kind.measure(asked, examples, predictions) | {"loss": judged.loss} if has_labels else {}
-    breakdown = break_down(asked, gold, predictions) if has_labels else None
+    metrics, breakdown = dict[str, float](), None
+    if has_labels:
+        loss = loss_of_rows(kind, items, rows, ensemble.models[0].laying) if loss is None else loss
+        metrics = kind.measure(asked, examples, predictions) | {"loss": loss}
+        breakdown = break_down(asked, gold, predictions)
     asked = replace(asked, threshold=metrics.get("threshold", threshold))
-    return Measured(asked, split, examples, predictions, judged.rows, metrics, breakdown, notes)
+    return Measured(asked, split, examples, predictions, rows, metrics, breakdown, notes)
 
 
-def _has_answers(examples: Sequence[Example]) -> bool:
-    """Tell whether of one question at least it is said what the answer is, or that there is none."""
-    questions = [example for example in examples if isinstance(example, SpanExample)]
-    return not questions or any(question.answers or question.is_impossible for question in questions)
-
-
-def _nothing_to_measure_with(dataset: Dataset, split: str) -> str:
-    if dataset.task.kind == "answer":
-        files = ", ".join(map(str, dataset.files(split).paths))
-        return f"{files}: no question has a gold answer to measure with; `bertworks predict` answers them"
-    others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
-    hint = f"; there are also: {others}" if others else ""
-    return f"{dataset.task.title}: the {split} split has no labels to measure with{hint}"
-
-
-def _threshold(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
+def threshold_for(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
     """Return what decides that a question has no answer, as when it is predicted, and what must be said of it."""
     own = ensemble.task.threshold
     if own is not None or not asked.has_impossible:
@@ -248,7 +254,7 @@ def write_outputs(
     return said
 
 
-def training_cost(models: Sequence[Model | TaskModel]) -> dict[str, Any]:
+def training_cost(models: Sequence[Model]) -> dict[str, Any]:
     """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
     told = [model.about.get("provenance") or {} for model in models]
     minutes = [one["minutes"] for one in told if one.get("minutes") is not None]
@@ -290,17 +296,6 @@ def _check_fitting(ensemble: Ensemble, dataset: Dataset, name: str) -> None:
     ensemble.check_pairs(asked.is_pair, name if name not in OWN_KINDS else dataset.origin)
 
 
-# Scores as text of at most 100 columns: the metrics, each class, and what was taken for what.
-#
-# Columns stand under each other whatever the labels are written in: Hangul and other wide characters count as two.
-
-
-WIDTH = 100
-_LONGEST_LABEL = 40
-_GAP = 2
-_MOST_MISTAKES = 15
-
-
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Return a line for each metric."""
     widest = max(12, *map(len, metrics)) if metrics else 0
@@ -309,23 +304,43 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 def breakdown_text(breakdown: Breakdown) -> str:
     """Return a table of the classes and, where classes exclude each other, one of what was taken for what."""
-    text = _rendered(_classes(breakdown))
-    if not _is_matrix(breakdown) and not breakdown.commonest:
+    has_counts = bool(breakdown.confusion)
+    are_sets = has_counts and isinstance(breakdown.confusion[0][0], list)  # each label has a table of two by two
+    names = ["precision", "recall", "F1", "support", *(["right", "false", "missed"] if are_sets else [])]
+    classes = _table("class", names)
+    for number, (label, score) in enumerate(breakdown.per_class.items()):
+        cells = [f"{share:.4f}" for share in score[:3]] + [f"{score.support:,}"]
+        if are_sets:
+            (_, false), (missed, right) = breakdown.confusion[number]
+            cells += [f"{count:,}" for count in (right, false, missed)]
+        classes.add_row(Text(label), *cells)
+    text = _rendered(classes)
+    if (are_sets or not has_counts) and not breakdown.commonest:
         return text
-    if breakdown.confusion and (matrix := _matrix(breakdown)):
+    if has_counts and (matrix := _matrix(breakdown)):
         return f"{text}\nhow often a class (row) was taken for a class (column)\n{_rendered(matrix)}"
-    return f"{text}\nthe commonest mistakes\n{_rendered(_mistakes(breakdown))}"
+    mistakes = _table("class", [])
+    mistakes.add_column("taken for", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_LABEL)
+    mistakes.add_column("times", justify="right")
+    for right, guess, count in most_confused(breakdown, _MOST_MISTAKES):
+        mistakes.add_row(Text(right), Text(guess), f"{count:,}")
+    return f"{text}\nthe commonest mistakes\n{_rendered(mistakes)}"
 
 
-def _is_matrix(breakdown: Breakdown) -> bool:
-    return bool(breakdown.confusion) and not isinstance(breakdown.confusion[0][0], list)
-
-
-def _rendered(table: Table) -> str:
-    """Return a table as plain text without blanks at line ends."""
-    stream = io.StringIO()
-    Console(file=stream, width=WIDTH, color_system=None, force_terminal=False, _environ={}).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+def _matrix(breakdown: Breakdown) -> Table | None:
+    """Return the matrix with its labels, or with their numbers where they are too wide; None where neither fits."""
+    labels = breakdown.labels
+    widest = max(len(f"{count:,}") for row in breakdown.confusion for count in row)
+    longest = min(_LONGEST_LABEL, max(map(cell_len, labels)))
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    for heads, more in ((labels, 0), (numbers, len(numbers[-1]) + 1)):
+        if longest + more + sum(_GAP + max(widest, cell_len(head)) for head in heads) + _GAP <= WIDTH:
+            table = _table("", heads, _LONGEST_LABEL + more)
+            for label, number, row in zip(labels, numbers, breakdown.confusion, strict=True):
+                before = f"{number:>{more - 1}} " if more else ""
+                table.add_row(Text(before + label), *(f"{count:,}" for count in row))
+            return table
+    return None
 
 
 def _table(first: str, others: Sequence[str], widest: int = _LONGEST_LABEL) -> Table:
@@ -336,43 +351,8 @@ def _table(first: str, others: Sequence[str], widest: int = _LONGEST_LABEL) -> T
     return table
 
 
-def _classes(breakdown: Breakdown) -> Table:
-    are_sets = bool(breakdown.confusion) and not _is_matrix(breakdown)
-    names = ["precision", "recall", "F1", "support", *(["right", "false", "missed"] if are_sets else [])]
-    table = _table("class", names)
-    for number, (label, score) in enumerate(breakdown.per_class.items()):
-        cells = [f"{share:.4f}" for share in score[:3]] + [f"{score.support:,}"]
-        if are_sets:
-            (_, false), (missed, right) = breakdown.confusion[number]
-            cells += [f"{count:,}" for count in (right, false, missed)]
-        table.add_row(Text(label), *cells)
-    return table
-
-
-def _matrix(breakdown: Breakdown) -> Table | None:
-    """Return the matrix with its labels, or with their numbers where they are too wide; None where neither fits."""
-    labels = breakdown.labels
-    widest = max(len(f"{count:,}") for row in breakdown.confusion for count in row)
-    beside = min(_LONGEST_LABEL, max(map(cell_len, labels)))
-    numbers = [str(number) for number in range(1, len(labels) + 1)]
-    for heads, more in ((labels, 0), (numbers, len(numbers[-1]) + 1)):
-        width = beside + more + sum(_GAP + max(widest, cell_len(head)) for head in heads)
-        if width + _GAP <= WIDTH:
-            return _filled(breakdown, heads, [f"{number:>{more - 1}} " if more else "" for number in numbers])
-    return None
-
-
-def _filled(breakdown: Breakdown, heads: Sequence[str], before: Sequence[str]) -> Table:
-    table = _table("", heads, _LONGEST_LABEL + len(before[0]))
-    for label, number, row in zip(breakdown.labels, before, breakdown.confusion, strict=True):
-        table.add_row(Text(number + label), *(f"{count:,}" for count in row))
-    return table
-
-
-def _mistakes(breakdown: Breakdown) -> Table:
-    table = _table("class", [])
-    table.add_column("taken for", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_LABEL)
-    table.add_column("times", justify="right")
-    for right, guess, count in most_confused(breakdown, _MOST_MISTAKES):
-        table.add_row(Text(right), Text(guess), f"{count:,}")
-    return table
+def _rendered(table: Table) -> str:
+    """Return a table as plain text without blanks at line ends."""
+    stream = io.StringIO()
+    Console(file=stream, width=WIDTH, color_system=None, force_terminal=False, _environ={}).print(table)
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())

@@ -1,36 +1,45 @@
-"""A BERT to use: what can be asked of it. `bw.load(folder)` gives it, see `loading.py`."""
+"""A model in use: `bw.load(source)` opens one of any kind, and the methods of `Model` are what can be asked of it.
 
+- One class for BERTs, GPT-1, ELMo, encoders side by side, and what was fine-tuned on any of them. `methods` says what
+  a model can do; everything else is refused in a line that says what is missing and what there is.
+- Every method takes a text or a list of them, and returns one result or a list.
+- Texts are sorted by length and packed, so that no padding is computed and no answer depends on its neighbours in a
+  batch (`nn/hidden_states.py`). What the heads of fine-tuned models say is in `heads.py`.
+- In `fill` [MASK], and nothing else, is a special token. It may be a part of a word: what follows it without a space
+  ends its word, as in pre-training, so "[MASK]이다" asks for a word that ends in -이다. A model that reads in one
+  direction guesses at a token what comes next to it.
+- GPT-1 reads pieces, as many as it has positions for. ELMo reads words by their characters, also those that its list
+  does not have, and texts of any length; the ids of its list are only what it guesses.
+"""
+
+import itertools
+import math
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
+from bertworks.inference.describe import facts_of, repr_of
 from bertworks.inference.heads import (
-    Predictor,
+    Result,
     Text,
     Units,
     answer_questions,
-    best_guesses,
     check_top_k,
-    choose_endings,
-    classify_texts,
-    fill_masks,
-    perplexity_of,
+    results_of,
     stated_cut,
-    stated_threshold,
     tag_texts,
     task_of,
 )
 from bertworks.models.find import find_model
 from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import ModelFolder, kind_of_network, read_model, write_model
+from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, read_model, write_model
 from bertworks.models.sentence_transformers import (
     Layer,
     Pooling,
@@ -62,52 +71,183 @@ from bertworks.nn.hidden_states import (
     vectors_of,
 )
 from bertworks.nn.layers import freeze
-from bertworks.nn.lm import Sums, WordSoftmax
+from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Packing, Tokens, pack, pack_lengths
-from bertworks.tasks.examples import Cut
-from bertworks.tasks.heads import Laying
+from bertworks.tasks.evaluation import Scored, score_items
+from bertworks.tasks.examples import ChoiceExample, Cut, Example, TextExample
+from bertworks.tasks.heads import KINDS, Items, Laying
+from bertworks.tasks.task import Task
 from bertworks.tasks.windows import ORIGINAL_CUT
-from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer, character_ids
-from bertworks.text.gpt import GptInputs, GptTokenizer
-from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts
-from bertworks.text.vocabulary import MASK
+from bertworks.text.elmo_words import character_ids
+from bertworks.text.tokenizer import Encoding, Tokenizer, check_text, check_texts
+from bertworks.text.vocabulary import MASK, UNK
 
-Guesses = list[dict[str, Any]]  # {"token", "id", "score"} at a mask, the likeliest first
+Guesses = list[Result]  # {"token", "id", "score"}, the likeliest first
+Attention = tuple[Encoding, NDArray[np.float32]]  # of a text; [layers, heads, from token, to token]
 POOLS = ("cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean")
+EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_AHEAD = {"both": 0, "left_to_right": -1, "right_to_left": 1}  # where a token is guessed, seen from the token
+_METHODS = {  # what each does, and the head that it needs
+    "fill": ("fill masks", "mlm"),
+    "nsp": ("tell next sentences", "nsp"),
+    "classify": ("classify texts", "classify"),
+    "tag": ("tag", "tag"),
+    "answer": ("answer questions", "span"),
+    "choose": ("choose", "choose"),
+    "embed": ("embed texts", ""),
+    "features": ("give the features of tokens", ""),
+    "attention": ("show attention", ""),
+    "next_words": ("guess what comes next", ""),
+    "perplexity": ("tell how likely a text is", ""),
+}
+
+
+def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> "Model":
+    """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
+
+    Args:
+        source: the folder or the name.
+        device: auto, cpu, cuda or mps.
+        dtype: float32, bfloat16 or float16.
+
+    Example:
+        >>> bw.load("mini").methods
+        ["fill", "nsp", "embed", "features", "attention"]
+    """
+    place = find_device(device)
+    if dtype not in _DTYPES:
+        raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(_DTYPES)}")
+    root = find_model(source)
+    folder = find_encoder(root)
+    opened = read_model(folder)
+    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
+        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
+    tokenizer = kind_of_network(opened.net).tokenizer.from_folder(folder)
+    if len(tokenizer) > opened.net.config.vocab_size:
+        raise UserError(
+            f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
+        )
+    check_tiles(place, _DTYPES[dtype])
+    opened.net.to(place, _DTYPES[dtype])
+    pooling = read_pooling(root) if isinstance(opened.net, Bert) else Pooling()
+    return Model(opened, tokenizer, pooling, place)
 
 
 class Model:
-    """A BERT with its tokenizer.
+    """A network with its tokenizer.
 
     Attributes:
         net: the network, in evaluation mode; its weights must not change any more.
         tokenizer: what its ids mean.
         labels: of its classes or tags.
         about: what the folder says of where it comes from.
-        num_layers: without the embeddings.
-        width: of a layer.
+        methods: the names of the methods that the model has an answer to.
+        num_layers, width: of its hidden states, without the embeddings; an ELMo's width has both directions.
+        max_length: the most tokens that it reads at once.
+        pooling: how its folder wants texts embedded.
     """
 
-    def __init__(self, folder: ModelFolder[Bert], tokenizer: Tokenizer, pooling: Pooling, device: torch.device) -> None:
-        self.net: Bert = folder.net.eval()
-        freeze(self.net)
-        self.tokenizer = tokenizer
-        self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
-        self.pooling = pooling
-        config = self.net.config
-        self.num_layers, self.width = config.num_hidden_layers, config.hidden_size
-        check_widths(pooling, self.width, "the folder of the model")
-        self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
-        self._device = device
-        self._flash = can_flash(config.head_width, self.net.embeddings.token.weight.dtype, device)
+    def __init__(self, opened: ModelFolder[Any], tokenizer: Any, pooling: Pooling, device: torch.device) -> None:
+        net: Any = opened.net.eval()
+        freeze(net)
+        self.net, self.device, self.pooling = net, device, pooling
+        self.labels, self.about, self.unused = opened.labels, opened.about, opened.unused
+        self.heads = list(getattr(net, "heads", ()))
+        self.is_tuned = isinstance(net, Compound | ElmoTasks) or (isinstance(net, Gpt) and "task" in opened.about)
+        self.tokenizer = self.kind.task_inputs(net, tokenizer) if self.is_tuned else tokenizer
+        self.num_layers = self.width = 0
+        self.max_length = self.kind.max_length or 0
+        config, head_widths = net.config, list[int]()
+        if isinstance(net, Bert):
+            self.num_layers, self.width, head_widths = config.num_hidden_layers, config.hidden_size, [config.head_width]
+            check_widths(pooling, self.width, "the folder of the model")
+            self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
+        elif isinstance(net, Gpt):
+            self.num_layers, self.width, self.max_length = config.n_layer, config.n_embd, config.n_positions
+            head_widths = [config.n_embd // config.n_head]
+        elif isinstance(net, Compound):
+            self.max_length, head_widths = config.max_position_embeddings, [one.head_width for one in config.encoders]
+        elif isinstance(net, Elmo):
+            self.num_layers, self.width = config.num_layers, 2 * config.projection_size
+        dtype = next(net.parameters()).dtype
+        self.flash = bool(head_widths) and all(can_flash(width, dtype, device) for width in head_widths)
+        self.methods = [method for method in _METHODS if not self._why_not(method)]
 
     def __repr__(self) -> str:
-        from bertworks.inference.describe import summary_of
+        return repr_of(self.describe())
 
-        return summary_of(self)
+    @property
+    def kind(self) -> ModelKind:
+        """What is particular to the kind of model that it is."""
+        return kind_of_network(self.net)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a program needs to know of the model, all of it as JSON holds it.
+
+        Returns:
+            kind, title, sizes, heads, methods, labels, task, max_length (None: any length), vocabulary (its kind, size
+            and rules), language (where it is known), pooling, parameters (by part), dtype and device.
+        """
+        rules = getattr(self.tokenizer, "rules", None)
+        facts, first = facts_of(self.net), next(self.net.parameters())
+        return {
+            **facts,
+            "title": self._title(),
+            "methods": self.methods,
+            "labels": self.labels,
+            "task": self.about.get("task"),
+            "max_length": None if self.kind.max_length else self.max_length,
+            "vocabulary": {
+                "kind": getattr(self.tokenizer, "kind", None),
+                "size": len(self.tokenizer),
+                **(rules._asdict() if rules else {}),
+            },
+            "language": (self.about.get("shipped") or {}).get("language"),
+            "pooling": self.pooling.as_json(),
+            "dtype": str(first.dtype).removeprefix("torch."),
+            "device": str(first.device),
+        }
+
+    def _title(self) -> str:
+        name = self.kind.title.partition(" ")[2]
+        return f"fine-tuned {name}" if self.is_tuned and isinstance(self.net, Gpt) else name
+
+    def check_can(self, method: str) -> None:
+        """Refuse a method that the model has no answer to, and say what it can do."""
+        if reason := self._why_not(method):
+            can = ", ".join(self.methods) or "nothing by itself"
+            raise UserError(f"this {self._title()} cannot {_METHODS[method][0]}: {reason}; it can: {can}")
+
+    def _why_not(self, method: str) -> str:
+        """Return why the model has no answer to a method, "" where it has."""
+        head, net = _METHODS[method][1], self.net
+        if head:
+            told = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
+            found = ", ".join(self.heads) or "none"
+            if head not in self.heads:
+                return f"it has no {head} head (heads: {found}){told}"
+            is_unknown = isinstance(net, Gpt) and not self.is_tuned
+            return "its folder does not say what its head was fine-tuned for" if is_unknown else ""
+        if self.is_tuned:
+            return "it does its task and nothing else"
+        if method == "attention":
+            if not isinstance(net, Bert):
+                return "only a BERT does"
+            return "" if net.blocks else "it has no layers, so nothing attends in it"
+        if method in ("next_words", "perplexity"):
+            if isinstance(net, Elmo):
+                return "" if net.softmax is not None else "its folder has no softmax"
+            if isinstance(net, Bert) and method == "next_words" and net.config.direction != "left_to_right":
+                return "it does not read from left to right alone; fill(text) guesses at a [MASK]"
+            if isinstance(net, Bert) and net.config.direction == "both":
+                return "it sees what it would have to guess; perplexity is of models of one direction"
+            if isinstance(net, Bert):
+                return self._why_not("fill")
+        return ""
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a model folder that transformers opens too, but for a tagger on frozen layers."""
+        """Write a model folder; transformers opens that of a BERT or a GPT-1, but for a tagger on frozen layers."""
         from bertworks.files import atomic_folder
 
         with atomic_folder(folder) as temporary:
@@ -115,6 +255,52 @@ class Model:
             save_tokenizer(self.tokenizer, temporary)
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
+
+    # Reading texts.
+
+    @overload
+    def encode(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> Encoding: ...
+    @overload
+    def encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool = False
+    ) -> Sequence[Encoding]: ...
+    def encode(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None, *, truncate: bool = False
+    ) -> Encoding | Sequence[Encoding]:
+        """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused."""
+        listed, seconds = _listed("encode", texts), None if pairs is None else _listed("encode", pairs)
+        encodings: Sequence[Encoding]
+        if hasattr(self.tokenizer, "encode_batch"):
+            if seconds is not None and isinstance(self.net, Bert) and self.net.config.type_vocab_size < 2:
+                raise UserError("the model reads single texts, not pairs: it knows one segment (type_vocab_size 1)")
+            encodings = self.tokenizer.encode_batch(listed, seconds, self.max_length if truncate else None)
+        else:
+            if seconds is not None:
+                raise UserError(f"a {self._title()} that was not fine-tuned reads single texts, not pairs")
+            encodings = [self.tokenizer.encode(text) for text in listed]
+        for number, encoding in enumerate(encodings):
+            if len(encoding) > self.max_length and not truncate:
+                raise self._too_long(len(encoding), f"text {number + 1} of {len(listed)}")
+        if truncate and not hasattr(self.tokenizer, "encode_batch"):
+            encodings = [encoding.cut(self.max_length) for encoding in encodings]
+        return encodings[0] if isinstance(texts, str) else encodings
+
+    def _too_long(self, length: int, what: str) -> UserError:
+        special = " with [CLS] and [SEP]" if isinstance(self.tokenizer, Tokenizer) else ""
+        return UserError(
+            f"{what} has {length:,} tokens{special}, and the model reads {self.max_length:,}; shorten it, or have it "
+            "cut with truncate (--truncate)"
+        )
+
+    def pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None = None) -> Tokens:
+        """Put sequences of ids end to end for the network."""
+        return pack(ids, segment_ids, self.device, flash=self.flash)
+
+    def check_layers(self, layers: Layers) -> list[int]:
+        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
+        return check_layers(layers, self.num_layers)
+
+    # What a pre-trained model guesses.
 
     @overload
     def fill(  # type: ignore[overload-overlap]
@@ -154,12 +340,71 @@ class Model:
             >>> model.fill("The [MASK] of the river is cold.", top_k=1)
             [[{"token": "temperature", "id": 4320, "score": 0.095}]]
         """
-        self._need("mlm", "fill masks")
-        found = fill_masks(self, texts_of("fill", text), top_k, targets, truncate=truncate)
+        self.check_can("fill")
+        texts, mask_id = texts_of("fill", text), self.tokenizer.id_of(MASK)
+        check_top_k(top_k)
+        allowed = self._piece_ids([targets] if isinstance(targets, str) else targets) if targets else None
+        ids = [
+            self._ids_with_masks(one, f"text {number} of {len(texts)}: " if len(texts) > 1 else "", truncate)
+            for number, one in enumerate(texts, 1)
+        ]
+        ahead = _AHEAD[self.net.config.direction]
+        found: list[list[Guesses]] = [[] for _ in texts]
+        for numbers in batches([len(one) for one in ids], self.device):
+            together = [id for number in numbers for id in ids[number]]
+            rows = [row + ahead for row, id in enumerate(together) if id == mask_id]
+            owners = [number for number in numbers for id in ids[number] if id == mask_id]
+            if not rows:
+                continue
+            with torch.inference_mode():
+                hidden_TD = self.net(self.pack([ids[number] for number in numbers]))
+                scores_MV = self.mlm_logits(hidden_TD[rows]).float().softmax(-1)[:, : len(self.tokenizer)]
+            for number, scores_V in zip(owners, scores_MV.cpu(), strict=True):
+                found[number].append(self._best(scores_V, top_k, allowed))
         return found[0] if isinstance(text, str) else found
+
+    def _ids_with_masks(self, text: str, where: str, truncate: bool) -> list[int]:
+        """Return the ids of a text in which [MASK] is a special token; none of them may be cut away."""
+        check_text(text)
+        if not text.strip():
+            return list(self.tokenizer.encode(text).ids)
+        check_masks(text, where)
+        mask_id, (first, *rest) = self.tokenizer.id_of(MASK), text.split(MASK)
+        *ids, end = self.tokenizer.encode(first).ids
+        for part in rest:
+            ids += [mask_id, *self.tokenizer.ids_behind(part)]
+        if len(ids) + 1 > self.max_length and not truncate:
+            raise self._too_long(len(ids) + 1, "the text")
+        ids = [*ids[: self.max_length - 1], end]
+        if lost := len(rest) - ids.count(mask_id):
+            raise UserError(f"{where}{lost} of {len(rest)} [MASK] lie in what was cut; shorten the text")
+        return ids
+
+    def _piece_ids(self, targets: Sequence[str]) -> list[int]:
+        """Return the ids of words that are a piece of the vocabulary each."""
+        ids = []
+        for target in targets:
+            pieces = self.tokenizer.tokenize(target)
+            if len(pieces) != 1:
+                raise UserError(
+                    f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one; choose a "
+                    "word that `bertworks tokenize` leaves whole"
+                )
+            if pieces == [UNK]:
+                raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
+            ids.append(self.tokenizer.id_of(pieces[0]))
+        return list(dict.fromkeys(ids))
+
+    def _best(self, scores_V: Tensor, top_k: int, allowed: Sequence[int] | None = None) -> Guesses:
+        """Return the likeliest pieces, out of all or of those allowed."""
+        candidates = torch.tensor(allowed) if allowed else torch.arange(len(scores_V))
+        scores, numbers = scores_V[candidates].topk(min(top_k, len(candidates)))
+        both = zip(candidates[numbers].tolist(), scores.tolist(), strict=True)
+        return [{"token": self.tokenizer.pieces[id], "id": id, "score": score} for id, score in both]
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the MLM head's scores for rows of the last layer."""
+        self.check_can("fill")
         return self.net.heads["mlm"](hidden_MD, self.net.embeddings.token.weight)  # type: ignore[no-any-return]
 
     @overload
@@ -179,17 +424,299 @@ class Model:
             >>> model.nsp("He went to the shop.", ["He bought milk.", "Penguins are birds."])
             [0.99, 0.02]
         """
-        self._need("nsp", "tell next sentences")
+        self.check_can("nsp")
         texts_of("nsp", text), texts_of("nsp", following)
         encodings = self.encode(*in_pairs("nsp", text, following), truncate=truncate)
         found = np.empty(len(encodings))
-        for numbers in batches([len(encoding) for encoding in encodings], self._device):
+        for numbers in batches([len(encoding) for encoding in encodings], self.device):
             some = [encodings[number] for number in numbers]
             with torch.inference_mode():
                 tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
                 logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
                 found[numbers] = logits_S2.float().softmax(-1)[:, 0].cpu()
         return float(found[0]) if isinstance(text, str) and isinstance(following, str) else found.tolist()
+
+    @overload
+    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> Guesses: ...
+    @overload
+    def next_words(self, text: Sequence[str], top_k: int = 5, *, truncate: bool = False) -> list[Guesses]: ...
+    def next_words(
+        self, text: str | Sequence[str], top_k: int = 5, *, truncate: bool = False
+    ) -> Guesses | list[Guesses]:
+        """Guess what comes after a text, with a model that reads from left to right.
+
+        Args:
+            text: one, or a list, to continue; of a GPT-1 at least a word.
+            top_k: how many guesses to give.
+            truncate: read the end of a text that is too long instead of refusing it; of a BERT its beginning.
+
+        Returns:
+            a list of {"token", "id", "score"}, the likeliest first; scores are probabilities. GPT-1 guesses pieces.
+            For a list of texts a list of these.
+        """
+        self.check_can("next_words")
+        check_top_k(top_k)
+        texts = _listed("next_words", text)
+        if isinstance(self.net, Bert):
+            found = [masks[-1] for masks in self.fill([f"{one} {MASK}" for one in texts], top_k, truncate=truncate)]
+        else:
+            found = [self._best(self._next_scores(one, truncate), top_k) for one in texts]
+        return found[0] if isinstance(text, str) else found
+
+    def _next_scores(self, text: str, truncate: bool) -> Tensor:
+        """Return how likely each piece, or word of the list, comes next, [V]."""
+        encoding = self.tokenizer.encode(text)
+        if len(encoding) > self.max_length and not truncate:
+            raise self._too_long(len(encoding), "the text")
+        net, ids = self.net, encoding.ids[-self.max_length :]
+        with torch.inference_mode():
+            if isinstance(net, Elmo):
+                assert net.softmax is not None, "checked before"
+                characters_TK, packing = spelt([self.tokenizer.words(text)[:-1]], self.device)
+                row_D = net.read(characters_TK, packing)[-1][-1, : net.config.projection_size]
+                scores_V = (net.softmax.weight @ row_D + net.softmax.bias).softmax(-1)
+            elif not ids:
+                raise UserError("a GPT-1 has no sign for a text's beginning; give it at least a word to continue")
+            else:
+                scores_V = net.lm_logits(net(self.pack([ids]))[-1:]).float().softmax(-1)[0]
+        return scores_V[: len(self.tokenizer)].cpu()
+
+    def perplexity(self, texts: str | Sequence[str], *, truncate: bool = False) -> float:
+        """Return among how many choices a model hesitates at each guess: one number over all texts, of one or of many.
+
+        A BERT must read in one direction; an ELMo's guesses are those of both of its directions.
+        """
+        self.check_can("perplexity")
+        listed, net = _listed("perplexity", texts), self.net
+        encodings = self.encode(listed, truncate=truncate)
+        loss = count = 0.0
+        for numbers in batches([len(encoding) for encoding in encodings], self.device):
+            with torch.inference_mode():
+                tokens = self.pack([encodings[number].ids for number in numbers])
+                hidden = self._elmo_layers([listed[n] for n in numbers])[0] if isinstance(net, Elmo) else net(tokens)
+                sums: Sums = net.lm_sums(hidden, tokens)
+            loss, count = loss + float(sums.loss), count + float(sums.total)
+        if not count:
+            raise UserError("no text has two tokens, so there is nothing to guess")
+        return math.exp(min(loss / count, 700.0))  # beyond that there is no such number
+
+    # Hidden states.
+
+    def _compute(self, texts: Sequence[str], encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
+        """Return what computes the hidden states of some of the texts, 0 the embeddings."""
+
+        def compute(numbers: list[int]) -> Rows:
+            if isinstance(self.net, Elmo):
+                all_hidden, packing = self._elmo_layers([texts[number] for number in numbers])
+                return Rows(packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
+            some = [encodings[number] for number in numbers]
+            tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
+            starts = tokens.packing.cumulative_lengths
+            if set(layers) == {self.num_layers}:
+                return Rows(starts, [self.net(tokens)] * len(layers))
+            is_gpt = isinstance(self.net, Gpt)
+            all_hidden = self.net.all_hidden(tokens) if is_gpt else self.net.encode(tokens, hidden=True).all_hidden
+            return Rows(starts, [all_hidden[layer] for layer in layers])
+
+        return compute
+
+    def _elmo_layers(self, texts: Sequence[str]) -> tuple[list[Tensor], Packing]:
+        characters_TK, packing = spelt([self.tokenizer.words(text) for text in texts], self.device)
+        return self.net.read(characters_TK, packing), packing
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        layers: Layers | None = None,
+        pooling: Pool | None = None,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        truncate: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return one vector for each text; zeros for one without tokens.
+
+        Args:
+            texts: to embed; for one by itself the vector, [width], for a list [texts, width].
+            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
+            pooling: cls (of a BERT), mean, max, last, mean_sqrt_len_tokens or weightedmean of the tokens, [CLS] and
+                [SEP] included.
+            normalize: scale each vector to length 1.
+            prompt: the name of one of the folder's prompts, which is put before each text; "" for none.
+            truncate: cut texts that are too long instead of refusing them.
+
+        What is not given is as the folder says, else the mean of the last layer, not normalised. The layers that a
+        folder has after its pooling, and its truncate_dim, are for its own pooling of the last layer alone.
+
+        Example:
+            >>> model.embed(["a fine film", "a dull one"]).shape
+            (2, 256)
+        """
+        self.check_can("embed")
+        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
+        stated = self.pooling
+        is_own = layers is None and pooling is None
+        chosen = self.check_layers(layers if layers is not None else [-1])
+        pools = stated.modes if pooling is None else (pooling,)
+        for pool in pools:
+            check_pool(pool, POOLS if isinstance(self.net, Bert) else POOLS[1:])
+        before, skip = stated.text_of(prompt), 0
+        if before:
+            check_texts(texts, None)
+            texts = [before + text for text in texts]
+            if not stated.include_prompt:
+                skip = len(self.tokenizer.encode(before)) - 1
+        encodings = self.encode(texts, truncate=truncate)
+        lengths, compute = [len(encoding) for encoding in encodings], self._compute(texts, encodings, chosen)
+        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pools, self.device, skip)
+        for step in stated.steps:
+            if isinstance(step, Layer):
+                vectors = step(vectors) if is_own else vectors
+            elif normalize is not False:
+                vectors = normalized(vectors)
+        vectors = vectors[:, : stated.truncate_dim] if is_own else vectors
+        vectors = normalized(vectors) if normalize else vectors
+        return vectors[0] if is_one else vectors
+
+    @overload
+    def features(self, texts: str, *, layers: Layers | None = None, truncate: bool = False) -> Features: ...
+    @overload
+    def features(
+        self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False
+    ) -> list[Features]: ...
+    def features(
+        self, texts: str | Sequence[str], *, layers: Layers | None = None, truncate: bool = False
+    ) -> Features | list[Features]:
+        """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some.
+
+        Example:
+            >>> model.features("a fine film").hidden.shape  # [layers, tokens, width]; .encoding has the tokens
+            (5, 5, 256)
+        """
+        self.check_can("features")
+        listed = _listed("features", texts)
+        chosen = self.check_layers(layers if layers is not None else "all")
+        encodings = self.encode(listed, truncate=truncate)
+        found = features_of(encodings, self._compute(listed, encodings, chosen), self.device)
+        return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def attention(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Attention: ...
+    @overload
+    def attention(
+        self, text: Sequence[str], pair: Sequence[str] | None = None, *, truncate: bool = False
+    ) -> list[Attention]: ...
+    def attention(
+        self, text: str | Sequence[str], pair: str | Sequence[str] | None = None, *, truncate: bool = False
+    ) -> Attention | list[Attention]:
+        """Return each text's encoding and its attention weights, [layers, heads, from token, to token]."""
+        self.check_can("attention")
+        pairs, found = None if pair is None else _listed("attention", pair), list[Attention]()
+        for encoding in self.encode(_listed("attention", text), pairs, truncate=truncate):
+            with torch.inference_mode():
+                tokens = self.pack([encoding.ids], [encoding.segment_ids])
+                weights = self.net.encode(tokens, attentions=True).attentions
+            found.append((encoding, torch.stack([layer[0] for layer in weights]).cpu().numpy()))
+        return found[0] if isinstance(text, str) else found
+
+    # What a fine-tuned model was taught.
+
+    @property
+    def task(self) -> Task:
+        """The task that the model was fine-tuned for."""
+        return task_of(self.net, self.labels, self.about)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the folder says what the model was fine-tuned for; else its head does, as far as it can."""
+        return bool(self.about.get("task"))
+
+    @property
+    def laying(self) -> Laying:
+        """How tokens of examples are laid out for the network."""
+        return Laying(self.device, self.flash)
+
+    def cut(self, usual_length: int | None = None) -> Cut:
+        """Return how much of an example is read at once: as in fine-tuning, as far as the folder says."""
+        return stated_cut(self.about, usual_length or self.max_length, self.max_length)
+
+    def score(
+        self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
+    ) -> tuple[Items, Scored]:
+        """Return what the network reads of the examples of a task, and its scores; `done` as in `score_items`."""
+        kind = KINDS[task.kind]
+        items = kind.encode(examples, self.tokenizer, task, self.cut())
+        return items, score_items(self.net, kind, items, self.laying, done)
+
+    def results(self, examples: Iterable[Example], task: Task | None = None) -> Iterator[Result]:
+        """Yield a result for each example of the model's task, some thousands of them computed together."""
+        task, source = task or self.task, iter(examples)
+        while some := list(itertools.islice(source, EXAMPLES_AT_ONCE)):
+            items, scored = self.score(some, task)
+            yield from results_of(task, some, items, scored.rows)
+
+    @overload
+    def classify(  # type: ignore[overload-overlap]
+        self, texts: str, pairs: str | None = None
+    ) -> Result: ...
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Result]: ...
+    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Result | list[Result]:
+        """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
+
+        Returns:
+            {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels. For a list
+            of texts a list of these.
+
+        Example:
+            >>> model.classify("a fine film")["label"]
+            "positive"
+            >>> [result["label"] for result in model.classify(["a fine film", "a dull one"])]
+            ["positive", "negative"]
+        """
+        self.check_can("classify")
+        listed, task = texts_of("classify", texts), self.task
+        seconds = None if pairs is None else _listed("classify", pairs)
+        if seconds is not None and len(seconds) != len(listed):
+            raise UserError(f"{counted(len(listed), 'text')} but {counted(len(seconds), 'pair')}; give one for each")
+        if self.is_told and (seconds is None) == task.is_pair:
+            raise UserError(
+                "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with "
+                "pairs"
+                if task.is_pair
+                else "the model was fine-tuned on single texts; leave --pair out, in Python pairs"
+            )
+        both = zip(listed, itertools.repeat(None) if seconds is None else seconds, strict=False)
+        examples = (TextExample("", first, second, None) for first, second in both)
+        results = list(self.results(examples, replace(task, is_pair=seconds is not None)))
+        return results[0] if isinstance(texts, str) else results
+
+    @overload
+    def choose(  # type: ignore[overload-overlap]
+        self, context: str, endings: Sequence[str]
+    ) -> Result: ...
+    @overload
+    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Result]: ...
+    def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> Result | list[Result]:
+        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its number counted from 0.
+
+        For a list of contexts, with a list of endings for each, a list of these.
+
+        Example:
+            >>> model.choose("She sits down.", ["She plays the piano.", "She melts."])["choice"]
+            0
+        """
+        self.check_can("choose")
+        contexts, lists = _listed("choose", context), [endings] if isinstance(context, str) else endings
+        check_texts_of("choose", lists)
+        if len(contexts) != len(lists):
+            raise UserError(f"{len(contexts)} contexts but {len(lists)} lists of endings; give one for each")
+        for some in lists:
+            if isinstance(some, str | bytes) or not hasattr(some, "__getitem__") or len(some) < 2:
+                raise UserError("choose takes a list of at least two endings")
+        both = zip(contexts, lists, strict=True)
+        results = list(self.results(ChoiceExample("", one, tuple(some), None) for one, some in both))
+        return results[0] if isinstance(context, str) else results
 
     def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
         """Find the entities of texts of any length.
@@ -205,16 +732,11 @@ class Model:
             >>> model.tag("Kim lives in Seoul.")
             [{"type": "PER", "text": "Kim", "start": 0, "end": 3, "score": 0.99}, ...]
         """
-        self._need("tag", "tag")
-        labels = self.labels or [
-            f"LABEL_{number}" for number in range(len(self.net.get_parameter("heads.tag.out.bias")))
-        ]
-        found = tag_texts(
-            self.net, self.tokenizer, texts, labels, cut=self._cut_of(self.max_length), laying=self._laying(),
-            units=units or self.about.get("units", "word"),
-        )  # fmt: skip
-        entities = [tagged.entities(labels) for tagged in found]
-        return entities[0] if isinstance(texts, str) else entities
+        self.check_can("tag")
+        labels, units = self.task.labels, units or self.about.get("units", "word")
+        found = tag_texts(self.net, self.tokenizer, texts, labels, cut=self.cut(), laying=self.laying, units=units)
+        results = [tagged.entities(labels) for tagged in found]
+        return results[0] if isinstance(texts, str) else results
 
     def answer(
         self,
@@ -241,656 +763,31 @@ class Model:
             >>> model.answer("Where does Kim live?", "Kim lives in Seoul.")
             [{"text": "Seoul", "start": 13, "end": 18, "score": 0.97}]
         """
-        self._need("span", "answer questions")
+        self.check_can("answer")
         texts_of("answer", question, "question")
         found = answer_questions(
             self.net, self.tokenizer, *in_pairs("answer", question, context), top_k=top_k,
-            cut=self._cut_of(ORIGINAL_CUT.max_length), laying=self._laying(),
-            threshold=stated_threshold(self.about) if threshold is None else threshold,
+            cut=self.cut(ORIGINAL_CUT.max_length), laying=self.laying,
+            threshold=self.about.get("threshold") if threshold is None else threshold,
         )  # fmt: skip
         return found[0] if isinstance(question, str) and isinstance(context, str) else found
 
-    def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        layers: Layers | None = None,
-        pooling: Pool | None = None,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        truncate: bool = False,
-    ) -> NDArray[np.float32]:
-        """Return one vector for each text.
 
-        Args:
-            texts: to embed; for one by itself the vector, [width], for a list [texts, width].
-            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
-            pooling: cls, mean, max, last, mean_sqrt_len_tokens or weightedmean of the tokens, [CLS] and [SEP] included.
-            normalize: scale each vector to length 1.
-            prompt: the name of one of the folder's prompts, which is put before each text; "" for none.
-            truncate: cut texts that are too long instead of refusing them.
-
-        What is not given is as the folder says, else the mean of the last layer, not normalised. The layers that a
-        folder has after its pooling, and its truncate_dim, are for its own pooling of the last layer alone.
-
-        Example:
-            >>> model.embed(["a fine film", "a dull one"]).shape
-            (2, 256)
-        """
-        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
-        stated = self.pooling
-        is_own = layers is None and pooling is None
-        chosen = self.check_layers(layers if layers is not None else [-1])
-        pools = stated.modes if pooling is None else (pooling,)
-        for pool in pools:
-            check_pool(pool, POOLS)
-        before, skip = stated.text_of(prompt), 0
-        if before:
-            check_texts(texts, None)
-            texts = [before + text for text in texts]
-            if not stated.include_prompt:
-                skip = len(self.tokenizer.encode(before)) - 1
-        encodings = self.encode(texts, truncate=truncate)
-        lengths, compute = [len(encoding) for encoding in encodings], self._compute(encodings, chosen)
-        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pools, self._device, skip)
-        for step in stated.steps:
-            if isinstance(step, Layer):
-                vectors = step(vectors) if is_own else vectors
-            elif normalize is not False:
-                vectors = normalized(vectors)
-        vectors = vectors[:, : stated.truncate_dim] if is_own else vectors
-        vectors = normalized(vectors) if normalize else vectors
-        return vectors[0] if is_one else vectors
-
-    def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
-        """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
-        check_texts_of("features", texts)
-        chosen = self.check_layers(layers if layers is not None else "all")
-        encodings = self.encode(texts, truncate=truncate)
-        return features_of(encodings, self._compute(encodings, chosen), self._device)
-
-    def attention(
-        self, text: str, pair: str | None = None, *, truncate: bool = False
-    ) -> tuple[Encoding, NDArray[np.float32]]:
-        """Return a text's encoding and its attention weights, [layers, heads, from token, to token]."""
-        if not self.net.blocks:
-            raise UserError("the model has no layers, so nothing attends in it")
-        encoding = self.encode([text], None if pair is None else [pair], truncate=truncate)[0]
-        with torch.inference_mode():
-            tokens = self.pack([encoding.ids], [encoding.segment_ids])
-            attentions = self.net.encode(tokens, attentions=True).attentions
-        return encoding, torch.stack([layer[0] for layer in attentions]).cpu().numpy()
-
-    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> list[dict[str, Any]]:
-        """Guess what comes after a text, with a left-to-right model: {"token", "id", "score"}, the likeliest first."""
-        if self.net.config.direction != "left_to_right":
-            raise UserError("the model does not read from left to right alone; fill(text) guesses at a [MASK]")
-        return self.fill(f"{text} {MASK}", top_k, truncate=truncate)[-1]
-
-    def perplexity(self, texts: Sequence[str], *, truncate: bool = False) -> float:
-        """Return among how many choices a model of one direction hesitates at each guess in all texts."""
-        if self.net.config.direction == "both":
-            raise UserError("the model sees what it would have to guess; perplexity is of models of one direction")
-        self._need("mlm", "guess")
-        check_texts_of("perplexity", texts)
-        encodings = self.encode(texts, truncate=truncate)
-
-        def sums(numbers: list[int]) -> Sums:
-            tokens = self.pack([encodings[number].ids for number in numbers], None)
-            return self.net.lm_sums(self.net(tokens), tokens)
-
-        return perplexity_of([len(encoding) for encoding in encodings], sums, self._device)
-
-    @overload
-    def classify(  # type: ignore[overload-overlap]
-        self, texts: str, pairs: str | None = None
-    ) -> dict[str, Any]: ...
-    @overload
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
-    def classify(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
-    ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
-
-        Returns:
-            {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels. For a list
-            of texts a list of these.
-
-        Example:
-            >>> model.classify("a fine film")["label"]
-            "positive"
-            >>> [result["label"] for result in model.classify(["a fine film", "a dull one"])]
-            ["positive", "negative"]
-        """
-        results = classify_texts(self.predictor(), texts, pairs)
-        return results[0] if isinstance(texts, str) else results
-
-    @overload
-    def choose(  # type: ignore[overload-overlap]
-        self, context: str, endings: Sequence[str]
-    ) -> dict[str, Any]: ...
-    @overload
-    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[dict[str, Any]]: ...
-    def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> dict[str, Any] | list[dict[str, Any]]:
-        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its place counted from 0.
-
-        For a list of contexts, with a list of endings for each, a list of these.
-
-        Example:
-            >>> model.choose("She sits down.", ["She plays the piano.", "She melts."])["choice"]
-            0
-        """
-        self._need("choose", "choose")
-        if isinstance(context, str):
-            return choose_endings(self.predictor(), [context], [endings])[0]
-        return choose_endings(self.predictor(), context, endings)
-
-    def predictor(self) -> Predictor:
-        """Return what predicts for the examples of the task that the model was fine-tuned for."""
-        task = task_of(self.net, self.labels, self.about)
-        is_told = bool(self.about.get("task"))
-        return Predictor(self.net, self.tokenizer, task, self._cut_of(self.max_length), self._laying(), is_told=is_told)
-
-    def _cut_of(self, usual_length: int) -> Cut:
-        """Return how much is read at once: as in fine-tuning, as far as the folder says."""
-        return stated_cut(self.about, usual_length, self.max_length)
-
-    def _laying(self) -> Laying:
-        return Laying(self._device, self._flash)
-
-    def _compute(self, encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
-        def compute(numbers: list[int]) -> Rows:
-            some = [encodings[number] for number in numbers]
-            tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
-            if set(layers) == {self.num_layers}:
-                return Rows(tokens.packing.cumulative_lengths, [self.net(tokens)] * len(layers))
-            all_hidden = self.net.encode(tokens, hidden=True).all_hidden
-            return Rows(tokens.packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
-
-        return compute
-
-    def pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None) -> Tokens:
-        """Lay sequences of ids end to end for the network."""
-        return pack(ids, segment_ids, self._device, flash=self._flash)
-
-    def encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool = False
-    ) -> Sequence[Encoding]:
-        """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused."""
-        if pairs is not None and self.net.config.type_vocab_size < 2:
-            raise UserError("the model reads single texts, not pairs: it knows one segment (type_vocab_size 1)")
-        encodings = self.tokenizer.encode_batch(texts, pairs, self.max_length if truncate else None)
-        for number, encoding in enumerate(encodings):
-            if len(encoding.ids) > self.max_length:
-                raise self._too_long(len(encoding.ids), f"text {number + 1} of {len(texts)}")
-        return encodings
-
-    def cut(self, ids: list[int], truncate: bool) -> list[int]:
-        """Cut ids that are more than the model reads, or say that they are."""
-        if len(ids) <= self.max_length:
-            return ids
-        if not truncate:
-            raise self._too_long(len(ids), "the text")
-        return ids[: self.max_length - 1] + ids[-1:]
-
-    def _too_long(self, length: int, what: str) -> UserError:
-        return UserError(
-            f"{what} has {length:,} tokens with [CLS] and [SEP], and the model reads {self.max_length:,}; "
-            "shorten it, or have it cut with truncate (--truncate)"
-        )
-
-    def check_layers(self, layers: Layers) -> list[int]:
-        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
-        return check_layers(layers, self.num_layers)
-
-    def _need(self, head: str, what: str) -> None:
-        if head not in self.net.heads:
-            found = ", ".join(self.net.heads) or "none"
-            way = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
-            raise UserError(f"the model cannot {what}: it has no {head} head (heads: {found}){way}")
+def _listed(method: str, texts: str | Sequence[Any]) -> Sequence[Any]:
+    """Return the texts that a method is given, one by itself or a list, in which empty ones mean something."""
+    if not isinstance(texts, str):
+        check_texts_of(method, texts)
+    return [texts] if isinstance(texts, str) else texts
 
 
-# How texts go through the networks of GPT-1 and ELMo: what `LanguageModel` asks of either.
-#
-# GPT-1 reads pieces by their ids, as many as it has positions for. ELMo reads words by their characters, also those
-# that its list does not have, and texts of any length; the ids of its list are only what it guesses.
-
-
-_NO_LIMIT = 1 << 30
-
-
-class ReadText(NamedTuple):
-    """A text, and what its tokenizer made of it."""
-
-    text: str
-    encoding: Encoding
-
-
-class GptInUse:
-    """Reads texts with a GPT-1."""
-
-    name = "a GPT-1"
-
-    def __init__(self, net: Gpt, tokenizer: GptTokenizer, device: torch.device) -> None:
-        self.net, self.tokenizer, self._device = net, tokenizer, device
-        config = net.config
-        self.num_layers, self.width, self.max_length = config.n_layer, config.n_embd, config.n_positions
-        self._flash = can_flash(config.n_embd // config.n_head, net.token.weight.dtype, device)
-
-    def rows(self, texts: Sequence[ReadText], layers: Sequence[int]) -> Rows:
-        """Return the layers asked for, 0 the embeddings."""
-        tokens = self._pack(texts)
-        if set(layers) == {self.num_layers}:
-            return Rows(tokens.packing.cumulative_lengths, [self.net(tokens)] * len(layers))
-        all_hidden = self.net.all_hidden(tokens)
-        return Rows(tokens.packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
-
-    def sums(self, texts: Sequence[ReadText]) -> Sums:
-        """Return the sums of all guesses in texts."""
-        tokens = self._pack(texts)
-        return self.net.lm_sums(self.net(tokens), tokens)
-
-    def next_scores(self, text: ReadText) -> Tensor:
-        """Return how likely each piece comes next, [V]; of a text that is too long the end is read."""
-        ids = text.encoding.ids[-self.max_length :]
-        if not ids:
-            raise UserError("a GPT-1 has no sign for a text's beginning; give it at least a word to go on from")
-        hidden_TD = self.net(pack([ids], None, self._device, flash=self._flash))
-        return self.net.lm_logits(hidden_TD[-1:]).float().softmax(-1)[0]
-
-    def write(self, folder: Path, opened: ModelFolder[Any]) -> None:
-        """Write the network into a folder, with what else was in the one that it comes from."""
-        write_model(folder, self.net, labels=opened.labels, about=opened.about)
-
-    def _pack(self, texts: Sequence[ReadText]) -> Tokens:
-        return pack([text.encoding.ids for text in texts], None, self._device, flash=self._flash)
-
-
-class ElmoInUse:
-    """Reads texts with an ELMo."""
-
-    name = "an ELMo"
-    max_length = _NO_LIMIT
-
-    def __init__(self, net: Elmo, tokenizer: WordTokenizer, device: torch.device) -> None:
-        self.net, self.tokenizer, self._device = net, tokenizer, device
-        self.num_layers, self.width = net.config.num_layers, 2 * net.config.projection_size
-
-    def rows(self, texts: Sequence[ReadText], layers: Sequence[int]) -> Rows:
-        """Return the layers asked for, 0 the words themselves."""
-        all_hidden, packing = self._read(texts)
-        return Rows(packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
-
-    def sums(self, texts: Sequence[ReadText]) -> Sums:
-        """Return the sums of all guesses in texts, of both directions."""
-        self._need_softmax()
-        tokens = pack([text.encoding.ids for text in texts], device=self._device)
-        return self.net.lm_sums(self._read(texts)[0], tokens)
-
-    def next_scores(self, text: ReadText) -> Tensor:
-        """Return how likely each word of the list comes next, [V]."""
-        softmax = self._need_softmax()
-        characters_TK, packing = spelt([self.tokenizer.words(text.text)[:-1]], self._device)
-        row_D = self.net.read(characters_TK, packing)[-1][-1, : self.net.config.projection_size]
-        return (softmax.weight @ row_D + softmax.bias).softmax(-1)
-
-    def write(self, folder: Path, opened: ModelFolder[Any]) -> None:
-        """Write the network into a folder, with what else was in the one that it comes from."""
-        write_model(folder, self.net, about=opened.about)
-
-    def _need_softmax(self) -> WordSoftmax:
-        if self.net.softmax is None:
-            raise UserError("this ELMo gives layers and cannot guess: its folder has no softmax")
-        return self.net.softmax
-
-    def _read(self, texts: Sequence[ReadText]) -> tuple[list[Tensor], Packing]:
-        characters_TK, packing = spelt([self.tokenizer.words(text.text) for text in texts], self._device)
-        return self.net.read(characters_TK, packing), packing
+def check_masks(text: str, where: str = "") -> None:
+    """Refuse a text without a [MASK]; `where` comes before the words."""
+    if MASK not in text:
+        hint = f"; write it in capitals: {MASK}" if MASK.lower() in text.lower() else ""
+        raise UserError(f"{where}no {MASK} to fill in {text[:60]!r}{hint}")
 
 
 def spelt(texts: Sequence[Sequence[str]], device: torch.device) -> tuple[Tensor, Packing]:
     """Return the characters of texts given as words (`<S>` and `</S>` included), and how they lie end to end."""
     table = character_ids([word for words in texts for word in words]).astype(np.int16)
     return torch.from_numpy(table).to(device), pack_lengths([len(words) for words in texts], device)
-
-
-# A GPT-1 or an ELMo to use: what `bw.load` gives for their folders.
-#
-# Both give hidden states, guess the next word and tell how likely they find a text. What only a BERT can do is
-# refused in words that say what they can.
-
-
-POOLS_of_language_models = ("mean", "max", "last")
-_METHODS = ("embed", "features", "next_words", "perplexity", "encode", "save")
-
-
-class LanguageModel:
-    """A GPT-1 or an ELMo with its tokenizer.
-
-    Attributes:
-        net: the network, in evaluation mode; its weights must not change any more.
-        tokenizer: what its ids mean.
-        labels: of its classes, if it was fine-tuned.
-        about: what the folder says of where it comes from.
-        num_layers: without the embeddings.
-        width: of a layer; an ELMo's has both directions side by side.
-        max_length: the most tokens that it reads.
-    """
-
-    def __init__(
-        self,
-        folder: ModelFolder[Gpt] | ModelFolder[Elmo],
-        tokenizer: GptTokenizer | WordTokenizer,
-        device: torch.device,
-    ) -> None:
-        self.net, self.tokenizer, self._device = folder.net.eval(), tokenizer, device
-        freeze(self.net)
-        self._opened = folder
-        self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
-        self._reader = _reader_of(self.net, tokenizer, device)
-        self.num_layers, self.width = self._reader.num_layers, self._reader.width
-        self.max_length = self._reader.max_length
-
-    def __repr__(self) -> str:
-        from bertworks.inference.describe import summary_of
-
-        return summary_of(self)
-
-    def __getattr__(self, name: str) -> Any:
-
-        if name.startswith("_") or not hasattr(Model, name):
-            raise AttributeError(f"a language model has no {name}")
-        raise UserError(f"{self._reader.name} has no {name}, which is BERT's; it has {', '.join(_METHODS)}")
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a model folder; transformers opens that of a GPT-1."""
-        from bertworks.files import atomic_folder
-
-        with atomic_folder(folder) as temporary:
-            self._reader.write(temporary, self._opened)
-            save_tokenizer(self.tokenizer, temporary)
-
-    def encode(self, texts: Sequence[str], *, truncate: bool = False) -> list[Encoding]:
-        """Encode texts; one that is longer than the model reads is cut or refused."""
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts")
-        encodings = [self.tokenizer.encode(text) for text in texts]
-        for number, encoding in enumerate(encodings):
-            if len(encoding) > self.max_length and not truncate:
-                raise self._too_long(encoding, f"text {number + 1} of {len(texts)}")
-        return [encoding.cut(self.max_length) for encoding in encodings]
-
-    def _too_long(self, encoding: Encoding, what: str) -> UserError:
-        return UserError(
-            f"{what} has {len(encoding):,} tokens, and the model reads {self.max_length:,}; shorten it, or have it cut "
-            "with truncate (--truncate)"
-        )
-
-    def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        layers: Layers | None = None,
-        pooling: Pool | None = None,
-        normalize: bool | None = None,
-        truncate: bool = False,
-    ) -> NDArray[np.float32]:
-        """Return one vector for each text; zeros for one without tokens.
-
-        Args:
-            texts: to embed; for one by itself the vector, [width], for a list [texts, width].
-            layers: whose outputs to use, 0 for the embeddings, -1 for the last, or "all"; several are put side by side.
-            pooling: mean (the default) or max over the tokens, or the last token.
-            normalize: scale each vector to length 1.
-            truncate: cut texts that are too long instead of refusing them.
-        """
-        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
-        chosen = self.check_layers(layers if layers is not None else [-1])
-        check_pool(pool := pooling or "mean", POOLS_of_language_models)
-        encodings = self.encode(texts, truncate=truncate)
-        lengths, compute = [len(encoding) for encoding in encodings], self._compute(texts, encodings, chosen)
-        vectors = vectors_of(lengths, len(chosen) * self.width, compute, [pool], self._device)
-        vectors = normalized(vectors) if normalize else vectors
-        return vectors[0] if is_one else vectors
-
-    def features(self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False) -> list[Features]:
-        """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some."""
-        check_texts_of("features", texts)
-        chosen = self.check_layers(layers if layers is not None else "all")
-        encodings = self.encode(texts, truncate=truncate)
-        return features_of(encodings, self._compute(texts, encodings, chosen), self._device)
-
-    def _compute(self, texts: Sequence[str], encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
-        both = [ReadText(*pair) for pair in zip(texts, encodings, strict=True)]
-        return lambda numbers: self._reader.rows([both[number] for number in numbers], layers)
-
-    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> list[dict[str, Any]]:
-        """Guess what comes after a text.
-
-        Args:
-            text: to go on from; of a GPT-1 at least a word.
-            top_k: how many guesses to give.
-            truncate: read the end of a text that is too long instead of refusing it.
-
-        Returns:
-            a list of {"token", "id", "score"}, the likeliest first; scores are probabilities. GPT-1 guesses a piece.
-        """
-        check_top_k(top_k)
-        encoding = self.tokenizer.encode(text)
-        if len(encoding) > self.max_length and not truncate:
-            raise self._too_long(encoding, "the text")
-        with torch.inference_mode():
-            scores_V = self._reader.next_scores(ReadText(text, encoding))[: len(self.tokenizer)].cpu()
-        return best_guesses(scores_V, self.tokenizer.pieces, top_k)
-
-    def perplexity(self, texts: Sequence[str], *, truncate: bool = False) -> float:
-        """Return among how many choices the model hesitates at each guess in all texts; an ELMo's, of both ways."""
-        check_texts_of("perplexity", texts)
-        encodings = self.encode(texts, truncate=truncate)
-        both = [ReadText(*pair) for pair in zip(texts, encodings, strict=True)]
-        lengths = [len(encoding) for encoding in encodings]
-        return perplexity_of(
-            lengths, lambda numbers: self._reader.sums([both[number] for number in numbers]), self._device
-        )
-
-    def check_layers(self, layers: Layers) -> list[int]:
-        """Return layers counted from 0, the embeddings; -1 is the last, "all" is all of them."""
-        return check_layers(layers, self.num_layers)
-
-
-def _reader_of(net: Gpt | Elmo, tokenizer: GptTokenizer | WordTokenizer, device: torch.device) -> GptInUse | ElmoInUse:
-    if isinstance(net, Gpt) and isinstance(tokenizer, GptTokenizer):
-        return GptInUse(net, tokenizer, device)
-    assert isinstance(net, Elmo), net
-    assert isinstance(tokenizer, WordTokenizer), tokenizer
-    return ElmoInUse(net, tokenizer, device)
-
-
-# A fine-tuned model of another kind than BERT, to use: what `bw.load` gives for its folder.
-#
-# It does what it was fine-tuned for, with the same methods and results as a BERT; what else only a BERT can do is
-# refused in words that say so.
-
-
-_METHODS_of_task_model = ("classify", "choose", "tag", "answer", "predictor", "save")
-_NO_LIMIT_of_task_model = 65_536  # words that an ELMo reads at once: as many as may be learnt with
-
-
-class Traits(NamedTuple):
-    """What is particular to a kind of network.
-
-    Attributes:
-        name: as an error calls it.
-        max_length: the most tokens that it reads.
-        head_widths: of its attention's heads; none where it has no such attention.
-        tokenizer: makes a task's inputs, given the tokenizer of the folder; None: that one makes them.
-    """
-
-    name: str
-    max_length: int
-    head_widths: list[int]
-    tokenizer: Callable[[Any], Any] | None = None
-
-
-def _traits_of(net: Any) -> Traits:
-    if isinstance(net, Gpt):
-        width = net.config.n_embd // net.config.n_head
-        return Traits("a fine-tuned GPT-1", net.config.n_positions, [width], GptInputs)
-    if isinstance(net, ElmoTasks):
-        return Traits("a fine-tuned ELMo", _NO_LIMIT_of_task_model, [], partial(_spelling_for, net))
-    assert isinstance(net, Compound), net
-    widths = [encoder.head_width for encoder in net.config.encoders]
-    length = net.config.max_position_embeddings
-    return Traits("a model of several parts", length, widths)
-
-
-def _spelling_for(net: ElmoTasks, tokenizer: SpeltTokenizer) -> SpeltTokenizer:
-    """Have a network read the words that its tokenizer numbers."""
-    net.read_words(tokenizer.met)
-    return tokenizer
-
-
-class TaskModel:
-    """A network with a task's head and its tokenizer.
-
-    Attributes:
-        net: the network, in evaluation mode; its weights must not change any more.
-        tokenizer: what makes its inputs.
-        labels: of its classes or tags.
-        about: what the folder says of where it comes from.
-        max_length: the most tokens that it reads at once.
-    """
-
-    def __init__(self, folder: ModelFolder[Any], tokenizer: Any, device: torch.device) -> None:
-        self.net: Any = folder.net.eval()
-        freeze(self.net)
-        self._traits = _traits_of(self.net)
-        self.tokenizer: Tokenizer = self._traits.tokenizer(tokenizer) if self._traits.tokenizer else tokenizer
-        self.labels, self.about, self.unused = folder.labels, folder.about, folder.unused
-        self.max_length, dtype = self._traits.max_length, next(self.net.parameters()).dtype
-        widths = self._traits.head_widths
-        self._laying = Laying(device, bool(widths) and all(can_flash(width, dtype, device) for width in widths))
-
-    def __repr__(self) -> str:
-        from bertworks.inference.describe import summary_of
-
-        return summary_of(self)
-
-    def __getattr__(self, name: str) -> Any:
-
-        if name.startswith("_") or not hasattr(Model, name):
-            raise AttributeError(f"a fine-tuned model has no {name}")
-        raise UserError(
-            f"{self._traits.name} has no {name}, which is BERT's; it has {', '.join(_METHODS_of_task_model)}"
-        )
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a model folder."""
-        from bertworks.files import atomic_folder
-
-        with atomic_folder(folder) as temporary:
-            write_model(Path(temporary), self.net, labels=self.labels, about=self.about)
-            save_tokenizer(self.tokenizer, temporary)
-
-    @overload
-    def classify(  # type: ignore[overload-overlap]
-        self, texts: str, pairs: str | None = None
-    ) -> dict[str, Any]: ...
-    @overload
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]: ...
-    def classify(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
-    ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Tell the class, the score or the labels of each text, or pair of texts; see `Model.classify`."""
-        results = classify_texts(self.predictor(), texts, pairs)
-        return results[0] if isinstance(texts, str) else results
-
-    @overload
-    def choose(  # type: ignore[overload-overlap]
-        self, context: str, endings: Sequence[str]
-    ) -> dict[str, Any]: ...
-    @overload
-    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[dict[str, Any]]: ...
-    def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> dict[str, Any] | list[dict[str, Any]]:
-        """Tell which ending goes best with a context; see `Model.choose`."""
-        self._need("choose", "choose")
-        if isinstance(context, str):
-            return choose_endings(self.predictor(), [context], [endings])[0]
-        return choose_endings(self.predictor(), context, endings)
-
-    def predictor(self) -> Predictor:
-        """Return what predicts for the examples of the task that the model was fine-tuned for."""
-        task, cut = task_of(self.net, self.labels, self.about), stated_cut(self.about, self.max_length, self.max_length)
-        return Predictor(self.net, self.tokenizer, task, cut, self._laying, is_told=bool(self.about.get("task")))
-
-    def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:
-        """Find the entities of texts of any length; see `Model.tag`."""
-        self._need("tag", "tag")
-        labels = self.labels or [f"LABEL_{number}" for number in range(self.net.heads["tag"].num_outputs)]
-        found = tag_texts(
-            self.net, self.tokenizer, texts, labels, laying=self._laying,
-            cut=stated_cut(self.about, self.max_length, self.max_length),
-            units=units or self.about.get("units", "word"),
-        )  # fmt: skip
-        entities = [tagged.entities(labels) for tagged in found]
-        return entities[0] if isinstance(texts, str) else entities
-
-    def answer(
-        self,
-        question: str | Sequence[str],
-        context: str | Sequence[str],
-        *,
-        top_k: int = 1,
-        threshold: float | None = None,
-    ) -> list[Any]:
-        """Look for the answer to a question in a text of any length, or for several; see `Model.answer`."""
-        self._need("span", "answer questions")
-        texts_of("answer", question, "question")
-        found = answer_questions(
-            self.net, self.tokenizer, *in_pairs("answer", question, context), top_k=top_k, laying=self._laying,
-            cut=stated_cut(self.about, ORIGINAL_CUT.max_length, self.max_length),
-            threshold=stated_threshold(self.about) if threshold is None else threshold,
-        )  # fmt: skip
-        return found[0] if isinstance(question, str) and isinstance(context, str) else found
-
-    def _need(self, head: str, what: str) -> None:
-        if head not in self.net.heads:
-            found = ", ".join(self.net.heads) or "none"
-            raise UserError(
-                f"the model cannot {what}: it has no {head} head (heads: {found}); see `bertworks finetune`"
-            )
-
-
-# `bw.load`: a model folder of any kind becomes a model to use, on a device.
-
-
-AnyModel = Model | LanguageModel | TaskModel
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> AnyModel:
-    """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
-
-    A BERT is a `Model`; a GPT-1 or an ELMo is a `LanguageModel`, unless it was fine-tuned: then it is a `TaskModel`.
-    """
-    place = find_device(device)
-    if dtype not in _DTYPES:
-        raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(_DTYPES)}")
-    root = find_model(source)
-    folder = find_encoder(root)
-    opened = read_model(folder)
-    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
-        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
-    tokenizer = kind_of_network(opened.net).tokenizer.from_folder(folder)
-    if len(tokenizer) > opened.net.config.vocab_size:
-        raise UserError(
-            f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
-        )
-    check_tiles(place, _DTYPES[dtype])
-    opened.net.to(place, _DTYPES[dtype])
-    if isinstance(opened.net, Compound | ElmoTasks) or (isinstance(opened.net, Gpt) and "task" in opened.about):
-        return TaskModel(opened, tokenizer, place)
-    if isinstance(tokenizer, Tokenizer):
-        return Model(opened, tokenizer, read_pooling(root), place)
-    assert not isinstance(tokenizer, SpeltTokenizer), "its model is of a task"
-    return LanguageModel(opened, tokenizer, place)

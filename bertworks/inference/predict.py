@@ -1,67 +1,70 @@
-"""One or more fine-tuned models that predict together: the mean of what each says, see `tasks/combining.py`.
+"""Fine-tuned models at work on files and lists of rows: predictions row by row, by one model or several together.
 
-Each reads texts with its own tokenizer. Where a text is read in windows (tag, answer) the mean is that of single
-tokens, so there the models must have one vocabulary and one length.
+- Several models are one `Ensemble`: the mean of what each says (`tasks/evaluation.py`). Each reads texts with its own
+  tokenizer. Where a text is read in windows (tag, answer) the mean is that of single tokens, so there the models must
+  have one vocabulary and one length.
+- Files are streamed: memory does not grow with them, and rows come out in the order in which they went in, each with
+  what it had: first the input's columns, then the prediction. A prediction's columns have the same names whatever the
+  input has, so that what reads them needs no change: a column of the input that is called like one of them, such as
+  the `label` of a test set, is `input_label`.
+- What is written is .jsonl, .csv or .tsv, by the file's ending. In JSON lines all of a row is there; in a table lists
+  are words with `|` between them. TSV has no quoting, as our own reader and most others take it: a tab or a line break
+  inside a value becomes a space.
+- A spreadsheet takes a cell that begins with =, +, - or @ for a formula, which can read other cells and files and send
+  them elsewhere. Texts that come back from a table must be what they were, so they are written as they are, unless the
+  file is for a spreadsheet (`csv_safe`): then such a cell gets an apostrophe, and the file the form that Excel writes.
+  `tasks/tables.py` knows these files by their form and takes the apostrophes off.
 """
 
 import json
 import math
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, check_can_write, without_surrogates
-from bertworks.inference.heads import Predictor, Result, results_by
-from bertworks.inference.model import LanguageModel, Model, TaskModel, load
+from bertworks.inference.heads import Result, results_of
+from bertworks.inference.model import EXAMPLES_AT_ONCE, Model, load
 from bertworks.processes import Progress, silent
 from bertworks.tasks.columns import Columns
-from bertworks.tasks.evaluation import Scored, combine_rows, loss_of_rows
+from bertworks.tasks.evaluation import combine_rows
 from bertworks.tasks.examples import Example, Skipped
-from bertworks.tasks.heads import Items, kind_of
+from bertworks.tasks.heads import Items
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.tables import FORMULA, JSON_KINDS, file_kind, rows, word_of
 from bertworks.tasks.task import TEST, Task
 from bertworks.text.kinds import UnknownCount
 
-AnyTaskModel = str | os.PathLike[str] | Model | TaskModel
+AnyModel = str | os.PathLike[str] | Model
+ENDINGS = (".jsonl", ".csv", ".tsv")
 _IN_WINDOWS = ("tag", "answer")
 _OF_TEXTS = ("classify", "regress", "multilabel")
+_LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
+_NEEDS_QUOTES = re.compile(r'[",\r\n]')
+_MAY_SEPARATE = re.compile(r'[",\r\n;\t]')  # in a header, by which readers tell what separates cells
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|\.\d+)([eE][+-]?\d+)?%?", re.ASCII)
 
 
-def open_models(
-    models: AnyTaskModel | Sequence[AnyTaskModel], *, device: str = "auto", dtype: str = "float32"
-) -> "Ensemble":
+def open_models(models: AnyModel | Sequence[AnyModel], *, device: str = "auto", dtype: str = "float32") -> "Ensemble":
     """Open one or more fine-tuned models, as far as they are not open already."""
-    listed = [models] if isinstance(models, str | os.PathLike | Model | TaskModel) else list(models)
+    listed = [models] if isinstance(models, str | os.PathLike | Model) else list(models)
     if not listed:
         raise UserError("no model is given; name at least one")
     names = [os.fspath(one) if isinstance(one, str | os.PathLike) else f"model {n}" for n, one in enumerate(listed, 1)]
-    opened: list[Model | TaskModel] = []
-    for one, name in zip(listed, names, strict=True):
-        model = load(one, device=device, dtype=dtype) if isinstance(one, str | os.PathLike) else one
-        if not isinstance(model, Model | TaskModel):
-            told = "was not fine-tuned for a task" if isinstance(model, LanguageModel) else "is no model"
-            raise UserError(f"{name} {told}; see `bertworks finetune`")
-        opened.append(model)
+    opened = [load(one, device=device, dtype=dtype) if isinstance(one, str | os.PathLike) else one for one in listed]
+    for one, name in zip(opened, names, strict=True):
+        if not isinstance(one, Model):
+            raise UserError(f"{name} is no model; see `bertworks finetune`")
     return Ensemble(opened, names)
-
-
-class Judged(NamedTuple):
-    """The scores of all items of some examples, the items, and their mean loss."""
-
-    items: Items
-    rows: list[NDArray[np.float32]]
-    loss: float
 
 
 class Ensemble:
@@ -77,17 +80,40 @@ class Ensemble:
         is_told: whether the first model's folder says so; else its head does, as far as it can.
     """
 
-    def __init__(self, models: Sequence[Model | TaskModel], names: Sequence[str]) -> None:
-        self.models = models
-        self._predictors = [model.predictor() for model in models]
-        self.task, self.is_told = self._predictors[0].task, self._predictors[0].is_told
-        for predictor, name in zip(self._predictors[1:], names[1:], strict=True):
-            _check_alike(self._predictors[0], predictor, names[0], name)
-        thresholds = [
-            predictor.task.threshold for predictor in self._predictors if predictor.task.threshold is not None
-        ]
+    def __init__(self, models: Sequence[Model], names: Sequence[str]) -> None:
+        self.models, tasks = models, [model.task for model in models]
+        self.task, self.is_told = tasks[0], models[0].is_told
+        for model, task, name in zip(models[1:], tasks[1:], names[1:], strict=True):
+            self._check_alike(model, task, names[0], name)
+        thresholds = [task.threshold for task in tasks if task.threshold is not None]
         if thresholds:
             self.task = replace(self.task, threshold=sum(thresholds) / len(thresholds))
+
+    def _check_alike(self, other: Model, theirs: Task, first_name: str, name: str) -> None:
+        """Refuse a model of which and the first there is no mean."""
+        first, ours = self.models[0], self.task
+        if ours.kind != theirs.kind:
+            raise UserError(
+                f"{name} was fine-tuned to {theirs.kind}, and {first_name} to {ours.kind}; they have no mean"
+            )
+        if ours.labels != theirs.labels:
+            labels = [", ".join(task.labels)[:100] for task in (theirs, ours)]
+            raise UserError(
+                f"{name} has the labels {labels[0]}, and {first_name} {labels[1]}; an ensemble has the same ones in "
+                "the same order"
+            )
+        if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
+            raise UserError(
+                f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts"
+            )
+        if ours.has_impossible != theirs.has_impossible:
+            raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
+        pieces = [getattr(model.tokenizer, "pieces", None) for model in (first, other)]
+        if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut() != other.cut()):
+            raise UserError(
+                f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the "
+                "same vocabulary and length"
+            )
 
     def check_pairs(self, has_pairs: bool, where: str) -> None:
         """Refuse single texts for models of pairs, and pairs for models of single texts."""
@@ -98,178 +124,27 @@ class Ensemble:
 
     def unknown(self) -> UnknownCount:
         """Return what counts the tokens that the first model's vocabulary does not know."""
-        return UnknownCount(getattr(self._predictors[0].tokenizer, "pieces", ()))
+        return UnknownCount(getattr(self.models[0].tokenizer, "pieces", ()))
 
-    def score(self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None) -> Judged:
-        """Return what the models together say of examples; `done` is called with the share that is finished."""
-        judged = self._scored(examples, task, done)
-        items, only = judged[0]
-        if len(judged) == 1:
-            return Judged(items, only.rows, only.loss)
-        rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
-        return Judged(items, rows, loss_of_rows(kind_of(task), items, rows, self._predictors[0].laying))
+    def score(
+        self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
+    ) -> tuple[Items, list[NDArray[np.float32]], float | None]:
+        """Return what the first model reads of examples, the scores of all models together, and a single one's loss.
 
-    def _scored(
-        self, examples: Sequence[Example], task: Task, done: Callable[[float], None]
-    ) -> list[tuple[Items, Scored]]:
-        """Return what each model says of examples."""
-        count = len(self._predictors)
-
-        def of_model(number: int) -> Callable[[float], None]:
-            return lambda share: done((number + share) / count)
-
-        return [one.score(examples, task, of_model(number)) for number, one in enumerate(self._predictors)]
-
-    def results(
-        self, examples: Iterable[Example], read: Callable[[Items], None], done: Callable[[float], None] = lambda _: None
-    ) -> Iterator[Result]:
-        """Yield a result for each example.
-
-        `read` is given what the first model reads of some of them, `done` the number of examples that are finished.
+        `done` is called with the share that is finished.
         """
-        before = 0
-
-        def rows_of(some: Sequence[Example]) -> tuple[Items, list[NDArray[np.float32]]]:
-            nonlocal before
-            judged = self._scored(some, self.task, lambda share: done(before + share * len(some)))
-            before += len(some)
-            read(judged[0][0])
-            return judged[0][0], combine_rows(self.task.kind, [scored.rows for _, scored in judged])
-
-        return results_by(rows_of, self.task, examples)
-
-
-def _check_alike(first: Predictor, other: Predictor, first_name: str, name: str) -> None:
-    """Refuse models of which there is no mean."""
-    ours, theirs = first.task, other.task
-    if ours.kind != theirs.kind:
-        raise UserError(f"{name} was fine-tuned to {theirs.kind}, and {first_name} to {ours.kind}; they have no mean")
-    if ours.labels != theirs.labels:
-        raise UserError(
-            f"{name} has the labels {_shown(theirs.labels)}, and {first_name} {_shown(ours.labels)}; an ensemble has "
-            "the same ones in the same order"
-        )
-    if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
-        raise UserError(f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts")
-    if ours.has_impossible != theirs.has_impossible:
-        raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
-    pieces = [getattr(predictor.tokenizer, "pieces", None) for predictor in (first, other)]
-    if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut != other.cut):
-        raise UserError(
-            f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the same "
-            "vocabulary and length"
-        )
-
-
-def _shown(labels: Sequence[str]) -> str:
-    return ", ".join(labels)[:100]
-
-
-# Results written row by row, to be read by a person's other tools: .jsonl, .csv or .tsv, as the file's ending says.
-#
-# Rows are streamed. In JSON lines all of a row is there; in a table lists are words with `|` between them. TSV has
-# no quoting, as our own reader and most others take it: a tab or a line break inside a value becomes a space.
-#
-# A spreadsheet takes a cell that begins with =, +, - or @ for a formula, which can read other cells and files and
-# send them elsewhere. Texts that come back from a table must be what they were, so they are written as they are,
-# unless the file is for a spreadsheet (`csv_safe`): then such a cell gets an apostrophe, and the file the form that
-# Excel writes. `tasks/tables.py` knows these files by their form and takes the apostrophes off.
-
-
-ENDINGS = (".jsonl", ".csv", ".tsv")
-_NEEDS_QUOTES = re.compile(r'[",\r\n]')
-_MAY_SEPARATE = re.compile(r'[",\r\n;\t]')  # in a header, by which readers tell what separates cells
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|\.\d+)([eE][+-]?\d+)?%?", re.ASCII)
-
-
-def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str], csv_safe: bool = False) -> None:
-    """Refuse, before any work, a file whose ending says nothing, that cannot be written, or is one of the sources."""
-    if Path(path).suffix not in ENDINGS:
-        raise UserError(f"cannot tell the form of {path}; let it end in .csv, .tsv or .jsonl")
-    if csv_safe and Path(path).suffix == ".jsonl":
-        raise UserError(f"--csv-safe is for .csv and .tsv, which spreadsheets open; {path} needs none")
-    check_can_write(path, *sources)
-
-
-def write_rows(
-    path: str | os.PathLike[str],
-    rows: Iterable[Mapping[str, Any]],
-    columns: Sequence[str] = (),
-    *,
-    csv_safe: bool = False,
-) -> int:
-    """Write rows, all with the same columns, and return how many there are; a table without rows names `columns`.
-
-    `csv_safe` is for tables that a spreadsheet is to open: no cell is a formula there.
-    """
-    ending = Path(path).suffix
-    assert ending in ENDINGS, "checked before"
-    count = 0
-
-    def write_cells(cells: Iterable[str], *, is_header: bool = False) -> None:
-        stream.write(_table_line(cells, ending, is_header=is_header, csv_safe=csv_safe))
-
-    with atomic_write(path) as stream:
-        if csv_safe:
-            stream.write("\ufeff")
-        for count, row in enumerate(rows, 1):
-            if ending == ".jsonl":
-                stream.write(_line(row, count))
-                continue
-            if count == 1:
-                write_cells(row, is_header=True)
-            write_cells(map(_word, row.values()))
-        if count == 0 and columns and ending != ".jsonl":
-            write_cells(columns, is_header=True)
-    return count
-
-
-def _line(row: Mapping[str, Any], number: int) -> str:
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-    except ValueError:
-        raise UserError(
-            f"row {number:,}: the model's scores are not finite numbers; its weights may be broken"
-        ) from None
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "|".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _table_line(cells: Iterable[str], ending: str, *, is_header: bool, csv_safe: bool) -> str:
-    cells = [cell.replace("\0", "\ufffd") for cell in cells]  # a file with a NUL is no text for any reader
-    if ending == ".tsv":
-        cells = [re.sub(r"\r\n|[\t\r\n]", " ", cell) for cell in cells]
-    if csv_safe:
-        cells = [f"'{cell}" if FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell for cell in cells]
-    # A safe table has quotes everywhere: where a semicolon separates cells, a formula could follow one in a text.
-    needs_quotes = _MAY_SEPARATE if is_header else _NEEDS_QUOTES
-    if ending == ".tsv":
-        is_quoted = [csv_safe and is_header] * len(cells)
-    else:
-        is_quoted = [csv_safe or cells == [""] or needs_quotes.search(cell) is not None for cell in cells]
-    parts = [
-        '"' + cell.replace('"', '""') + '"' if quoted else cell for cell, quoted in zip(cells, is_quoted, strict=True)
-    ]
-    return ("\t" if ending == ".tsv" else ",").join(parts) + ("\r\n" if csv_safe else "\n")
-
-
-# Fine-tuned models at work on a file: predictions row by row.
-#
-# Files are streamed: memory does not grow with them, and rows come out in the order in which they went in, each
-# with what it had: first the input's columns, then the prediction. A prediction's columns have the same names
-# whatever the input has, so that what reads them needs no change: a column of the input that is called like one of
-# them, such as the `label` of a test set, is `input_label`.
-
-
-_LISTS = {"words": " ", "tags": " "}  # in a table, what divides the members of a list; of others it is |
+        count = len(self.models)
+        judged = [
+            model.score(examples, task, lambda share, number=number: done((number + share) / count))  # type: ignore[misc]
+            for number, model in enumerate(self.models)
+        ]
+        items, scored = judged[0]
+        rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
+        return items, rows, scored.loss if count == 1 else None
 
 
 def predict(
-    model: AnyTaskModel | Sequence[AnyTaskModel],
+    model: AnyModel | Sequence[AnyModel],
     rows: str | os.PathLike[str] | Iterable[Mapping[str, Any] | str],
     *,
     columns: Columns | Mapping[str, Any] | None = None,
@@ -356,37 +231,29 @@ def predicted_rows(
         progress("reading", 0, None)
         total = sum(1 for _ in dataset.examples(TEST, Skipped()))  # reading costs a hundredth of predicting
 
-    def done(count: float) -> None:
-        progress("predicting", count, total, counted(int(count), "row"))
+    def results() -> Iterator[Result]:
+        source, before = iter(dataset.examples(TEST, skipped)), 0
 
-    results = _named(ensemble, dataset.examples(TEST, skipped), unknown, done)
-    if is_table:
-        results = map(_brief, results)
+        def done(share: float) -> None:
+            count = before + share * len(some)
+            progress("predicting", count, total, counted(int(count), "row"))
+
+        while some := list(islice(source, EXAMPLES_AT_ONCE)):
+            items, scores, _ = ensemble.score(some, task, done)
+            before += len(some)
+            unknown.add(items.ids)
+            for example, result in zip(some, results_of(task, some, items, scores), strict=True):
+                found = {"id": example.id, **result}
+                if is_table:
+                    found.pop("scores", None)
+                    found |= {name: sign.join(found[name]) for name, sign in _LISTS.items() if name in found}
+                yield found
+
     if not keep or taken == Columns():  # whose file has a form of its own
-        yield from results
+        yield from results()
     else:
-        yield from _with_inputs(results, path, taken, notes, is_table=is_table)
+        yield from _with_inputs(results(), path, taken, notes, is_table=is_table)
     notes.extend(filter(None, (str(skipped) if skipped else "", unknown.said())))
-
-
-def _named(
-    ensemble: Ensemble, examples: Iterable[Any], unknown: UnknownCount, done: Callable[[float], None]
-) -> Iterator[Result]:
-    """Put the id of its example before each result, and count what the vocabulary does not know."""
-    ids: deque[str] = deque()
-
-    def watched() -> Iterator[Any]:
-        for example in examples:
-            ids.append(example.id)
-            yield example
-
-    for result in ensemble.results(watched(), lambda items: unknown.add(items.ids), done):
-        yield {"id": ids.popleft(), **result}
-
-
-def _brief(result: Result) -> Result:
-    row = {name: value for name, value in result.items() if name != "scores"}
-    return row | {name: separator.join(row[name]) for name, separator in _LISTS.items() if name in row}
 
 
 def _with_inputs(
@@ -432,3 +299,81 @@ def _cell(value: Any) -> Any:
     if isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(part, str) for part in value)):
         return json.dumps(value, ensure_ascii=False)
     return value if isinstance(value, str | list) else word_of(value)
+
+
+# Results as files that a person's other tools read.
+
+
+def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str], csv_safe: bool = False) -> None:
+    """Refuse, before any work, a file whose ending says nothing, that cannot be written, or is one of the sources."""
+    if Path(path).suffix not in ENDINGS:
+        raise UserError(f"cannot tell the form of {path}; let it end in .csv, .tsv or .jsonl")
+    if csv_safe and Path(path).suffix == ".jsonl":
+        raise UserError(f"--csv-safe is for .csv and .tsv, which spreadsheets open; {path} needs none")
+    check_can_write(path, *sources)
+
+
+def write_rows(
+    path: str | os.PathLike[str],
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str] = (),
+    *,
+    csv_safe: bool = False,
+) -> int:
+    """Write rows, all with the same columns, and return how many there are; a table without rows names `columns`.
+
+    `csv_safe` is for tables that a spreadsheet is to open: no cell is a formula there.
+    """
+    ending = Path(path).suffix
+    assert ending in ENDINGS, "checked before"
+    count = 0
+
+    def write_cells(cells: Iterable[str], *, is_header: bool = False) -> None:
+        stream.write(_table_line(cells, ending, is_header=is_header, csv_safe=csv_safe))
+
+    with atomic_write(path) as stream:
+        if csv_safe:
+            stream.write("\ufeff")
+        for count, row in enumerate(rows, 1):
+            if ending == ".jsonl":
+                stream.write(_line(row, count))
+                continue
+            if count == 1:
+                write_cells(row, is_header=True)
+            write_cells(map(_word, row.values()))
+        if count == 0 and columns and ending != ".jsonl":
+            write_cells(columns, is_header=True)
+    return count
+
+
+def _line(row: Mapping[str, Any], number: int) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        raise UserError(
+            f"row {number:,}: the model's scores are not finite numbers; its weights may be broken"
+        ) from None
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _table_line(cells: Iterable[str], ending: str, *, is_header: bool, csv_safe: bool) -> str:
+    cells = [cell.replace("\0", "\ufffd") for cell in cells]  # a file with a NUL is no text for any reader
+    if ending == ".tsv":
+        cells = [re.sub(r"\r\n|[\t\r\n]", " ", cell) for cell in cells]
+    if csv_safe:
+        cells = [f"'{cell}" if FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell for cell in cells]
+    # A safe table has quotes everywhere: where a semicolon separates cells, a formula could follow one in a text.
+    needs_quotes = _MAY_SEPARATE if is_header else _NEEDS_QUOTES
+    if ending == ".tsv":
+        is_quoted = [csv_safe and is_header] * len(cells)
+    else:
+        is_quoted = [csv_safe or cells == [""] or needs_quotes.search(cell) is not None for cell in cells]
+    parts = [
+        '"' + cell.replace('"', '""') + '"' if quoted else cell for cell, quoted in zip(cells, is_quoted, strict=True)
+    ]
+    return ("\t" if ending == ".tsv" else ",").join(parts) + ("\r\n" if csv_safe else "\n")

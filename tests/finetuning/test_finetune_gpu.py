@@ -127,7 +127,7 @@ def test_baselines_learn_and_are_loaded(tmp_path, name, kind):
     )  # fmt: skip
     assert is_learnt(tmp_path / "run", kind)
     for device in ("cpu", "cuda"):
-        assert bw.load(tmp_path / "run", device=device).predictor().task.kind == kind
+        assert bw.load(tmp_path / "run", device=device).task.kind == kind
 
 
 def is_learnt(run, kind):

@@ -11,7 +11,7 @@ from calm_models import write_calm_model
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.inference.evaluate import _threshold
+from bertworks.inference.evaluate import threshold_for
 from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.heads import KINDS, measure_answered
 from bertworks.tasks.squad import SQUAD1, SQUAD2
@@ -40,7 +40,7 @@ def test_a_model_with_a_threshold_may_find_no_answer_where_there_always_is_one()
 def test_the_threshold_is_the_models_own(own, is_told, asked, threshold, words):
     """And not one that is fitted to what is measured, unless the model may have one that nobody has told us."""
     ensemble = SimpleNamespace(task=replace(SQUAD2, threshold=own), is_told=is_told)
-    found, said = _threshold(ensemble, asked)
+    found, said = threshold_for(ensemble, asked)
     assert found == threshold
     assert words in " ".join(said)
     assert bool(said) == bool(words)

@@ -95,11 +95,11 @@ def test_a_used_model_is_copied_and_pickled(tmp_path, kind):
 SAID = {
     "bert": ("Model(", "BERT: 3 layers of width 16, 2 heads", "22 pieces",
              "parameters in float32 on cpu", "heads: mlm, nsp", "can: fill, nsp, embed, features, attention"),
-    "gpt": ("LanguageModel(", "GPT-1: 3 layers", "can: embed, features, next_words, perplexity"),
-    "elmo": ("LanguageModel(", "ELMo: ", "can: embed, features, next_words, perplexity"),
-    "tuned gpt": ("TaskModel(", "GPT-1", "labels: no, yes", "fine-tuned for: classify", "can: classify"),
-    "tuned elmo": ("TaskModel(", "ELMo", "heads: classify", "can: classify"),
-    "two berts": ("TaskModel(", "attends left to right", "attends both ways", "can: classify"),
+    "gpt": ("Model(", "GPT-1: 3 layers", "can: embed, features, next_words, perplexity"),
+    "elmo": ("Model(", "ELMo: ", "can: embed, features, next_words, perplexity"),
+    "tuned gpt": ("Model(", "GPT-1", "labels: no, yes", "fine-tuned for: classify", "can: classify"),
+    "tuned elmo": ("Model(", "ELMo", "heads: classify", "can: classify"),
+    "two berts": ("Model(", "attends left to right", "attends both ways", "can: classify"),
 }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_a_run_learns_far_more_than_frequencies_and_its_model_opens(other_data, 
     assert outcome.metrics[f"holdout_{name}_loss"] < unigram_loss(other_data[kind]) - 1
     assert outcome.metrics[f"holdout_{name}_accuracy"] > 0.4
     model = bw.load(run, device="cpu")
-    assert isinstance(model, bw.LanguageModel)
+    assert model.methods == ["embed", "features", "next_words", "perplexity"]
     assert model.about["provenance"]["objective"] == SETTINGS[kind]["data__objective"]
     words = tiny_runs.WORDS if kind == "elmo" else tiny_runs.LETTERS
     guesses = [guess["token"].removesuffix("</w>") for guess in model.next_words(" ".join(words[5:11]), 3)]
