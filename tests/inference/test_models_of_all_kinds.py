@@ -1,6 +1,7 @@
 """Models of all kinds in use: pickled, copied and sent to other processes, before and after use; their repr."""
 
 import copy
+import json
 import multiprocessing
 import pickle
 
@@ -18,13 +19,14 @@ from small_models import (
 )
 
 import bertworks as bw
+from bertworks.errors import UserError
 from bertworks.models.kinds import write_model
 from bertworks.nn.compound import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo import ElmoTasks
 from bertworks.text.elmo_words import WordTokenizer
 from bertworks.text.gpt import GptTokenizer, with_special_pieces
-from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.tokenizer import Encoding, Tokenizer
 
 TEXTS = ["the cat sat", "a dog ran far away", "the big dog", "the dog sat on a mat"]
 BERT = {"vocab_size": len(PIECES), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -122,6 +124,77 @@ def test_the_repr_of_a_model_says_what_it_is_and_can(tmp_path, kind):
     assert all(callable(getattr(model, name)) for name in can)
     if kind == "bert":
         assert repr(model.tokenizer) == "Tokenizer(22 pieces, lowercase=True, strip_accents=True, split_cjk=True)"
+
+
+CALLS = {  # of every method, with one text or pair
+    "encode": ("the cat sat",), "fill": ("the [MASK] sat",), "nsp": ("the cat sat", "a dog"),
+    "classify": ("the cat sat",), "tag": ("the cat sat",), "answer": ("who sat", "the cat sat"),
+    "choose": ("the cat", ["sat", "ran far"]), "embed": ("the cat sat",), "features": ("the cat sat",),
+    "attention": ("the cat sat",), "next_words": ("the cat",), "perplexity": ("the cat sat",),
+}  # fmt: skip
+
+
+def numbers_of(result):
+    """Every number in a result of any form, in order."""
+    if isinstance(result, dict):
+        return [number for value in result.values() for number in numbers_of(value)]
+    if isinstance(result, list | tuple):
+        return [number for value in result for number in numbers_of(value)]
+    if isinstance(result, np.ndarray):
+        return result.ravel().tolist()
+    return result.ids if isinstance(result, Encoding) else [result] if isinstance(result, int | float) else []
+
+
+DESCRIBED = {
+    "bert": {"kind": "bert", "heads": ["mlm", "nsp"], "max_length": 20, "task": None,
+             "methods": ["fill", "nsp", "embed", "features", "attention"]},
+    "gpt": {"kind": "gpt", "heads": [], "max_length": 20, "methods": ["embed", "features", "next_words", "perplexity"]},
+    "elmo": {"kind": "elmo", "max_length": None, "methods": ["embed", "features", "next_words", "perplexity"]},
+    "tuned gpt": {"labels": ["no", "yes"], "task": {"kind": "classify"}, "methods": ["classify"]},
+    "tuned elmo": {"kind": "elmotasks", "max_length": None, "methods": ["classify"]},
+    "two berts": {"kind": "compound", "max_length": 20, "methods": ["classify"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_a_program_is_told_what_a_model_is_and_can(tmp_path, kind):
+    KINDS[kind][0](tmp_path / "model")
+    model = bw.load(tmp_path / "model", device="cpu")
+    described = json.loads(json.dumps(model.describe()))
+    assert {name: described[name] for name in DESCRIBED[kind]} == DESCRIBED[kind]
+    assert described["vocabulary"]["size"] == len(model.tokenizer)
+    assert described["parameters"]["total"] == sum(weight.numel() for weight in model.net.parameters())
+    assert (described["device"], described["dtype"], described["language"]) == ("cpu", "float32", None)
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_a_method_is_refused_or_among_those_that_a_model_can(tmp_path, kind):
+    """The one that is refused says which there are."""
+    KINDS[kind][0](tmp_path / "model")
+    model, can = bw.load(tmp_path / "model", device="cpu"), DESCRIBED[kind]["methods"]
+    for method, arguments in CALLS.items():
+        if method in ("encode", *can):
+            getattr(model, method)(*arguments)
+        else:
+            with pytest.raises(UserError, match=f"this .* cannot .*: .*; it can: {', '.join(can)}$"):
+                getattr(model, method)(*arguments)
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_every_method_takes_one_text_or_many(tmp_path, kind):
+    """A text by itself has one result, a list as many as it has texts; a perplexity is of all texts together."""
+    KINDS[kind][0](tmp_path / "model")
+    model = bw.load(tmp_path / "model", device="cpu")
+    for method in ("encode", *DESCRIBED[kind]["methods"]):
+        ask, arguments = getattr(model, method), CALLS[method]
+        alone, many = ask(*arguments), ask(*([argument] * 2 for argument in arguments))
+        if method == "perplexity":
+            assert many == pytest.approx(alone)
+            continue
+        assert len(many) == 2
+        for one in many:
+            assert type(one) is type(alone)
+            assert numbers_of(one) == pytest.approx(numbers_of(alone), abs=1e-6)
 
 
 @pytest.fixture(scope="module")
