@@ -55,7 +55,7 @@ def test_a_baseline_is_fine_tuned_resumed_measured_and_asked(bertworks, models, 
         code, _, err = bertworks(other[0], run, *other[1:])
         assert (code, err.count("\n")) == (2, 1)
         assert "cannot" in err
-            assert "; it can: classify" in err
+        assert "; it can: classify" in err
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,7 @@ def evaluate(
 ) -> None:
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
     from bertworks.inference import evaluate as measuring
+    from bertworks.inference.held_out import measure_text
     from bertworks.processes import progress_bar
     from bertworks.tasks.own_files import named_columns
 
@@ -307,7 +308,7 @@ def evaluate(
         if len(models) > 1:
             raise UserError("on text one model is measured at a time; several are for a task, named with --task")
         with progress_bar(quiet=as_json) as progress:
-            metrics, counts, length = measuring.measure_text(
+            metrics, counts, length = measure_text(
                 models[0], data, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
                 device=device, dtype=dtype, progress=progress,
             )  # fmt: skip

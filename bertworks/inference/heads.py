@@ -287,8 +287,8 @@ def _with_units(tokenizer: Tokenizer, number: int, text: Text, units: Units) -> 
         spans = [(index, index + 1) for index, character in enumerate(text) if not character.isspace()]
     else:
         encoding, by_word = tokenizer.encode(text), dict[int, tuple[int, int]]()
-        for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
-            if word is not None:
-                by_word[word] = (by_word[word][0] if word in by_word else start, end)
+        for word_id, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+            if word_id is not None:
+                by_word[word_id] = (by_word[word_id][0] if word_id in by_word else start, end)
         spans = list(by_word.values())
     return TagExample(str(number), text, tuple(spans), None, number)

@@ -259,7 +259,9 @@ class Model:
     # Reading texts.
 
     @overload
-    def encode(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> Encoding: ...
+    def encode(  # type: ignore[overload-overlap]
+        self, texts: str, pairs: str | None = None, *, truncate: bool = False
+    ) -> Encoding: ...
     @overload
     def encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool = False
@@ -437,7 +439,9 @@ class Model:
         return float(found[0]) if isinstance(text, str) and isinstance(following, str) else found.tolist()
 
     @overload
-    def next_words(self, text: str, top_k: int = 5, *, truncate: bool = False) -> Guesses: ...
+    def next_words(  # type: ignore[overload-overlap]
+        self, text: str, top_k: int = 5, *, truncate: bool = False
+    ) -> Guesses: ...
     @overload
     def next_words(self, text: Sequence[str], top_k: int = 5, *, truncate: bool = False) -> list[Guesses]: ...
     def next_words(
@@ -579,7 +583,9 @@ class Model:
         return vectors[0] if is_one else vectors
 
     @overload
-    def features(self, texts: str, *, layers: Layers | None = None, truncate: bool = False) -> Features: ...
+    def features(  # type: ignore[overload-overlap]
+        self, texts: str, *, layers: Layers | None = None, truncate: bool = False
+    ) -> Features: ...
     @overload
     def features(
         self, texts: Sequence[str], *, layers: Layers | None = None, truncate: bool = False
@@ -601,7 +607,9 @@ class Model:
         return found[0] if isinstance(texts, str) else found
 
     @overload
-    def attention(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Attention: ...
+    def attention(  # type: ignore[overload-overlap]
+        self, text: str, pair: str | None = None, *, truncate: bool = False
+    ) -> Attention: ...
     @overload
     def attention(
         self, text: Sequence[str], pair: Sequence[str] | None = None, *, truncate: bool = False
