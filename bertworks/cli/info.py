@@ -9,7 +9,7 @@ from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
 
 if TYPE_CHECKING:
     from bertworks.models.find import ShippedModel
-    from bertworks.tasks.task import Task
+    from bertworks.tasks.task import Kind, Task
 
 
 # Where recipes are from, in the order in which they are listed.
@@ -47,23 +47,45 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
 
 
 def tasks(
-    name: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Show this one and its files.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TASK]", help="Show this benchmark, or this kind for your own files.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tasks that a model can be fine-tuned and measured on."""
     from bertworks.tasks import TASKS, find_task
+    from bertworks.tasks.own_files import DESCRIBED
 
-    chosen = list(TASKS.values()) if name is None else [find_task(name)]
+    kinds = [kind for kind in DESCRIBED if name in (None, kind)]
+    chosen = list(TASKS.values()) if name is None else [] if kinds else [find_task(name)]
+    described = {task.name: _described(task) for task in chosen} | {kind: _described_kind(kind) for kind in kinds}
     if as_json:
-        described = {task.name: _described(task) for task in chosen}
-        print_json(described if name is None else described[chosen[0].name])
+        print_json(described if name is None else next(iter(described.values())))
     elif name is None:
         for task in chosen:
-            say(f"{task.name:<21} {task.kind:<9} {task.metrics[0]:<9} {task.title}: {task.summary}")
+            say(f"{task.name:<21} {task.kind:<10} {task.metrics[0]:<9} {task.title}: {task.summary}")
+        say("\nYour own files, named with --train and --dev; columns of other names with --column ROLE=COLUMN")
+        for kind in kinds:
+            found = described[kind]
+            files = ", ".join(found["columns"]) + (f"; or {found['other_forms']}" if found["other_forms"] else "")
+            say(f"{kind:<21} {kind:<10} {found['metrics'][0]:<9} {found['summary']}: {files}")
     else:
-        for key, value in _described(chosen[0]).items():
+        for key, value in next(iter(described.values())).items():
             if value:
                 say(f"{key:<12} {_shown(value)}")
+
+
+def _described_kind(kind: "Kind") -> dict[str, Any]:
+    """Describe what a kind of task wants of your own files, as `_described` does a benchmark."""
+    from bertworks.tasks.own_files import DEFAULTS, DESCRIBED, METRICS
+    from bertworks.tasks.task import Task
+
+    summary, columns, other_forms = DESCRIBED[kind]
+    task = Task(
+        name=kind, title="your own files", kind=kind, summary=summary, splits={}, homes=(),
+        metrics=METRICS[kind], defaults=DEFAULTS[kind],
+    )  # fmt: skip
+    return _described(task) | {"columns": columns, "other_forms": other_forms}
 
 
 def _described(task: "Task") -> dict[str, Any]:
@@ -84,7 +106,7 @@ def _described(task: "Task") -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {_shown(inner)}" for key, inner in value.items())
+        return "; ".join(f"{key}: {_shown(inner)}" if inner else key for key, inner in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

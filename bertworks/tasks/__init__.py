@@ -30,7 +30,9 @@ def find_task(name: str) -> Task:
     if task is None:
         kinds = get_args(Kind)
         if name in kinds:
-            raise UserError(f"{name} is for your own files and no task of its own; `bertworks tasks` lists those")
+            raise UserError(
+                f"{name} is for your own files, and no benchmark; `bertworks tasks {name}` says what they need"
+            )
         hint = nearest_name(name, [*TASKS, *kinds]) or did_you_mean(name, list(TASKS))
         raise UserError(f"no task is called {name[:60]!r}{hint}; `bertworks tasks` lists them all")
     return task

@@ -62,7 +62,7 @@ from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Re
 from bertworks.text.corpus import NAMES_OF_KINDS, form_of_name
 
 KINDS: tuple[str, ...] = get_args(Kind)
-_METRICS: dict[str, tuple[str, ...]] = {
+METRICS: dict[str, tuple[str, ...]] = {
     "classify": ("accuracy", "f1_macro"),
     "regress": ("pearson", "spearman"),
     "multilabel": ("f1", "f1_macro", "accuracy"),
@@ -70,6 +70,34 @@ _METRICS: dict[str, tuple[str, ...]] = {
     "tag": ("f1", "precision", "recall"),
     "answer": ("f1", "exact_match"),
 }
+DEFAULTS = {kind: Defaults(max_length=384) if kind == "answer" else Defaults() for kind in KINDS}
+_TEXTS = {"text": "the text, or the first of two", "pair": "the second text, if there is one"}
+# Of each kind what a model learns, the columns that its files have, and the files that need none.
+DESCRIBED: dict[Kind, tuple[str, dict[str, str], str]] = {
+    "classify": ("which class a text or pair is of", _TEXTS | {"label": "its class, a word or a number"}, ""),
+    "regress": ("the score of a text or pair", _TEXTS | {"label": "a number"}, ""),
+    "multilabel": (
+        "which of several labels a text or pair has",
+        _TEXTS | {"label": "a|b, a list, or a column of 0 and 1 for each label (--column label=NAME, again for each)"},
+        "",
+    ),
+    "choose": (
+        "which ending goes with a context",
+        {"context": "what comes first", "endings": "ending0, ending1, ..., or a list",
+         "label": "the right one: its number from 0, or its letter from A"},
+        "",
+    ),
+    "tag": (
+        "a tag for each word", {"words": "a list", "tags": "a list of as many: O, B-PER, I-PER"},
+        "CoNLL's lines, a word first and its tag last",
+    ),
+    "answer": (
+        "where in a text the answer to a question is",
+        {"question": "", "context": "the text", "answer": "as it stands there; empty: there is none",
+         "answer_start": "its place in characters, if known"},
+        "SQuAD's JSON",
+    ),
+}  # fmt: skip
 _TARGETS = {"tag": "tags", "answer": "answer"}  # the role that is learnt; of other kinds the label
 _MAX_LABELS = 10_000
 _FEW_LABELS, _FEW_ROWS = 100, 20
@@ -128,13 +156,13 @@ def open_own(
         title=", ".join(path.name for path in paths.values()),
         kind=cast(Kind, kind),
         splits={},
-        metrics=_METRICS[kind],
+        metrics=METRICS[kind],
         labels=tuple(labels),
         is_pair=kind in ("choose", "answer") or bool(paired),
         has_impossible=kind == "answer"
         and not to_predict
         and any(getattr(one, "is_impossible", False) for file in found.values() for one in _examples(file)),
-        defaults=Defaults(max_length=384) if kind == "answer" else Defaults(),
+        defaults=DEFAULTS[kind],
         columns=next(iter(chosen.values()))._replace(**absent),
     )
     return Dataset(task=task, found=found, origin=", ".join(map(str, paths.values())), notes=tuple(notes))

@@ -9,6 +9,8 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks import TASKS, find_task
+from bertworks.tasks.columns import roles_of
+from bertworks.tasks.own_files import KINDS
 from bertworks.tasks.task import open_dataset
 
 PROMISED = {
@@ -71,9 +73,11 @@ def test_an_empty_folder_has_no_task(tmp_path):
 def test_the_command_lists_all_tasks(bertworks):
     code, out, err = bertworks("tasks")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == list(TASKS)
+    benchmarks, _, kinds = out.partition("\nYour own files")
+    assert [line.split()[0] for line in benchmarks.splitlines()] == list(TASKS)
+    assert [line.split()[0] for line in kinds.splitlines()[1:]] == list(KINDS)
     described = json.loads(bertworks("tasks", "--json")[1])
-    assert list(described) == list(TASKS)
+    assert list(described) == [*TASKS, *KINDS]
     assert described["mrpc"]["metrics"] == ["f1", "accuracy"]
 
 
@@ -93,7 +97,20 @@ def test_a_wrong_name_ends_in_a_line_and_exit_code_2(bertworks):
 def test_a_wrong_name_may_be_near_a_kind_of_task_for_your_own_files(bertworks):
     assert "no task is called 'clasify' (did you mean 'classify'?)" in bertworks("tasks", "clasify")[2]
     assert "(known: cola, " in bertworks("tasks", "zzz")[2]
-    assert "classify is for your own files" in bertworks("tasks", "classify")[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_for_your_own_files_is_shown_with_the_columns_that_it_reads(bertworks, kind):
+    described = json.loads(bertworks("tasks", kind, "--json")[1])
+    assert (described["name"], described["kind"], described["columns"].keys() - set(roles_of(kind))) == (
+        kind,
+        kind,
+        set(),
+    )
+    code, out, _ = bertworks("tasks", kind)
+    assert code == 0
+    assert all(column in out for column in described["columns"])
+    assert described.keys() >= json.loads(bertworks("tasks", "cola", "--json")[1]).keys()
 
 
 def test_tasks_load_neither_torch_nor_numpy():
