@@ -1,8 +1,11 @@
 """`bertworks convert`: a checkpoint of the original BERT to a model folder, and a model folder to such a checkpoint.
 
-Where it is allowed, also a folder with pickled weights to one without; and where a dtype is given, a model or run
-folder to one with weights of that type. The way is told by what SRC is. Everything is read and checked before a byte
-is written, and the folder of the result appears whole. Nothing is lost without a word: what is left out is named.
+- Where it is allowed, also a folder with pickled weights to one without; and where a dtype is given, a model or run
+  folder to one with weights of that type: half the bytes to ship, or float32 for what reads nothing else. bfloat16
+  keeps the range of float32 and 8 bits of each number; what does not fit, as may be with float16, is refused by name.
+- What SRC is decides what is done. Everything is read and checked before a byte is written, and the folder of the
+  result appears whole. What is left out is named.
+- Between a checkpoint of Google's and a model folder nothing needs torch.
 """
 
 import json
@@ -10,22 +13,24 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bertworks import __version__
 from bertworks.errors import UserError
-from bertworks.files import atomic_folder, atomic_write, safe_join, sha256_of, usable_path
+from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.models.find import find_model, is_model
 from bertworks.models.folder import (
     BERT_TYPE,
     CONFIG_FILE,
+    INDEX_FILE,
     OPTIMIZER_FILE,
     OWN_FILE,
     RIGHT_TO_LEFT_TYPE,
     WEIGHTS_FILE,
     check_files,
+    copy_small_files,
     has_safetensors,
     is_pickle,
     no_weights,
@@ -39,14 +44,17 @@ from bertworks.models.google import Tensors, read_google, write_google
 from bertworks.models.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
 from bertworks.models.sentence_transformers import find_encoder
 from bertworks.models.weights import read_arrays, write_arrays
-from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, kind_of
-from bertworks.text.normalize import Rules
+from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
+_DTYPES = ("float32", "bfloat16", "float16")
 _NO_STATE = "it has no state of Adam's; leave out --with-optimizer"
 _RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our names of parameters
 
@@ -96,7 +104,11 @@ def convert(
         if to == "google" or with_optimizer or from_pickle:
             raise UserError("--dtype makes a model folder of a model or run folder; give SRC, a new folder and no more")
         return _to_dtype(source, destination, lowercase, dtype)
-    if pickle := _pickle_of(source):
+    is_checkpoint = Path(f"{source}.index").is_file() or any(source.glob("*.index"))
+    pickle = source if source.is_file() and is_pickle(source) else None  # where weights should be
+    if source.is_dir() and not any(source.glob("*.index")):
+        pickle = next(iter(pickles_in(source)), None)
+    if pickle:
         if not from_pickle:
             raise UserError(refusal(pickle))
         if to == "google" or with_optimizer or not source.is_dir():
@@ -106,34 +118,23 @@ def convert(
             )
         return _from_pickle(source, destination, lowercase)
     if to == "google" and is_model(source):
-        source = _newest_checkpoint(source) if with_optimizer else Path(find_model(source))
+        newest = None
+        if with_optimizer and (source / "checkpoints").is_dir():  # whose weights and Adam's state are of one step
+            from bertworks.train.checkpoint import latest_checkpoint  # needs torch
+
+            newest = latest_checkpoint(source)
+        source = newest.path if newest else find_model(source)
     is_folder = (source / CONFIG_FILE).is_file()
-    if to == "folder" and (is_folder or (is_model(source) and not _is_checkpoint(source))):
-        raise UserError(_why_no_folder(source))
+    if to == "folder" and (is_folder or (is_model(source) and not is_checkpoint)):
+        model = find_encoder(find_model(source))
+        there = f"{source} is a model folder already; give --to google for a checkpoint, or --dtype"
+        raise UserError(there if has_safetensors(model) else no_weights(model))
     if not is_folder and to == "google":
         raise UserError(f"{source} is no model folder: it has no {CONFIG_FILE}, so no checkpoint can be made of it")
     if is_folder:
         prefix = destination if destination.suffix == ".ckpt" else destination / DEFAULT_PREFIX
         return _to_google(source, prefix, lowercase, with_optimizer)
     return _to_folder(source, destination, lowercase, with_optimizer)
-
-
-def _why_no_folder(source: Path) -> str:
-    """Say why no model folder is made of one: it is there already, or its weights are missing or a pickle."""
-    model = find_encoder(find_model(source))
-    if not has_safetensors(model):
-        return no_weights(model)
-    return f"{source} is a model folder already; give --to google for a checkpoint, or --dtype"
-
-
-def _newest_checkpoint(source: Path) -> Path:
-    """Return a run's newest whole checkpoint, whose weights and Adam's state are of one step; of another model it."""
-    if not (source / "checkpoints").is_dir():
-        return Path(find_model(source))
-    from bertworks.train.checkpoint import latest_checkpoint  # needs torch
-
-    newest = latest_checkpoint(source)
-    return newest.path if newest else Path(find_model(source))
 
 
 def _of_a_run(optimizer: Tensors, weights: Tensors, source: Path) -> Tensors:
@@ -156,17 +157,6 @@ def _of_a_run(optimizer: Tensors, weights: Tensors, source: Path) -> Tensors:
                 )
         found |= {f"{part}.{slot}": array for part, array in parts.items() if part in weights}
     return found
-
-
-def _pickle_of(source: Path) -> Path | None:
-    """Return the pickle that stands where weights should, if there is one."""
-    if source.is_dir():
-        return None if any(source.glob("*.index")) else next(iter(pickles_in(source)), None)
-    return source if source.is_file() and is_pickle(source) else None
-
-
-def _is_checkpoint(source: Path) -> bool:
-    return Path(f"{source}.index").is_file() or any(source.glob("*.index"))
 
 
 def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
@@ -212,7 +202,13 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     config = read_json(source / CONFIG_FILE)
     if config.get("model_type") not in (None, BERT_TYPE, RIGHT_TO_LEFT_TYPE):
         raise UserError(f"{source} is of the type {config['model_type']}; a checkpoint of Google's is a BERT")
-    tensors = _each_once(by_modern_names(read_tensors(source, read_arrays), source))
+    tensors = by_modern_names(read_tensors(source, read_arrays), source)
+    for copy, original in TIED.items():
+        if copy in tensors and not np.array_equal(tensors[copy], tensors[original]):
+            raise UserError(
+                f"{copy} is not the same as {original}; BERT has one matrix for both, so it cannot be written"
+            )
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in TIED and name not in COUNTERS}
     tokenizer = Tokenizer.from_folder(source)
     left_out = [name for name in tensors if not name.startswith(("bert.", "cls."))]
     has_optimizer, is_runs_own = ((source / name).is_file() for name in (OPTIMIZER_FILE, _RUN_STATE))
@@ -227,7 +223,14 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     with _new_folder(prefix.parent) as folder:
         warnings = write_google(folder / prefix.name, config, kept, tokenizer.pieces, optimizer)
     is_lower = tokenizer.rules.lowercase if lowercase is None else lowercase
-    warnings += _other_rules(tokenizer.rules, is_lower)
+    # The original code knows only whether it lower-cases.
+    if is_lower and not tokenizer.rules.strip_accents:
+        warnings.append(
+            "the model keeps accents, and the original code strips them from what it lower-cases, which takes Hangul "
+            "apart too: give it text that is lower-cased already, with --do_lower_case=False"
+        )
+    if not tokenizer.rules.split_cjk:
+        warnings.append("the model leaves Chinese characters together, and the original code splits them")
     return Converted(
         out=str(prefix),
         form="google",
@@ -245,56 +248,68 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     )
 
 
-def _other_rules(rules: Rules, is_lower: bool) -> list[str]:
-    """Say where the original code, which knows only whether it lower-cases, splits text in another way."""
-    found = []
-    if is_lower and not rules.strip_accents:
-        found.append(
-            "the model keeps accents, and the original code strips them from what it lower-cases, which takes Hangul "
-            "apart too: give it text that is lower-cased already, with --do_lower_case=False"
-        )
-    if not rules.split_cjk:
-        found.append("the model leaves Chinese characters together, and the original code splits them")
-    return found
-
-
-def _each_once(tensors: Tensors) -> Tensors:
-    """Leave out copies and counters; a copy that is none is an error."""
-    for copy, original in TIED.items():
-        if copy in tensors and not np.array_equal(tensors[copy], tensors[original]):
-            raise UserError(
-                f"{copy} is not the same as {original}; BERT has one matrix for both, so it cannot be written"
-            )
-    return {name: tensor for name, tensor in tensors.items() if name not in TIED and name not in COUNTERS}
-
-
 def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Converted:
-    from bertworks.models.pickles import read_pickled_folder, write_unpickled  # needs torch
+    from bertworks.models.pickles import read_pickled_folder  # needs torch
 
     _check_free(destination)
-    tensors = read_pickled_folder(source)
-    with _new_folder(destination) as folder:
-        left_out = write_unpickled(folder, source, tensors)
-        tokenizer = _tokenizer_of(folder, lowercase)
-    return _rewritten(destination, tensors, tokenizer, left_out, [])
+    return _rewrite(source, destination, read_pickled_folder(source), lowercase, ("pytorch_model*",))
 
 
 def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: str) -> Converted:
-    from bertworks.models.recast import check_dtype, read_recast, write_recast  # needs torch
+    """Make a folder with numbers of another type; only floating-point tensors change, names and order do not."""
+    if dtype not in _DTYPES:
+        raise UserError(f"--dtype {dtype[:40]!r} is not possible; choose {', '.join(_DTYPES)}")
+    import torch
 
-    check_dtype(dtype)
+    from bertworks.models.weights import read_weights
+
     _check_free(destination)
-    model = find_model(source)
-    tensors, notes = read_recast(model, dtype)
-    with _new_folder(destination) as folder:
-        left_out = write_recast(folder, model, tensors)
-        tokenizer = _tokenizer_of(folder, lowercase)
-    return _rewritten(destination, tensors, tokenizer, left_out, notes)
+    source = find_model(source)
+    tensors, rounded, wanted = {}, set(), getattr(torch, dtype)
+    for name, tensor in read_tensors(source, read_weights).items():
+        recast = tensors[name] = tensor.to(wanted) if tensor.is_floating_point() else tensor
+        if bool((recast.isinf() & ~tensor.isinf()).any()):
+            raise UserError(f"{name[:80]} has numbers too large for {dtype}; float32 keeps them")
+        if torch.promote_types(tensor.dtype, recast.dtype) != recast.dtype:
+            rounded.add(str(tensor.dtype).removeprefix("torch."))
+    notes = [f"rounded from {', '.join(sorted(rounded))} to {dtype}"] if rounded else []
+    return _rewrite(source, destination, tensors, lowercase, ("model*.safetensors", INDEX_FILE), dtype, notes)
 
 
-def _rewritten(
-    destination: Path, tensors: dict[str, Any], tokenizer: Any, left_out: list[str], notes: Sequence[str]
+def _rewrite(
+    source: Path,
+    destination: Path,
+    tensors: "dict[str, Tensor]",
+    lowercase: bool | None,
+    replaced: Sequence[str],
+    dtype: str | None = None,
+    notes: Sequence[str] = (),
 ) -> Converted:
+    """Make a folder of new weights and of copies of the small files of another.
+
+    Args:
+        source: the other.
+        destination: the folder.
+        tensors: the weights.
+        lowercase: whether the tokenizer does that; None: as it did.
+        replaced: patterns of names of files that the weights are instead of.
+        dtype: the new type, for a config.json that states one: transformers goes by it.
+        notes: for a person.
+    """
+    from bertworks.models.kinds import read_model
+    from bertworks.models.weights import write_weights
+
+    with _new_folder(destination) as folder:
+        copy_small_files(source, folder)
+        write_weights(folder / WEIGHTS_FILE, tensors)
+        config = read_json(folder / CONFIG_FILE)
+        if stated := {key: dtype for key in ("dtype", "torch_dtype") if dtype and key in config}:
+            with atomic_write(folder / CONFIG_FILE) as stream:
+                json.dump(config | stated, stream, ensure_ascii=False, indent=2)
+        read_model(folder)  # or raise: what does not open is no result
+        names = {path.name for path in source.iterdir()} - {path.name for one in replaced for path in source.glob(one)}
+        left_out = sorted(name for name in names - {MANIFEST_NAME} if not (folder / name).exists())
+        tokenizer = _tokenizer_of(folder, lowercase)
     return Converted(
         out=str(destination),
         form="folder",
@@ -308,7 +323,7 @@ def _rewritten(
     )
 
 
-def _tokenizer_of(folder: Path, lowercase: bool | None) -> AnyTokenizer | None:
+def _tokenizer_of(folder: Path, lowercase: bool | None) -> Any:
     """Open a folder's tokenizer, if it has one, and set anew whether it lower-cases, if that is asked for."""
     if not any((folder / name).is_file() for name in TOKENIZER_FILES if name != TOKENIZER_CONFIG_FILE):
         return None

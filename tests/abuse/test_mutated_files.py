@@ -268,7 +268,7 @@ def make_compound(folder):
 def make_features(folder):
     (folder / "m").mkdir()
     about = ABOUT | {"task": ABOUT["task"] | {"kind": "tag"}}
-    test_feature_folder.write_features(
+    test_feature_folder.write_model(
         folder / "m", test_feature_folder.network(), labels=test_feature_folder.LABELS, about=about
     )
     Tokenizer(PIECES).save(folder / "m")

@@ -24,8 +24,7 @@ import bertworks
 from bertworks.errors import CorruptFile, UserError
 from bertworks.models.convert import convert
 from bertworks.models.kinds import read_model, write_model
-from bertworks.models.pickle_machine import Machine, describe
-from bertworks.models.pickles import read_pickle_weights
+from bertworks.models.pickles import Machine, describe, read_pickle_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
@@ -359,7 +358,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path, write):
             describe(path)
 
 
-LIMITED = "import sys; from bertworks.models import pickle_machine as m; m.{limit}; m.main()"
+LIMITED = "import sys; from bertworks.models import pickles as m; m.{limit}; m.main()"
 
 
 @pytest.mark.parametrize(
