@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -197,6 +197,9 @@ class VocabSettings(Settings):
             raise ValueError(f"{shorten(unused)} is too large; at most {most}, for size {size} has to hold pieces too")
         return unused
 
+
+_BOUNDS = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
+_NO_BOUND = 10**15  # a limit that only keeps numbers exact is none to a person
 
 SomeSettings = TypeVar("SomeSettings", bound=Settings)
 SomeModel = TypeVar("SomeModel", bound=BaseModel)
@@ -438,3 +441,33 @@ def _dotted_keys(model_class: type[BaseModel], prefix: str = "") -> dict[str, bo
         if is_section:
             keys |= _dotted_keys(cast(type[Settings], field.annotation), f"{prefix}{name}.")
     return keys
+
+
+def described(settings: Settings, prefix: str = "") -> list[dict[str, Any]]:
+    """Return every setting of all sections: its key, its value here, what is allowed, and what it does."""
+    rows = []
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            rows += described(value, f"{prefix}{name}.")
+            continue
+        allowed = ", ".join(_allowed_values(field.annotation))
+        bounds = {
+            key: bound for one in field.metadata for key in _BOUNDS if (bound := getattr(one, key, None)) is not None
+        }
+        limits = [_BOUNDS[key].format(f"{bound:,}") for key, bound in bounds.items() if bound < _NO_BOUND]
+        rows.append({
+            "setting": prefix + name,
+            "default": value,
+            "allowed": ", ".join([allowed, *limits]),
+            "help": field.description or "",
+        })  # fmt: skip
+    return rows
+
+
+def _allowed_values(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    if get_args(kind):  # one of several kinds; None is a setting that is left out
+        return [value for one in get_args(kind) if one is not type(None) for value in _allowed_values(one)]
+    return {bool: ["true", "false"], int: ["a whole number"], float: ["a number"], str: ["text"]}.get(kind, ["text"])

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import bertworks as bw
 from bertworks import __version__, cli
+from bertworks.recipe import Recipe
 from bertworks.text.vocabulary import read_vocabulary
 
 CORPUS = "low lower lowest\nnew newer newest\n\nwide wider widest, no wiser!\n" * 5
@@ -48,7 +49,7 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     assert names == [
         "vocab", "texts", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "finetune", "evaluate",
         "predict", "convert", "fill", "nsp", "classify", "tag", "answer", "choose", "embed", "features", "attend",
-        "recipes", "tasks", "models", "demo",
+        "recipes", "tasks", "models", "settings", "demo",
     ]  # fmt: skip
 
 
@@ -57,6 +58,37 @@ def test_every_command_has_a_help_of_its_own(bertworks):
         code, out, err = bertworks(command.callback.__name__, "--help")
         assert (code, err) == (0, "")
         assert command.callback.__doc__.split(".")[0][:40] in out
+
+
+def test_settings_are_listed_with_default_range_and_help(bertworks):
+    rows = json.loads(bertworks("settings", "--json")[1])
+    assert {row["setting"]: row["default"] for row in rows} == {
+        f"{section}.{key}": value for section, settings in Recipe() for key, value in settings
+    }
+    by_name = {row["setting"]: row for row in rows}
+    assert by_name["optim.beta1"]["allowed"] == "a number, at least 0, less than 1"
+    assert by_name["train.dtype"]["allowed"] == "auto, float32, bfloat16"
+    assert [name for name, row in by_name.items() if not row["help"].endswith(".")] == []
+    code, out, err = bertworks("settings", "train")
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        "train.max_steps          1000000      a whole number, at least 1\n    Steps after which a run"
+    )
+    assert "optim." not in out
+
+
+@pytest.mark.parametrize(("name", "max_length"), [("sst2", 128), ("SQuAD1", 384), ("answer", 384), ("classify", 128)])
+def test_settings_of_a_task_have_the_defaults_of_its_fine_tuning(bertworks, name, max_length):
+    found = {row["setting"]: row["default"] for row in json.loads(bertworks("settings", name, "--json")[1])}
+    assert (found["task.max_length"], found["optim.warmup"]) == (max_length, 0.1)
+    assert 2 <= found["train.epochs"] <= 4
+
+
+def test_settings_of_nothing_name_the_nearest(bertworks):
+    assert bertworks("settings", "trian")[2] == (
+        "error: 'trian' is neither a section of a recipe (did you mean 'train'?) nor a task\n"
+    )
+    assert "did you mean 'sst2'?" in bertworks("settings", "sstt")[2]
 
 
 def test_version_is_the_packages(bertworks):

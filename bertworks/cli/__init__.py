@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperOption
 from bertworks import __version__
 from bertworks.cli.convert import convert
 from bertworks.cli.finetune import finetune
-from bertworks.cli.info import demo, models, recipes, tasks
+from bertworks.cli.info import demo, models, recipes, settings, tasks
 from bertworks.cli.options import say
 from bertworks.cli.pretrain import plan, pretrain, report
 from bertworks.cli.text import inspect, prepare, texts, tokenize, vocab
@@ -70,7 +70,7 @@ for _command in (
     classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(cls=_Command, no_args_is_help=True)(_command)
-for _needs_nothing in (recipes, tasks, models, demo):
+for _needs_nothing in (recipes, tasks, models, settings, demo):
     app.command(cls=_Command)(_needs_nothing)
 
 
@@ -107,12 +107,9 @@ def main() -> NoReturn:
     except _ReaderIsGone:
         reader_is_gone.set()
     except OSError as error:
-        what = error.filename2 or error.filename
-        reason = (
-            refusal_text(error, os.path.dirname(os.path.abspath(what)))
-            if isinstance(what, str)
-            else error.strerror or error
-        )
+        what, reason = error.filename2 or error.filename, error.strerror or str(error)
+        if isinstance(what, str):
+            reason = refusal_text(error, os.path.dirname(os.path.abspath(what)))
         say(f"error: {what or 'a file or a stream could not be read or written'}: {reason}", err=True)
     if reader_is_gone.is_set():
         # What is still to be flushed at the end goes nowhere, and not into a message about that.

@@ -1,14 +1,14 @@
-"""What comes with the package: recipes, tasks, models, demo."""
+"""The commands that say what there is: recipes, tasks, models, settings, demo."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
+from bertworks.errors import UserError, nearest_name, shown
 
 if TYPE_CHECKING:
-    from bertworks.models.find import ShippedModel
     from bertworks.tasks.task import Kind, Task
 
 
@@ -34,16 +34,15 @@ def recipes(as_json: JsonOption = False) -> None:
     if as_json:
         print_json(summaries)
         return
+
+    def by_numbers(name: str) -> list[tuple[int, str]]:  # 6x768 is before 12x1024
+        return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
     for origin in ORIGINS:
         say(origin)
-        for name in sorted(summaries, key=_by_numbers):
+        for name in sorted(summaries, key=by_numbers):
             if recipe_origin(name) == origin:
                 say(f"  {name:<15} {summaries[name]}")
-
-
-def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Order names by the numbers in them: 6x768 is before 12x1024."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def tasks(
@@ -110,6 +109,50 @@ def _shown(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
+def settings(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SECTION|TASK]", help="A section of a recipe such as train; or a task, or classify, tag, ..."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the settings of pre-training, or of fine-tuning for a task: default, what is allowed, what it does."""
+    from bertworks.config import described
+    from bertworks.recipe import Recipe
+
+    rows = described(Recipe())
+    if name in Recipe.model_fields:
+        rows = [row for row in rows if row["setting"].startswith(f"{name}.")]
+    elif name is not None:
+        from bertworks.finetuning.settings import settings_for
+        from bertworks.tasks import find_task
+        from bertworks.tasks.task import Defaults, Kind, Task
+
+        kinds = get_args(Kind)
+        if name in kinds:
+            usual = Defaults(max_length=384) if name == "answer" else Defaults()
+            task = Task(name=name, title="", kind=cast(Kind, name), splits={}, metrics=(), defaults=usual)
+        else:
+            try:
+                task = find_task(name)
+            except UserError:
+                if hint := nearest_name(name, list(Recipe.model_fields)):
+                    raise UserError(f"{shown(name)} is neither a section of a recipe{hint} nor a task") from None
+                raise
+        rows = described(settings_for(task))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        default = "not set" if row["default"] is None else str(row["default"])
+        default = default.lower() if isinstance(row["default"], bool) else default
+        say(f"{row['setting']:<24} {default:<12} {row['allowed']}")
+        if row["help"]:
+            say(f"    {row['help']}")
+
+
 def models(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's card.")] = None,
     as_json: JsonOption = False,
@@ -127,16 +170,10 @@ def models(
     elif not described:
         say("No model comes with this version; `bertworks recipes` lists what can be trained.")
     for model in [] if as_json else described:
-        say(_model_line(model))
-
-
-def _model_line(model: "ShippedModel") -> str:
-    size = f"{model.layers}x{model.width}"
-    accuracy = "" if model.mlm_accuracy is None else f"MLM {model.mlm_accuracy:.1%}"
-    return (
-        f"{model.name:<8} {size:<7} {model.parameters / 1e6:>5.1f} M parameters {model.megabytes:>5.1f} MB  "
-        f"{model.language or '':<3} {accuracy:<9}  {model.trained_on or ''}"
-    ).rstrip()
+        accuracy = "" if model.mlm_accuracy is None else f"MLM {model.mlm_accuracy:.1%}"
+        line = f"{model.name:<8} {f'{model.layers}x{model.width}':<7} {model.parameters / 1e6:>5.1f} M parameters "
+        line += f"{model.megabytes:>5.1f} MB  {model.language or '':<3} {accuracy:<9}  {model.trained_on or ''}"
+        say(line.rstrip())
 
 
 def demo(

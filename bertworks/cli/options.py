@@ -1,6 +1,7 @@
-"""What the commands share: options, and how they print results and warnings.
+"""What the commands share: options, how they read texts, and how they print results and warnings.
 
-Results go to standard output, as JSON where `--json` is given; everything else goes to standard error.
+Results go to standard output, as JSON where `--json` is given; everything else goes to standard error. Texts come as
+arguments, on standard input or in a file, a text on each line; all of it is UTF-8.
 """
 
 import json
@@ -16,12 +17,11 @@ import typer
 from bertworks.errors import UserError, counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bertworks.text.kinds import AnyTokenizer
     from bertworks.text.normalize import Rules
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: some has every one, by odd letters
 
 CorpusArgument = Annotated[
@@ -65,6 +65,21 @@ DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
 LayersOption = Annotated[str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1,-2 or all.")]
 
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...",
+        help="Model folders, run folders, names that `models` lists, or some in the local Hugging Face cache.",
+    ),
+]
+DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
+TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
+DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
+]
+
 
 def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
     """Make normalisation rules from the options."""
@@ -74,10 +89,12 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
 
 
 def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "AnyTokenizer":
-    """Open what --vocab names, where it is a model's the tokenizer of that.
+    """Open what --vocab names: a vocabulary, or the tokenizer of a model.
 
-    A file does not say how its text was normalised, so it is told where it does not look like that.
+    A file does not say how its text was normalised, so there is a warning where it does not look like that.
     """
+    from unicodedata import normalize
+
     from bertworks.models.find import find_model, is_model
     from bertworks.models.sentence_transformers import find_encoder
     from bertworks.text.kinds import open_tokenizer
@@ -85,7 +102,15 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
     check_rules(vocab, tokenizer, text_rules)
     if tokenizer.kind in ("wordpiece", "words") and tokenizer.rules == text_rules:  # a folder has its own
-        never_met = _never_met(tokenizer.pieces, text_rules)
+        never_met = [
+            piece
+            for piece in tokenizer.pieces
+            if not (piece.startswith("[") and piece.endswith("]"))  # of the others, those that text cannot have
+            and (
+                (text_rules.lowercase and piece != piece.lower())
+                or (text_rules.strip_accents and piece != normalize("NFD", piece))
+            )
+        ]
         if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
             warn(
                 f"{len(never_met):,} of {len(tokenizer.pieces):,} pieces of {vocab}, such as {never_met[-1]!r}, are "
@@ -106,39 +131,10 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
         )
 
 
-def _never_met(pieces: "Sequence[str]", text_rules: "Rules") -> list[str]:
-    """Return the pieces that normalised text cannot have, but for the special ones."""
-    from unicodedata import normalize
-
-    def is_met(piece: str) -> bool:
-        if piece.startswith("[") and piece.endswith("]"):
-            return True
-        has_capitals = text_rules.lowercase and piece != piece.lower()
-        return not (has_capitals or (text_rules.strip_accents and piece != normalize("NFD", piece)))
-
-    return [piece for piece in pieces if not is_met(piece)]
-
-
 def check_workers(workers: int | None) -> None:
     """Refuse a number of processes that cannot be meant."""
     if workers is not None and not 1 <= workers <= 1024:
         raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one a core")
-
-
-ModelsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL...",
-        help="Model folders, run folders, names that `models` lists, or some in the local Hugging Face cache.",
-    ),
-]
-DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
-TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
-DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
-]
 
 
 def or_null(value: float) -> float | None:
@@ -147,7 +143,7 @@ def or_null(value: float) -> float | None:
 
 
 def how_ended(reason: str) -> tuple[str, str]:
-    """Return how a run has ended, and what is to be done about it."""
+    """Return how a run has ended, and why."""
     if reason == "early":
         return "ended early", ", as no score was better"
     return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
@@ -192,21 +188,15 @@ def print_json(value: Any) -> None:
 
 
 def warn(message: str) -> None:
-    """Tell something that is not an error."""
+    """Print a warning."""
     say(f"warning: {message}", err=True)
 
 
 def warn_of_replaced(num_lines: int) -> None:
-    """Tell that invalid UTF-8 was replaced."""
+    """Warn that invalid UTF-8 was replaced."""
     if num_lines:
         was = "was" if num_lines == 1 else "were"
         warn(f"{counted(num_lines, 'line')} {was} not valid UTF-8; replaced there (--strict refuses them)")
-
-
-# Texts that a person gives: as arguments, on standard input or in a file, a text on each line; all of it UTF-8.
-
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def lines_of(texts: list[str], *, refuse_blank: bool = False) -> Iterator[str]:

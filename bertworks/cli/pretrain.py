@@ -1,6 +1,7 @@
-"""The commands about training: plan, pretrain, report."""
+"""The commands of pre-training: plan, pretrain, report."""
 
 import time
+from pathlib import Path
 from signal import SIGINT
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from bertworks.cli.options import (
     say,
     say_next,
 )
-from bertworks.errors import counted
+from bertworks.errors import UserError, counted
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
 
@@ -67,7 +68,6 @@ def pretrain(
     as_json: JsonOption = False,
 ) -> None:
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
-    from bertworks.errors import UserError
     from bertworks.recipe import check_has_model, load_recipe
     from bertworks.train.distributed import is_first_rank
     from bertworks.train.pretrain import pretrain, pretrain_dry
@@ -107,7 +107,17 @@ def pretrain(
     if as_json and is_first_rank():
         print_json(result)
     elif not quiet and is_first_rank():
-        say(_sentence(result))
+        scores = [
+            f"{name.removeprefix('holdout_').removesuffix('_accuracy').upper()} {value:.1%}"
+            for name, value in result.items()
+            if name.endswith("_accuracy")
+        ]
+        if "holdout_nsp_larger_class" in result:  # what a constant answer would score
+            scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
+        held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
+        ended, then = how_ended(outcome.reason)
+        size = f"{counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')}"
+        say(f"{result['out'] or 'a dry run, nothing kept'}: {ended} after {size}{then}{held_out}")
         if out is None or dry_run:
             say_next("pretrain", str(recipe), "--data", str(data), "--out", "RUN", *(overrides or []))
         elif outcome.signal:
@@ -119,28 +129,11 @@ def pretrain(
         raise typer.Exit(130)
 
 
-def _sentence(result: dict[str, Any]) -> str:
-    where = result["out"] or "a dry run, nothing kept"
-    scores = [
-        f"{name.removeprefix('holdout_').removesuffix('_accuracy').upper()} {value:.1%}"
-        for name, value in result.items()
-        if name.endswith("_accuracy")
-    ]
-    if "holdout_nsp_larger_class" in result:  # what a constant answer would score
-        scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
-    held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
-    ended, then = how_ended(result["reason"])
-    size = f"{counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')}"
-    return f"{where}: {ended} after {size}{then}{held_out}"
-
-
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
 ) -> None:
     """Write a run's report, a page with its curves and samples, anew."""
-    from pathlib import Path
-
     from bertworks.files import check_can_write
     from bertworks.finetuning.report import is_finetuned, write_finetune_report
     from bertworks.report.page import REPORT_FILE, write_report
