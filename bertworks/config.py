@@ -170,19 +170,21 @@ class Stated(BaseModel):
 class TokenizerSettings(Settings):
     """How text is cleaned before it is cut into pieces; stripping accents follows lower-casing unless it is set."""
 
-    lowercase: bool = True
-    strip_accents: bool | None = None
-    split_cjk: bool = True
+    lowercase: bool = Field(default=True, description="Lower-case all text.")
+    strip_accents: bool | None = Field(default=None, description="Take accents off; not set: as lowercase.")
+    split_cjk: bool = Field(default=True, description="Make every Chinese character a word.")
 
 
 class VocabSettings(Settings):
     """How a vocabulary is learnt: its size with all reserved pieces, and which characters and words are counted in."""
 
-    size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE)
-    algorithm: Literal["wordpiece", "bpe", "gpt-bpe", "words"] = "wordpiece"
-    unused: int = Field(default=0, ge=0)
-    coverage: float = Field(default=0.99995, gt=0, le=1)
-    min_count: int = Field(default=20, ge=1, le=10**15)
+    size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE, description="All pieces, special and unused ones too.")
+    algorithm: Literal["wordpiece", "bpe", "gpt-bpe", "words"] = Field(
+        default="wordpiece", description="For BERT wordpiece or bpe; for GPT-1 gpt-bpe; for ELMo words."
+    )
+    unused: int = Field(default=0, ge=0, description="How many [unusedN] pieces are reserved.")
+    coverage: float = Field(default=0.99995, gt=0, le=1, description="The share of the text's characters to cover.")
+    min_count: int = Field(default=20, ge=1, le=10**15, description="What occurs less often is not used.")
 
     # On the field and not on the whole section: so it is told together with whatever else is wrong there.
     @field_validator("unused")
