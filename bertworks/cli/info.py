@@ -57,7 +57,10 @@ def tasks(
 
     kinds = [kind for kind in DESCRIBED if name in (None, kind)]
     chosen = list(TASKS.values()) if name is None else [] if kinds else [find_task(name)]
-    described = {task.name: _described(task) for task in chosen} | {kind: _described_kind(kind) for kind in kinds}
+    described = {task.name: _described(task) for task in chosen}
+    for kind in kinds:
+        _, columns, other_forms = DESCRIBED[kind]
+        described[kind] = _described(_task_of_own_files(kind)) | {"columns": columns, "other_forms": other_forms}
     if as_json:
         print_json(described if name is None else next(iter(described.values())))
     elif name is None:
@@ -74,17 +77,14 @@ def tasks(
                 say(f"{key:<12} {_shown(value)}")
 
 
-def _described_kind(kind: "Kind") -> dict[str, Any]:
-    """Describe what a kind of task wants of your own files, as `_described` does a benchmark."""
+def _task_of_own_files(kind: "Kind") -> "Task":
     from bertworks.tasks.own_files import DEFAULTS, DESCRIBED, METRICS
     from bertworks.tasks.task import Task
 
-    summary, columns, other_forms = DESCRIBED[kind]
-    task = Task(
-        name=kind, title="your own files", kind=kind, summary=summary, splits={}, homes=(),
+    return Task(
+        name=kind, title="your own files", kind=kind, summary=DESCRIBED[kind][0], splits={}, homes=(),
         metrics=METRICS[kind], defaults=DEFAULTS[kind],
     )  # fmt: skip
-    return _described(task) | {"columns": columns, "other_forms": other_forms}
 
 
 def _described(task: "Task") -> dict[str, Any]:
@@ -128,12 +128,10 @@ def settings(
     elif name is not None:
         from bertworks.finetuning.settings import settings_for
         from bertworks.tasks import find_task
-        from bertworks.tasks.task import Defaults, Kind, Task
+        from bertworks.tasks.task import Kind
 
-        kinds = get_args(Kind)
-        if name in kinds:
-            usual = Defaults(max_length=384) if name == "answer" else Defaults()
-            task = Task(name=name, title="", kind=cast(Kind, name), splits={}, metrics=(), defaults=usual)
+        if name in get_args(Kind):
+            task = _task_of_own_files(cast("Kind", name))
         else:
             try:
                 task = find_task(name)
