@@ -1,13 +1,19 @@
-"""What fine-tuning needs of a model of any kind, and what all kinds do to become that.
+"""The network that is fine-tuned: made of a model of any kind, what of it learns and how fast, and what it learns.
 
-A network that can be fine-tuned gives a row for each of the tokens that it is called with, `pooled_of(tokens)` gives a
-row for each sequence, `scores(head, rows)` what a head of `heads` makes of rows, and `stacks()` says which weights are
-its layers'. Its tokenizer encodes texts and pairs as BERT's does.
+- A network that can be fine-tuned gives a row for each of the tokens that it is called with, `pooled_of(tokens)` gives
+  a row for each sequence, `scores(head, rows)` what a head of `heads` makes of rows, and `stacks()` says which weights
+  are its layers'. Its tokenizer encodes texts and pairs as BERT's does.
+- A BERT learns by itself, beside another one (`--with`) or under a BiLSTM. One that looks to the left alone is summed
+  up by its last token, for [CLS] at its front has seen nothing.
+- A GPT-1 gets special pieces around texts, and its language model goes on learning, as in its paper.
+- An ELMo stays as it is; the mix of its layers, the BiLSTMs and the head are drawn from the seed and learn. With
+  `--init random` there was no pre-training: the ELMo is drawn as well, and all of it learns, as of a BERT.
+- With `task.features` a BERT stays as it is, and a BiLSTM reads its layers (the paper's Table 7).
 """
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,24 +31,27 @@ from bertworks.models.find import find_model
 from bertworks.models.folder import CONFIG_FILE, put_whole, read_json
 from bertworks.models.kinds import (
     BERT,
+    COMPOUND,
+    ELMO,
+    ELMO_TASK,
     FEATURES,
-    ModelFolder,
+    GPT,
+    KINDS,
+    ModelKind,
     is_elmos,
     is_encoders,
     kind_of_model,
     read_model,
     reader_weights,
-    to_ours,
     write_model,
 )
-from bertworks.models.names import from_openai
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import HEAD, FeatureReader, feature_bert, initialise_readers, reader_of
 from bertworks.nn.compound import Compound, initialise_compound
-from bertworks.nn.config import BertConfig, CompoundConfig, ElmoReaderConfig, FeatureConfig
+from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig, FeatureConfig, GptConfig
 from bertworks.nn.device import check_tiles
-from bertworks.nn.elmo import Elmo, ElmoTasks, initialise_elmo_tasks
+from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
 from bertworks.nn.gpt import LM_WEIGHT, Gpt, Reading, num_guesses
 from bertworks.nn.heads import OutputHead
 from bertworks.nn.layers import freeze, initialise
@@ -50,8 +59,7 @@ from bertworks.nn.lm import Sums
 from bertworks.tasks.evaluation import WordRows, feature_kind
 from bertworks.tasks.heads import Kind, Laying, TaskBatch
 from bertworks.tasks.task import Task
-from bertworks.text.elmo_words import SpeltTokenizer
-from bertworks.text.gpt import FINE_TUNING_TOKENS, GptInputs, GptTokenizer, with_special_pieces
+from bertworks.text.gpt import FINE_TUNING_TOKENS, with_special_pieces
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.distributed import Ranks
@@ -59,6 +67,13 @@ from bertworks.train.objectives import Objective
 from bertworks.train.subject import Subject
 
 AnyPath = str | os.PathLike[str]
+CACHE_FOLDER = "features"  # the cache's folder in a run
+_LSTM_LAYERS = 2  # as in the paper's other BiLSTM, that of section 5.3, whose cells are as many as BERT base is wide
+# What is usual for a BERT is far too slow for BiLSTMs that begin with nothing, so ELMo has rates and epochs of its own.
+_ELMO_DROPOUT = 0.2
+USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_ELMO_DROPOUT}")
+# In each direction, by head: GLUE's baselines have 1,500, ELMo's own tagger 200.
+_ELMO_CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
 
 
 class Wanted(NamedTuple):
@@ -124,31 +139,6 @@ class TaskStart(NamedTuple):
     rates: Mapping[str, Any] = {}
 
 
-@torch.no_grad()
-def take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, labels: list[str]) -> dict[str, Any]:
-    """Copy the weights that fit, and return what is known of the start then: which were drawn.
-
-    A head is taken only from a model with the same labels; of a random start nothing is.
-    """
-    has_its_labels, drawn = labels == list(wanted.task.labels), []
-    for name, parameter in net.named_parameters():
-        is_other_head = name.startswith("heads.") and not has_its_labels
-        fits = name in weights and weights[name].shape == parameter.shape
-        if fits and not is_other_head and not wanted.is_random:
-            parameter.copy_(weights[name])
-        else:
-            drawn.append(name)
-    return {"drawn": sorted(drawn)}
-
-
-def check_sizes(wanted: Wanted, num_positions: int, num_layers: int, vocab_size: int, num_pieces: int) -> None:
-    """Refuse a model that cannot read what the task has for it, or has fewer layers than are to be kept."""
-    problems = refused_sizes(wanted.settings, num_positions, num_layers, wanted.folder)
-    if num_pieces > vocab_size:
-        problems.append(f"{wanted.folder}: its vocabulary has {num_pieces:,} pieces, its model {vocab_size:,}")
-    raise_all(str(wanted.folder), problems)
-
-
 def refused_sizes(settings: TaskSettings, num_positions: int, num_layers: int, folder: Path) -> list[str]:
     """Name what is too large for a model: texts of more tokens than it has positions, more layers than it has."""
     length, layers, problems = settings.max_length, settings.freeze, []
@@ -169,194 +159,11 @@ def raise_all(where: str, problems: list[str]) -> None:
         raise ConfigError(where, problems) if problems[1:] else UserError(problems[0])
 
 
-def refuse_lm_weight(wanted: Wanted) -> None:
-    """Refuse a weight of the language model's loss for a model that is fine-tuned without."""
-    if wanted.settings.lm_weight:
-        raise UserError("task.lm_weight is for a GPT-1, whose language model goes on learning; leave it out")
-
-
-# A BERT to fine-tune: by itself, beside another one, or under a BiLSTM.
-#
-# One that looks to the left alone is summed up by its last token, for [CLS] at its front has seen nothing.
-
-
-_LSTM_LAYERS = 2  # as in the paper's other BiLSTM, that of section 5.3, whose cells are as many as BERT base is wide
-
-
-def open_bert(wanted: Wanted) -> TaskStart:
-    """Make the network of a BERT's folder, with whatever is to stand beside it or on top."""
-    opened, tokenizer = read_model(wanted.folder), Tokenizer.from_folder(wanted.folder)
-    others = [_open_beside(wanted.beside, tokenizer, wanted.folder)] if wanted.beside else []
-    if not others and not wanted.settings.bilstm:
-        return _single(wanted, opened, tokenizer)
-    nets = [opened.net, *(other.net for other in others)]
-    config = CompoundConfig(
-        encoders=tuple(_config(net.config, wanted.settings) for net in nets),
-        num_lstm_layers=_LSTM_LAYERS if wanted.settings.bilstm else 0,
-        num_cells=opened.net.config.hidden_size,
-    )
-    weights = {
-        f"encoders.{number}.{name}": weight
-        for number, net in enumerate(nets)
-        for name, weight in net.named_parameters()
-    }
-    return _compound(wanted, config, tokenizer, weights, [])
-
-
-def open_compound(wanted: Wanted) -> TaskStart:
-    """Make the network of a folder that has encoders side by side, or a BiLSTM on top, already."""
-    if wanted.beside:
-        raise UserError(f"{wanted.folder} is made of encoders already; --with is for two BERTs")
-    opened, tokenizer = read_model(wanted.folder), Tokenizer.from_folder(wanted.folder)
-    if wanted.settings.bilstm and not opened.net.config.num_lstm_layers:
-        raise UserError(f"{wanted.folder} has two encoders and no BiLSTM; start from those with task.bilstm=true")
-    encoders = tuple(_config(encoder, wanted.settings) for encoder in opened.net.config.encoders)
-    config = opened.net.config.model_copy(update={"encoders": encoders})
-    return _compound(wanted, config, tokenizer, dict(opened.net.named_parameters()), opened.labels)
-
-
-def _single(wanted: Wanted, opened: ModelFolder[Bert], tokenizer: Tokenizer) -> TaskStart:
-    config = _config(opened.net.config, wanted.settings)
-    _check(wanted, config, tokenizer)
-    net = Bert(config, wanted.heads, pooler=False)
-    own_dropout = read_json(wanted.folder / CONFIG_FILE).get(
-        "classifier_dropout"
-    )  # of the head, as transformers has it
-    if own_dropout is not None and wanted.settings.dropout is None:
-        for head in net.all_heads():
-            if isinstance(head, OutputHead) and head.dropout:
-                head.dropout = float(own_dropout)
-    initialise(net, config.initializer_range, wanted.seed)
-    about = take_over(net, dict(opened.net.named_parameters()), wanted, opened.labels)
-    return TaskStart(
-        net=net,
-        tokenizer=tokenizer,
-        about=about,
-        notes=_new_head(wanted, opened) if any(name.startswith("heads.") for name in about["drawn"]) else (),
-        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
-        from_file=partial(to_ours, list(net.state_dict())),
-    )
-
-
-def _new_head(wanted: Wanted, opened: ModelFolder[Bert]) -> tuple[str, ...]:
-    """Say that a head is drawn though the model has one of that kind."""
-    if wanted.is_random or not wanted.heads.keys() & opened.net.heads.keys():
-        return ()
-    theirs, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, wanted.task.labels))
-    told = f"was fine-tuned for other labels ({theirs}): its encoder is taken, the head is new ({ours})"
-    return (f"{wanted.folder} {told}",)
-
-
-def _compound(
-    wanted: Wanted, config: CompoundConfig, tokenizer: Tokenizer, weights: Mapping[str, Tensor], labels: list[str]
-) -> TaskStart:
-    _check(wanted, config, tokenizer)
-    net = Compound(config, wanted.heads)
-    initialise_compound(net, wanted.seed)
-    return TaskStart(
-        net=net,
-        tokenizer=tokenizer,
-        about=take_over(net, weights, wanted, labels),
-        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
-        from_file=dict,
-    )
-
-
-def _config(config: BertConfig, settings: TaskSettings) -> BertConfig:
-    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
-    summary = {"summary": "last"} if config.direction == "left_to_right" else {}
-    return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
-
-
-def _check(wanted: Wanted, config: BertConfig | CompoundConfig, tokenizer: Tokenizer) -> None:
-    refuse_lm_weight(wanted)
-    encoders = config.encoders if isinstance(config, CompoundConfig) else [config]
-    num_layers = max(encoder.num_hidden_layers for encoder in encoders)
-    check_sizes(wanted, config.max_position_embeddings, num_layers, config.vocab_size, len(tokenizer))
-    if wanted.task.is_pair and config.type_vocab_size < 2:
-        raise UserError(
-            f"{wanted.task.title} has pairs of texts, and {wanted.folder} knows one segment (type_vocab_size 1)"
-        )
-
-
-def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> ModelFolder[Bert]:
-    if kind_of_model(folder) is not BERT:
-        raise UserError(f"{folder} is no BERT; --with takes one that reads the other way, with the same vocabulary")
-    other = Tokenizer.from_folder(folder)
-    if other.pieces != tokenizer.pieces or other.rules != tokenizer.rules:
-        what = f"{len(tokenizer):,} and {len(other):,} pieces"
-        if len(tokenizer) == len(other):
-            what = "the same number of pieces, but not the same ones or not the same rules for words"
-        raise UserError(f"{first} and {folder} must have the same vocabulary; they have {what}")
-    return read_model(folder)
-
-
-# A GPT-1 to fine-tune, as its paper does it: special pieces around texts, and its language model goes on learning.
-#
-# Pieces that its vocabulary does not have get rows in the embedding table that are drawn from the seed.
-
-
-_TABLE = "token.weight"
-
-
-def open_gpt(wanted: Wanted) -> TaskStart:
-    """Make the network of a GPT-1's folder."""
-    if wanted.beside or wanted.settings.bilstm:
-        what = "--with" if wanted.beside else "task.bilstm"
-        raise UserError(f"{wanted.folder} is a GPT-1, and {what} is for BERTs; leave it out")
-    opened, plain = read_model(wanted.folder), GptTokenizer.from_folder(wanted.folder)
-    sizes = opened.net.config
-    check_sizes(wanted, sizes.n_positions, sizes.n_layer, sizes.vocab_size, len(plain))
-    tokenizer = with_special_pieces(plain)
-    update: dict[str, float] = {"vocab_size": max(opened.net.config.vocab_size, len(tokenizer))}
-    if wanted.settings.dropout is not None:
-        update |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), wanted.settings.dropout)
-    config = opened.net.config.model_copy(update=update)
-    net = Gpt(config, wanted.heads, both_orders=wanted.task.is_symmetric)
-    initialise(net, config.initializer_range, wanted.seed, cut=False)
-    weights: dict[str, Tensor] = dict(opened.net.named_parameters())
-    weights[_TABLE] = _with_rows(weights[_TABLE], net.token.weight, len(plain) if tokenizer is not plain else None)
-    about = take_over(net, weights, wanted, opened.labels)
-    about["drawn"] += [piece for piece in FINE_TUNING_TOKENS if piece not in plain.pieces]
-    weight = wanted.settings.lm_weight
-    return TaskStart(
-        net=net,
-        tokenizer=GptInputs(tokenizer),
-        about=about,
-        write=lambda folder, about: write_model(folder, net, labels=list(wanted.task.labels), about=about),
-        from_file=from_openai,
-        lm_weight=LM_WEIGHT if weight is None else weight,
-    )
-
-
-def _with_rows(theirs_VD: Tensor, drawn_VD: Tensor, num_known: int | None) -> Tensor:
-    """Return a table with the known rows of theirs, and the others as they were drawn."""
-    if num_known is None:
-        return theirs_VD
-    return torch.cat([theirs_VD[:num_known], drawn_VD[num_known:]]).detach()
-
-
-# What fine-tuning starts with where the model is an ELMo: the network that reads its layers, and what that allows.
-#
-# The ELMo is taken over and stays as it is; the mix of its layers, the BiLSTMs and the head are drawn from the seed
-# and learn. A model that is fine-tuned already gives its BiLSTMs too, where they fit. With `--init random` there
-# was no pre-training: the ELMo is drawn as well, and all of it learns, as of a BERT.
-#
-# What is usual for a BERT is far too slow for BiLSTMs that begin with nothing, so ELMo has rates and epochs of its
-# own.
-
-
-_DROPOUT = 0.2
-USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_DROPOUT}")
-# In each direction, by head: GLUE's baselines have 1,500, ELMo's own tagger 200.
-_CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
-
-
 def starts_with_elmo(source: str | os.PathLike[str], run: Path) -> bool:
-    """Tell whether a run is, or will be, one of an ELMo; one that goes on may have lost the model it came from."""
+    """Tell whether a run is, or will be, one of an ELMo; one that resumes may have lost the model it came from."""
     begun = checkpoint_folders(run)
     folder = begun[0] if begun else find_model(source)
-    return (folder / CONFIG_FILE).exists() and kind_of_model(folder).name.startswith("elmo")
+    return (folder / CONFIG_FILE).exists() and kind_of_model(folder) in (ELMO, ELMO_TASK)
 
 
 def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
@@ -376,106 +183,211 @@ def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
         raise ConfigError("fine-tuning an ELMo", problems)
 
 
-def open_elmo(wanted: Wanted) -> TaskStart:
-    """Make the network of an ELMo's folder, fine-tuned or not."""
-    refuse_lm_weight(wanted)
-    if wanted.beside or wanted.settings.bilstm:
+def kind_for_task(wanted: Wanted) -> ModelKind:
+    """Return the kind of network that is made of a model's folder, or refuse what its kind does not allow."""
+    kind, settings, folder = kind_of_model(wanted.folder), wanted.settings, wanted.folder
+    if settings.features:
+        if wanted.task.kind != "tag":
+            raise UserError(
+                f"task.features is for tagging, and {wanted.task.title} is to {wanted.task.kind}; task.freeze=all "
+                "trains a head on a frozen encoder"
+            )
+        if wanted.beside:
+            raise UserError("task.features reads the layers of one BERT; leave out --with")
+        kind = FEATURES
+    elif kind is FEATURES:
+        others = ", ".join(one.name for one in KINDS if one is not FEATURES)
+        raise UserError(f"{folder} is of the kind {kind.name}, which cannot be fine-tuned; {others} can")
+    if settings.cells and kind not in (ELMO, ELMO_TASK, FEATURES):
+        raise UserError(f"task.cells {settings.cells}: only an ELMo and task.features have them; leave it out")
+    if settings.lm_weight and kind is not GPT:
+        raise UserError("task.lm_weight is for a GPT-1, whose language model goes on learning; leave it out")
+    if kind is COMPOUND and wanted.beside:
+        raise UserError(f"{folder} is made of encoders already; --with is for two BERTs")
+    if (wanted.beside or settings.bilstm) and kind in (GPT, ELMO, ELMO_TASK):
         what = "--with" if wanted.beside else "task.bilstm"
-        raise UserError(f"{wanted.folder} is an ELMo, and {what} is for BERTs; leave it out")
-    opened, tokenizer = read_model(wanted.folder), SpeltTokenizer.from_folder(wanted.folder)
-    check_sizes(wanted, wanted.settings.max_length, 0, opened.net.config.vocab_size, len(tokenizer))
-    config, (head,) = opened.net.config, wanted.heads
-    if wanted.is_random:
-        config = config.model_copy(update={"dropout": _dropout(wanted)})
-    net = ElmoTasks(config, _reader(wanted, head), wanted.heads)
-    initialise_elmo_tasks(net, wanted.seed)
-    net.read_words(tokenizer.met)
-    place = "elmo." if isinstance(opened.net, Elmo) else ""
-    weights = {place + name: parameter for name, parameter in opened.net.named_parameters()}
+        raise UserError(f"{folder} is {kind.title}, and {what} is for BERTs; leave it out")
+    if kind is BERT and (wanted.beside or settings.bilstm):
+        return COMPOUND
+    return ELMO_TASK if kind is ELMO else kind
+
+
+def open_network(wanted: Wanted) -> TaskStart:
+    """Make the network of a model's folder with the task's head; weights that fit are taken over, others are drawn.
+
+    A head is taken only from a model with the same labels; of a random start nothing is.
+    """
+    kind, settings, folder, task = kind_for_task(wanted), wanted.settings, wanted.folder, wanted.task
+    theirs = kind_of_model(folder)
+    opened = read_model(folder, BERT if kind is FEATURES and theirs is not FEATURES else theirs)
+    tokenizer: Any = kind.tokenizer.from_folder(folder)
+    nets = [opened.net]
+    if wanted.beside:
+        nets.append(_open_beside(wanted.beside, tokenizer, folder))
+    problems, vocab_size = [], min(net.config.vocab_size for net in nets)
+    if kind is not ELMO_TASK:
+        num_positions = min(net.config.max_position_embeddings for net in nets)
+        problems += refused_sizes(settings, num_positions, max(map(num_layers, nets)), folder)
+    if len(tokenizer) > vocab_size:
+        problems.append(f"{folder}: its vocabulary has {len(tokenizer):,} pieces, its model {vocab_size:,}")
+    raise_all(str(folder), problems)
+    if task.is_pair and any(getattr(net.config, "type_vocab_size", 2) < 2 for net in nets):
+        raise UserError(f"{task.title} has pairs of texts, and {folder} knows one segment (type_vocab_size 1)")
+    weights: dict[str, Tensor] = dict(opened.net.named_parameters())
+    notes: tuple[str, ...] = ()
+    drawn, reader = [], None
+    net: Any
+    if kind is BERT:
+        net = _new_bert(wanted, opened.net.config)
+    elif kind is COMPOUND:
+        net = _new_compound(wanted, nets)
+        if theirs is BERT:
+            weights = {f"encoders.{number}.{name}": weight
+                       for number, one in enumerate(nets) for name, weight in one.named_parameters()}  # fmt: skip
+    elif kind is GPT:
+        plain, tokenizer = tokenizer, with_special_pieces(tokenizer)
+        net = _new_gpt(wanted, opened.net.config, len(tokenizer))
+        if tokenizer is not plain:  # the pieces that its vocabulary does not have get rows that are drawn
+            known = weights["token.weight"][: len(plain)]
+            weights["token.weight"] = torch.cat([known, net.token.weight[len(plain) :]]).detach()
+        drawn = [piece for piece in FINE_TUNING_TOKENS if piece not in plain.pieces]
+    elif kind is ELMO_TASK:
+        net = _new_elmo_tasks(wanted, opened.net.config)
+        if theirs is ELMO:
+            weights = {f"elmo.{name}": weight for name, weight in weights.items()}
+    else:
+        net = Bert(opened.net.config, pooler=False)
+        initialise(net, net.config.initializer_range, wanted.seed)
+    drawn = sorted(_take_over(net, weights, wanted, opened.labels)) + drawn
+    if kind is FEATURES:
+        reader = _new_reader(wanted, net.config)
+        feature_bert(net.requires_grad_(False), reader)
+        drawn += [f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters()]
+    has_new_head = any(name.startswith("heads.") for name in drawn)
+    if kind is BERT and has_new_head and not wanted.is_random and wanted.heads.keys() & opened.net.heads.keys():
+        old, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, task.labels))
+        told = f"was fine-tuned for other labels ({old}): its encoder is taken, the head is new ({ours})"
+        notes = (f"{folder} {told}",)
+    is_frozen = {FEATURES: is_encoders, ELMO_TASK: None if wanted.is_random else is_elmos}.get(kind)
     return TaskStart(
         net=net,
-        tokenizer=tokenizer,
-        about=take_over(net, weights, wanted, opened.labels),
+        tokenizer=kind.task_inputs(net, tokenizer),
+        about={"drawn": drawn},
         write=lambda folder, about, put=put_whole: write_model(
-            folder, net, labels=list(wanted.task.labels), about=about, put=put
+            folder, net, labels=list(task.labels), about=about, put=put
         ),
-        from_file=dict,
-        is_plain=True,
-        is_frozen=None if net.reader.trains_elmo else is_elmos,
+        from_file=reader_weights if reader else partial(kind.from_file, list(net.state_dict())),
+        lm_weight=(LM_WEIGHT if settings.lm_weight is None else settings.lm_weight) if kind is GPT else 0.0,
+        notes=notes,
+        is_plain=kind.is_plain,
+        reader=reader,
+        is_frozen=is_frozen,
     )
 
 
-def _dropout(wanted: Wanted) -> float:
-    return _DROPOUT if wanted.settings.dropout is None else wanted.settings.dropout
+@torch.no_grad()
+def _take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, labels: list[str]) -> Iterator[str]:
+    """Copy the weights that fit, and yield the names of the others, which stay as they were drawn."""
+    has_its_labels = labels == list(wanted.task.labels)
+    for name, parameter in net.named_parameters():
+        is_other_head = name.startswith("heads.") and not has_its_labels
+        fits = name in weights and weights[name].shape == parameter.shape
+        if fits and not is_other_head and not wanted.is_random:
+            parameter.copy_(weights[name])
+        else:
+            yield name
 
 
-def _reader(wanted: Wanted, head: str) -> ElmoReaderConfig:
-    return ElmoReaderConfig(
+def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> Bert:
+    if kind_of_model(folder) is not BERT:
+        raise UserError(f"{folder} is no BERT; --with takes one that reads the other way, with the same vocabulary")
+    other = Tokenizer.from_folder(folder)
+    if other.pieces != tokenizer.pieces or other.rules != tokenizer.rules:
+        what = f"{len(tokenizer):,} and {len(other):,} pieces"
+        if len(tokenizer) == len(other):
+            what = "the same number of pieces, but not the same ones or not the same rules for words"
+        raise UserError(f"{first} and {folder} must have the same vocabulary; they have {what}")
+    net: Bert = read_model(folder).net
+    return net
+
+
+def _task_config(config: BertConfig, settings: TaskSettings) -> BertConfig:
+    """Return a BERT's sizes with the dropout asked for; one that looks to the left is summed up by its last token."""
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
+    summary = {"summary": "last"} if config.direction == "left_to_right" else {}
+    return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
+
+
+def _new_bert(wanted: Wanted, theirs: BertConfig) -> Bert:
+    config = _task_config(theirs, wanted.settings)
+    net = Bert(config, wanted.heads, pooler=False)
+    own_dropout = read_json(wanted.folder / CONFIG_FILE).get("classifier_dropout")  # of the head, in transformers
+    if own_dropout is not None and wanted.settings.dropout is None:
+        for head in net.all_heads():
+            if isinstance(head, OutputHead) and head.dropout:
+                head.dropout = float(own_dropout)
+    initialise(net, config.initializer_range, wanted.seed)
+    return net
+
+
+def _new_compound(wanted: Wanted, nets: Sequence[Any]) -> Compound:
+    """Make the network of encoders side by side, of which a folder has both or `nets` are some."""
+    settings, config = wanted.settings, nets[0].config
+    if isinstance(config, BertConfig):
+        config = CompoundConfig(
+            encoders=tuple(net.config for net in nets),
+            num_lstm_layers=_LSTM_LAYERS if settings.bilstm else 0,
+            num_cells=config.hidden_size,
+        )
+    elif settings.bilstm and not config.num_lstm_layers:
+        raise UserError(f"{wanted.folder} has two encoders and no BiLSTM; start from those with task.bilstm=true")
+    encoders = tuple(_task_config(encoder, settings) for encoder in config.encoders)
+    net = Compound(config.model_copy(update={"encoders": encoders}), wanted.heads)
+    initialise_compound(net, wanted.seed)
+    return net
+
+
+def _new_gpt(wanted: Wanted, theirs: GptConfig, num_pieces: int) -> Gpt:
+    update: dict[str, float] = {"vocab_size": max(theirs.vocab_size, num_pieces)}
+    if wanted.settings.dropout is not None:
+        update |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), wanted.settings.dropout)
+    net = Gpt(theirs.model_copy(update=update), wanted.heads, both_orders=wanted.task.is_symmetric)
+    initialise(net, theirs.initializer_range, wanted.seed, cut=False)
+    return net
+
+
+def _new_elmo_tasks(wanted: Wanted, theirs: ElmoConfig) -> ElmoTasks:
+    (head,), dropout = wanted.heads, wanted.settings.dropout
+    dropout = _ELMO_DROPOUT if dropout is None else dropout
+    config = theirs.model_copy(update={"dropout": dropout}) if wanted.is_random else theirs
+    reader = ElmoReaderConfig(
         pairs=wanted.task.is_pair or head in ("choose", "span"),
-        num_cells=wanted.settings.cells or _CELLS[head],
-        dropout=_dropout(wanted),
+        num_cells=wanted.settings.cells or _ELMO_CELLS[head],
+        dropout=dropout,
         trains_elmo=wanted.is_random,
     )
+    net = ElmoTasks(config, reader, wanted.heads)
+    initialise_elmo_tasks(net, wanted.seed)
+    return net
+
+
+def _new_reader(wanted: Wanted, encoder: BertConfig) -> FeatureReader:
+    settings, usual = wanted.settings, FeatureConfig()  # the paper's
+    assert settings.features is not None
+    config = FeatureConfig(
+        features=settings.features,
+        lstm_cells=settings.cells or usual.lstm_cells,
+        lstm_dropout=usual.lstm_dropout if settings.dropout is None else settings.dropout,
+    )
+    reader = FeatureReader(config, encoder, len(wanted.task.labels))
+    initialise_readers(reader, wanted.seed)
+    return reader
 
 
 # Feature-based training: the encoder stays as it is, and a reader of its cached layers is what the loop trains.
 #
 # The network of a run is an encoder with the reader as its tag head, so that its model folder tags texts. The
-# trainer sees the reader alone; the encoder computes features once (`feature_cache.py`) and is written beside the
-# reader.
-
-
-CACHE_FOLDER = "features"  # the cache's folder in a run
-_CELLS_of_frozen, _DROPOUT_of_frozen = FeatureConfig().lstm_cells, FeatureConfig().lstm_dropout  # the paper's
-
-
-def open_frozen(wanted: Wanted) -> TaskStart:
-    """Make the network of a BERT's folder, or of a tagger's on frozen layers, with a reader whose weights are new."""
-    _check_start(wanted)
-    kind = kind_of_model(wanted.folder)
-    opened = read_model(wanted.folder, kind if kind is FEATURES else BERT)
-    tokenizer, settings = Tokenizer.from_folder(wanted.folder), wanted.settings
-    config = opened.net.config
-    check_sizes(wanted, config.max_position_embeddings, config.num_hidden_layers, config.vocab_size, len(tokenizer))
-    net = Bert(config, pooler=False)
-    initialise(net, config.initializer_range, wanted.seed)
-    about = take_over(net, dict(opened.net.named_parameters()), wanted, [])
-    reader = _new_reader(net, wanted.task, settings, wanted.seed)
-    feature_bert(net.requires_grad_(False), reader)
-    return TaskStart(
-        net=net,
-        tokenizer=tokenizer,
-        about={"drawn": [*about["drawn"], *(f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters())]},
-        write=lambda folder, about, put=put_whole: write_model(
-            folder, net, labels=list(wanted.task.labels), about=about, put=put
-        ),
-        from_file=reader_weights,
-        is_plain=True,  # an LSTM is cuDNN's or oneDNN's, in fp32, and not compiled
-        reader=reader,
-        is_frozen=is_encoders,
-    )
-
-
-def _check_start(wanted: Wanted) -> None:
-    if wanted.task.kind != "tag":
-        raise UserError(
-            f"task.features is for tagging, and {wanted.task.title} is to {wanted.task.kind}; task.freeze=all trains a "
-            "head on a frozen encoder"
-        )
-    if wanted.beside:
-        raise UserError("task.features reads the layers of one BERT; leave out --with")
-    refuse_lm_weight(wanted)
-
-
-def _new_reader(net: Bert, task: Task, settings: TaskSettings, seed: int) -> FeatureReader:
-    assert settings.features is not None
-    dropout = _DROPOUT_of_frozen if settings.dropout is None else settings.dropout
-    config = FeatureConfig(
-        features=settings.features, lstm_cells=settings.cells or _CELLS_of_frozen, lstm_dropout=dropout
-    )
-    reader = FeatureReader(config, net.config, len(task.labels))
-    initialise_readers(reader, seed)
-    return reader
+# trainer sees the reader alone; the encoder computes features once (`features.py`) and is written beside the reader.
 
 
 def open_features(
@@ -498,7 +410,7 @@ def open_features(
         ranks: share the work.
         note: is told what is computed or found.
     """
-    _check_of_frozen(settings)
+    _check_frozen(settings)
     reader, train = reader_of(net), settings.train
     assert reader is not None
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and device.type == "cuda")
@@ -513,7 +425,7 @@ def open_features(
     return FrozenFeatures(cache, feature_kind(WordRows(), reader.layers, cache.find), num_bytes)
 
 
-def _check_of_frozen(settings: FinetuneSettings) -> None:
+def _check_frozen(settings: FinetuneSettings) -> None:
     """Name all settings that mean nothing where the encoder is frozen."""
     usual = FinetuneSettings()
     names = (

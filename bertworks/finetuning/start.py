@@ -19,11 +19,7 @@ from bertworks.finetuning.network import (
     Wanted,
     check_elmo_settings,
     num_layers,
-    open_bert,
-    open_compound,
-    open_elmo,
-    open_frozen,
-    open_gpt,
+    open_network,
     raise_all,
     refused_sizes,
     starts_with_elmo,
@@ -31,7 +27,7 @@ from bertworks.finetuning.network import (
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings, settings_for, written
 from bertworks.models.find import find_model
 from bertworks.models.folder import read_about, read_rates
-from bertworks.models.kinds import kind_of_model, read_model
+from bertworks.models.kinds import ELMO, ELMO_TASK, kind_of_model, read_model
 from bertworks.models.sentence_transformers import find_encoder
 from bertworks.tasks import find_task
 from bertworks.tasks.columns import Columns
@@ -91,7 +87,7 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
 
 def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings], *, is_random: bool) -> None:
     """Refuse what the model, or one of two, would refuse of many runs' settings, before any of them begins."""
-    is_elmo = [kind_of_model(folder).name.startswith("elmo") for folder in folders]
+    is_elmo = [kind_of_model(folder) in (ELMO, ELMO_TASK) for folder in folders]
     nets = {folder: read_model(folder).net for folder, elmo in zip(folders, is_elmo, strict=True) if not elmo}
     most = max(map(num_layers, nets.values()), default=0)
     problems: list[str] = []
@@ -151,16 +147,6 @@ def refused_by_model(task: Task, model: AnyPath, overrides: Sequence[str]) -> It
         yield str(error)
 
 
-# To each kind of model what makes a network with a task's head of it.
-_OPENERS: dict[str, Callable[[Wanted], TaskStart]] = {
-    "bert": open_bert,
-    "compound": open_compound,
-    "elmo": open_elmo,
-    "elmo-task": open_elmo,
-    "gpt": open_gpt,
-}
-
-
 def open_task_start(
     source: AnyPath,
     run: Path,
@@ -193,23 +179,13 @@ def open_task_start(
     folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
     wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_random)
-    if settings.features:  # whose encoder is not trained, so that a checkpoint gives its weights here or never
-        start = open_frozen(wanted._replace(is_random=is_random and not begun))
-    else:
-        start = _opener(wanted)(wanted)
+    if settings.features and begun:  # the encoder is not trained, so the checkpoint gives its weights here or never
+        wanted = wanted._replace(is_random=False)
+    start = open_network(wanted)
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}
         about |= start.about | ({} if beside is None else {"with": os.fspath(beside)})
     return start._replace(about=about, rates=read_rates(read_about(folders[0])))
-
-
-def _opener(wanted: Wanted) -> Callable[[Wanted], TaskStart]:
-    name = kind_of_model(wanted.folder).name
-    if name not in _OPENERS:
-        raise UserError(f"{wanted.folder} is of the kind {name}, which cannot be fine-tuned; {', '.join(_OPENERS)} can")
-    if wanted.settings.cells and _OPENERS[name] is not open_elmo:
-        raise UserError(f"task.cells {wanted.settings.cells}: only an ELMo and task.features have them; leave it out")
-    return _OPENERS[name]
 
 
 def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[str, Any]:

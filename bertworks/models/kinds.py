@@ -109,7 +109,7 @@ class ModelFolder(NamedTuple, Generic[Net]):
     unused: list[str]  # tensors that no part of the model reads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelKind:
     """What is particular to a kind of model.
 
@@ -135,7 +135,6 @@ class ModelKind:
         max_length: the most tokens that are read at once; None: as many as there are positions.
         is_plain: computed in float32 as it is written: cuDNN's LSTMs want their weights where they are, so neither
             copies in half precision nor torch.compile go with them.
-        finetune_settings: what is usual in fine-tuning, where that is not what is usual for a BERT.
     """
 
     name: str
@@ -157,7 +156,6 @@ class ModelKind:
     task_inputs: Callable[[Any, Any], Any] = lambda _, tokenizer: tokenizer
     max_length: int | None = None
     is_plain: bool = False
-    finetune_settings: tuple[str, ...] = ()
 
     @property
     def objectives(self) -> Mapping[str, tuple[str, ...]]:
