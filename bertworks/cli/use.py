@@ -47,7 +47,7 @@ def fill(
     as_json: JsonOption = False,
 ) -> None:
     """Guess what stands at each [MASK] of a text."""
-    from bertworks.inference.model import check_masks
+    from bertworks.inference.heads import check_masks
 
     net = _open(model, "fill", device, dtype)
     for place, text in enumerate(lines_of(texts, refuse_blank=True), 1):

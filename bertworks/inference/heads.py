@@ -9,33 +9,35 @@
 | tag        | {"words", "tags"}                                                                     |
 | answer     | {"answer", "start", "end", "score"}, and "null_odds" where there may be no answer     |
 
+In `fill` [MASK], and nothing else, is a special token. It may be a part of a word: what follows it without a space ends
+its word, as in pre-training, so "[MASK]이다" asks for a word that ends in -이다.
+
 Long texts are read in windows that overlap, and each unit is labelled where it has most text on both sides. Units are
 the tokenizer's words (a punctuation mark is one of its own), the words that a person gives, or, for models that learnt
 to tag characters, all characters but spaces.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, SupportsIndex, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from bertworks.errors import CorruptFile, UserError
-from bertworks.models.folder import OWN_FILE
-from bertworks.models.kinds import num_labels
+from bertworks.errors import UserError
 from bertworks.nn.hidden_states import texts_of
-from bertworks.tasks.columns import as_columns
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import score_items
-from bertworks.tasks.examples import Cut, SpanExample, TagExample, words_example
+from bertworks.tasks.examples import SpanExample, TagExample, words_example
 from bertworks.tasks.heads import KINDS, Items, Laying, answer_items, tag_items
 from bertworks.tasks.metrics import entities
-from bertworks.tasks.task import Kind, Task
+from bertworks.tasks.task import Task
 from bertworks.tasks.windows import (
     N_BEST,
     NO_UNIT,
+    ORIGINAL_CUT,
     Answered,
     AnswerWindows,
     TagWindows,
@@ -47,59 +49,17 @@ from bertworks.tasks.windows import (
     unit_labels,
 )
 from bertworks.text.tokenizer import Tokenizer, check_text
+from bertworks.text.vocabulary import MASK, UNK
+
+if TYPE_CHECKING:
+    from bertworks.inference.model import Model
 
 Result = dict[str, Any]
+Guesses = list[Result]  # {"token", "id", "score"}, the likeliest first
 Units = Literal["word", "character"]
 UNITS = ("word", "character")
 Text = str | Sequence[str]  # as it is, or its words
-_KINDS: dict[str, Kind] = {"choose": "choose", "tag": "tag", "span": "answer"}  # of the task, by the head
-
-
-def task_of(net: Any, labels: Sequence[str], about: Mapping[str, Any]) -> Task:
-    """Return the task that a model was fine-tuned for, as its folder says, or as far as its head tells."""
-    stated = about.get("task") or {}
-    kind = stated.get("kind") or _kind_by_head(net, about.get("problem"))
-    score_range = stated.get("score_range")
-    try:
-        columns = as_columns(stated.get("columns"), str(kind))
-    except UserError as error:
-        raise CorruptFile(f"the model's {OWN_FILE}: {error}") from error
-    return Task(
-        name=str(stated.get("name", kind)),
-        title=str(stated.get("name", kind)),
-        kind=kind,
-        splits={},
-        metrics=(),
-        labels=tuple(labels) or tuple(f"LABEL_{number}" for number in range(num_labels(net) or 0)),
-        is_pair=bool(stated.get("is_pair", False)),
-        score_range=tuple(score_range) if score_range else None,
-        has_impossible=about.get("threshold") is not None,
-        threshold=about.get("threshold"),
-        columns=columns,
-    )
-
-
-def _kind_by_head(net: Any, problem: Any) -> Kind:
-    """Tell the kind of task by the head; of texts, by what config.json calls the problem, if it does."""
-    heads = getattr(net, "heads", {})
-    if "classify" in heads:
-        count = num_labels(net) or 0
-        if problem == "regress" and count > 1:
-            raise UserError(f"the model predicts {count} numbers for a text; only one can be used here")
-        return cast(Kind, problem) if isinstance(problem, str) else "regress" if count == 1 else "classify"
-    for head, kind in _KINDS.items():
-        if head in heads:
-            return kind
-    found = ", ".join(heads) or "none"
-    raise UserError(f"the model was not fine-tuned for a task (heads: {found}); see `bertworks finetune`")
-
-
-def stated_cut(about: Mapping[str, Any], usual_length: int, max_length: int) -> Cut:
-    """Return how much is read at once: as in fine-tuning, as far as a model folder says, and no more than it can."""
-    stated = about.get("task") or {}
-    stated = {name: stated[name] for name in Cut._fields if name in stated}
-    cut = Cut(**{"max_length": usual_length} | stated)
-    return cut._replace(max_length=min(cut.max_length, max_length))
+_NO_ANSWER = {"answer": "", "start": None, "end": None}
 
 
 def results_of(task: Task, examples: Sequence[Any], items: Items, rows: Sequence[NDArray[np.float32]]) -> list[Result]:
@@ -107,9 +67,16 @@ def results_of(task: Task, examples: Sequence[Any], items: Items, rows: Sequence
     predictions = KINDS[task.kind].decode(examples, items, rows, task)
     if task.kind == "tag":
         return [{"words": one.words, "tags": tags} for one, tags in zip(examples, predictions, strict=True)]
-    if task.kind == "answer":
-        return [_answer_result(answered, task) for answered in predictions]
     results: list[Result] = []
+    if task.kind == "answer":
+        for answered in predictions:
+            is_none = answered.is_none(task.threshold)
+            best = None if is_none else answered.guesses[0]
+            result: Result = {"answer": best.text, "start": best.start, "end": best.end} if best else dict(_NO_ANSWER)
+            shares = answered.probabilities(with_null=task.has_impossible)
+            result["score"] = (shares[-1] if is_none else shares[0]) if shares else 1.0
+            results.append(result | ({"null_odds": answered.null_odds} if task.has_impossible else {}))
+        return results
     for row, predicted in zip(rows, predictions, strict=True):
         if task.kind == "regress":
             results.append({"score": predicted})
@@ -126,16 +93,7 @@ def results_of(task: Task, examples: Sequence[Any], items: Items, rows: Sequence
     return results
 
 
-def _answer_result(answered: Answered, task: Task) -> Result:
-    """Return the best answer, "" where there is none, and what the threshold was about."""
-    is_none = answered.is_none(task.threshold)
-    result: Result = {"answer": "", "start": None, "end": None}
-    if not is_none:
-        best = answered.guesses[0]
-        result = {"answer": best.text, "start": best.start, "end": best.end}
-    shares = answered.probabilities(with_null=task.has_impossible)
-    result["score"] = (shares[-1] if is_none else shares[0]) if shares else 1.0
-    return result | ({"null_odds": answered.null_odds} if task.has_impossible else {})
+# Guesses at the masks of a text.
 
 
 def check_top_k(top_k: int) -> None:
@@ -144,6 +102,52 @@ def check_top_k(top_k: int) -> None:
         raise UserError(f"{top_k!r:.40} is not a number of guesses; ask for 1 or more")
     if top_k < 1:
         raise UserError(f"{top_k} guesses are not possible; ask for 1 or more")
+
+
+def check_masks(text: str, where: str = "") -> None:
+    """Refuse a text without a [MASK]; `where` comes before the words."""
+    if MASK not in text:
+        hint = f"; write it in capitals: {MASK}" if MASK.lower() in text.lower() else ""
+        raise UserError(f"{where}no {MASK} to fill in {text[:60]!r}{hint}")
+
+
+def ids_with_masks(model: "Model", text: str, *, truncate: bool, where: str = "") -> list[int]:
+    """Return the ids of a text in which [MASK] is a special token; none of them may be cut away."""
+    check_text(text)
+    if not text.strip():
+        return list(model.tokenizer.encode(text).ids)
+    check_masks(text, where)
+    mask_id, (first, *rest) = model.tokenizer.id_of(MASK), text.split(MASK)
+    *ids, end = model.tokenizer.encode(first).ids
+    for part in rest:
+        ids += [mask_id, *model.tokenizer.ids_behind(part)]
+    if len(ids) + 1 > model.max_length and not truncate:
+        raise model.too_long(len(ids) + 1, "the text")
+    ids = [*ids[: model.max_length - 1], end]
+    if lost := len(rest) - ids.count(mask_id):
+        raise UserError(f"{where}{lost} of {len(rest)} [MASK] lie in what was cut; shorten the text")
+    return ids
+
+
+def piece_id(tokenizer: Tokenizer, target: str) -> int:
+    """Return the id of a word that is a piece of the vocabulary."""
+    pieces = tokenizer.tokenize(target)
+    if len(pieces) != 1:
+        raise UserError(
+            f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one; choose a word "
+            "that `bertworks tokenize` leaves whole"
+        )
+    if pieces == [UNK]:
+        raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
+    return tokenizer.id_of(pieces[0])
+
+
+def best_guesses(tokenizer: Any, scores_V: Tensor, top_k: int, allowed: Sequence[int] = ()) -> Guesses:
+    """Return the likeliest pieces, best first, out of all or of those allowed."""
+    candidates = torch.tensor(list(dict.fromkeys(allowed))) if allowed else torch.arange(len(scores_V))
+    scores, numbers = scores_V[candidates].topk(min(top_k, len(candidates)))
+    both = zip(candidates[numbers].tolist(), scores.tolist(), strict=True)
+    return [{"token": tokenizer.pieces[id], "id": id, "score": score} for id, score in both]
 
 
 # Answers to questions about texts of any length.
@@ -158,30 +162,13 @@ def predict_answers(
 
 
 def answer_questions(
-    net: Any,
-    tokenizer: Tokenizer,
-    questions: Sequence[str],
-    contexts: Sequence[str],
-    *,
-    top_k: int = 1,
-    threshold: float | None = None,
-    cut: Cut,
-    laying: Laying,
+    model: "Model", questions: Sequence[str], contexts: Sequence[str], top_k: int, threshold: float | None
 ) -> list[list[Result]]:
     """Return for each question {"text", "start", "end", "score"} of the best answers; `context[start:end]` is the text.
 
-    Scores are shares of the 20 best answers. There may be fewer than asked for, and none in an empty context.
-
-    Args:
-        net: in evaluation mode, with a span head.
-        tokenizer: the network's.
-        questions: what is asked.
-        contexts: where the answers are looked for, one for each.
-        top_k: how many to give.
-        threshold: with it a question may have no answer, where that scores more than so much above the best one; then
-            the first result has the text "" and no start.
-        cut: how a long context is cut.
-        laying: how tokens are laid out for the network.
+    Scores are shares of the 20 best answers. There may be fewer than asked for, and none in an empty context. With a
+    threshold a question may have no answer, where that scores more than so much above the best one; then the first
+    result has the text "" and no start.
     """
     check_top_k(top_k)
     if threshold is not None and (not isinstance(threshold, int | float) or math.isnan(threshold)):
@@ -192,8 +179,8 @@ def answer_questions(
     examples = [SpanExample(str(number), *pair, (), False) for number, pair in both]
     if not examples:
         return []
-    encoded, found = encode_answers(tokenizer, examples, cut), []
-    for answered in predict_answers(net, examples, encoded, laying, n_best=max(top_k, N_BEST)):
+    encoded, found = encode_answers(model.tokenizer, examples, model.cut(ORIGINAL_CUT.max_length)), []
+    for answered in predict_answers(model.net, examples, encoded, model.laying, n_best=max(top_k, N_BEST)):
         shares = answered.probabilities(with_null=threshold is not None)
         results: list[Result] = [
             {"text": guess.text, "start": guess.start, "end": guess.end, "score": share}
@@ -240,37 +227,19 @@ def predict_tags(net: Any, encoded: TagWindows, laying: Laying) -> UnitLabels:
     return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
 
 
-def tag_texts(
-    net: Any,
-    tokenizer: Tokenizer,
-    texts: str | Sequence[Text],
-    labels: Sequence[str],
-    *,
-    cut: Cut,
-    laying: Laying,
-    units: Units = "word",
-) -> list[Tagged]:
-    """Tag the units of texts.
-
-    Args:
-        net: in evaluation mode, with a tag head.
-        tokenizer: the network's.
-        texts: one as it is, or several, each as it is or as a list of words, which spaces then divide.
-        labels: in the order of the head's outputs.
-        cut: how much of a text is read at once.
-        laying: how tokens are laid out for the network.
-        units: what is tagged in a text that is not given as words.
-    """
+def tag_texts(model: "Model", texts: str | Sequence[Text], units: Units | None = None) -> list[Tagged]:
+    """Tag the units of texts: of one as it is, or of several, each as it is or as words, which spaces then divide."""
+    units = units or model.about.get("units", "word")
     texts = texts_of("tag", [texts] if isinstance(texts, str) else texts)  # an empty one has no tags
     if units not in UNITS:
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
-    examples = [_with_units(tokenizer, number, text, units) for number, text in enumerate(texts)]
-    encoded = encode_tags(tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
-    found = predict_tags(net, encoded, laying)
+    cut, examples = model.cut(), [_with_units(model.tokenizer, *both, units) for both in enumerate(texts)]
+    encoded = encode_tags(model.tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
+    found = predict_tags(model.net, encoded, model.laying)
     # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
     scores = np.append(found.scores, 1.0)[encoded.labelled_by]
     assert NO_UNIT == -1
-    tags = decode_tags(encoded, found, labels)
+    tags = decode_tags(encoded, found, model.task.labels)
     return [
         Tagged(example.text, example.spans, own, scores[first:last].tolist())
         for example, own, first, last in zip(examples, tags, encoded.bounds[:-1], encoded.bounds[1:], strict=True)

@@ -5,9 +5,6 @@
 - Every method takes a text or a list of them, and returns one result or a list.
 - Texts are sorted by length and packed, so that no padding is computed and no answer depends on its neighbours in a
   batch (`nn/hidden_states.py`). What the heads of fine-tuned models say is in `heads.py`.
-- In `fill` [MASK], and nothing else, is a special token. It may be a part of a word: what follows it without a space
-  ends its word, as in pre-training, so "[MASK]이다" asks for a word that ends in -이다. A model that reads in one
-  direction guesses at a token what comes next to it.
 - GPT-1 reads pieces, as many as it has positions for. ELMo reads words by their characters, also those that its list
   does not have, and texts of any length; the ids of its list are only what it guesses.
 """
@@ -17,29 +14,31 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import UserError, counted
+from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.inference.describe import facts_of, repr_of
 from bertworks.inference.heads import (
+    Guesses,
     Result,
     Text,
     Units,
     answer_questions,
+    best_guesses,
     check_top_k,
+    ids_with_masks,
+    piece_id,
     results_of,
-    stated_cut,
     tag_texts,
-    task_of,
 )
 from bertworks.models.find import find_model
-from bertworks.models.folder import save_tokenizer
-from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, read_model, write_model
+from bertworks.models.folder import OWN_FILE, save_tokenizer
+from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
 from bertworks.models.sentence_transformers import (
     Layer,
     Pooling,
@@ -73,21 +72,21 @@ from bertworks.nn.hidden_states import (
 from bertworks.nn.layers import freeze
 from bertworks.nn.lm import Sums
 from bertworks.nn.packing import Packing, Tokens, pack, pack_lengths
+from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Cut, Example, TextExample
 from bertworks.tasks.heads import KINDS, Items, Laying
-from bertworks.tasks.task import Task
-from bertworks.tasks.windows import ORIGINAL_CUT
+from bertworks.tasks.task import Kind, Task
 from bertworks.text.elmo_words import character_ids
-from bertworks.text.tokenizer import Encoding, Tokenizer, check_text, check_texts
-from bertworks.text.vocabulary import MASK, UNK
+from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts
+from bertworks.text.vocabulary import MASK
 
-Guesses = list[Result]  # {"token", "id", "score"}, the likeliest first
 Attention = tuple[Encoding, NDArray[np.float32]]  # of a text; [layers, heads, from token, to token]
 POOLS = ("cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean")
 EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _AHEAD = {"both": 0, "left_to_right": -1, "right_to_left": 1}  # where a token is guessed, seen from the token
+_KINDS = {"classify": "classify", "choose": "choose", "tag": "tag", "span": "answer"}  # of the task, by the head
 _METHODS = {  # what each does, and the head that it needs
     "fill": ("fill masks", "mlm"),
     "nsp": ("tell next sentences", "nsp"),
@@ -282,12 +281,13 @@ class Model:
             encodings = [self.tokenizer.encode(text) for text in listed]
         for number, encoding in enumerate(encodings):
             if len(encoding) > self.max_length and not truncate:
-                raise self._too_long(len(encoding), f"text {number + 1} of {len(listed)}")
+                raise self.too_long(len(encoding), f"text {number + 1} of {len(listed)}")
         if truncate and not hasattr(self.tokenizer, "encode_batch"):
             encodings = [encoding.cut(self.max_length) for encoding in encodings]
         return encodings[0] if isinstance(texts, str) else encodings
 
-    def _too_long(self, length: int, what: str) -> UserError:
+    def too_long(self, length: int, what: str) -> UserError:
+        """Return the error about a text that is longer than the model reads."""
         special = " with [CLS] and [SEP]" if isinstance(self.tokenizer, Tokenizer) else ""
         return UserError(
             f"{what} has {length:,} tokens{special}, and the model reads {self.max_length:,}; shorten it, or have it "
@@ -345,11 +345,13 @@ class Model:
         self.check_can("fill")
         texts, mask_id = texts_of("fill", text), self.tokenizer.id_of(MASK)
         check_top_k(top_k)
-        allowed = self._piece_ids([targets] if isinstance(targets, str) else targets) if targets else None
-        ids = [
-            self._ids_with_masks(one, f"text {number} of {len(texts)}: " if len(texts) > 1 else "", truncate)
-            for number, one in enumerate(texts, 1)
+        allowed = [
+            piece_id(self.tokenizer, word) for word in ([targets] if isinstance(targets, str) else targets or ())
         ]
+        ids = []
+        for number, one in enumerate(texts, 1):
+            where = f"text {number} of {len(texts)}: " if len(texts) > 1 else ""
+            ids.append(ids_with_masks(self, one, truncate=truncate, where=where))
         ahead = _AHEAD[self.net.config.direction]
         found: list[list[Guesses]] = [[] for _ in texts]
         for numbers in batches([len(one) for one in ids], self.device):
@@ -362,47 +364,8 @@ class Model:
                 hidden_TD = self.net(self.pack([ids[number] for number in numbers]))
                 scores_MV = self.mlm_logits(hidden_TD[rows]).float().softmax(-1)[:, : len(self.tokenizer)]
             for number, scores_V in zip(owners, scores_MV.cpu(), strict=True):
-                found[number].append(self._best(scores_V, top_k, allowed))
+                found[number].append(best_guesses(self.tokenizer, scores_V, top_k, allowed))
         return found[0] if isinstance(text, str) else found
-
-    def _ids_with_masks(self, text: str, where: str, truncate: bool) -> list[int]:
-        """Return the ids of a text in which [MASK] is a special token; none of them may be cut away."""
-        check_text(text)
-        if not text.strip():
-            return list(self.tokenizer.encode(text).ids)
-        check_masks(text, where)
-        mask_id, (first, *rest) = self.tokenizer.id_of(MASK), text.split(MASK)
-        *ids, end = self.tokenizer.encode(first).ids
-        for part in rest:
-            ids += [mask_id, *self.tokenizer.ids_behind(part)]
-        if len(ids) + 1 > self.max_length and not truncate:
-            raise self._too_long(len(ids) + 1, "the text")
-        ids = [*ids[: self.max_length - 1], end]
-        if lost := len(rest) - ids.count(mask_id):
-            raise UserError(f"{where}{lost} of {len(rest)} [MASK] lie in what was cut; shorten the text")
-        return ids
-
-    def _piece_ids(self, targets: Sequence[str]) -> list[int]:
-        """Return the ids of words that are a piece of the vocabulary each."""
-        ids = []
-        for target in targets:
-            pieces = self.tokenizer.tokenize(target)
-            if len(pieces) != 1:
-                raise UserError(
-                    f"the target {target[:40]!r} is {len(pieces)} pieces ({' '.join(pieces)[:60]}), not one; choose a "
-                    "word that `bertworks tokenize` leaves whole"
-                )
-            if pieces == [UNK]:
-                raise UserError(f"the target {target[:40]!r} is not in the vocabulary")
-            ids.append(self.tokenizer.id_of(pieces[0]))
-        return list(dict.fromkeys(ids))
-
-    def _best(self, scores_V: Tensor, top_k: int, allowed: Sequence[int] | None = None) -> Guesses:
-        """Return the likeliest pieces, out of all or of those allowed."""
-        candidates = torch.tensor(allowed) if allowed else torch.arange(len(scores_V))
-        scores, numbers = scores_V[candidates].topk(min(top_k, len(candidates)))
-        both = zip(candidates[numbers].tolist(), scores.tolist(), strict=True)
-        return [{"token": self.tokenizer.pieces[id], "id": id, "score": score} for id, score in both]
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
         """Return the MLM head's scores for rows of the last layer."""
@@ -464,14 +427,15 @@ class Model:
         if isinstance(self.net, Bert):
             found = [masks[-1] for masks in self.fill([f"{one} {MASK}" for one in texts], top_k, truncate=truncate)]
         else:
-            found = [self._best(self._next_scores(one, truncate), top_k) for one in texts]
+            scores = (self._next_scores(one, truncate) for one in texts)
+            found = [best_guesses(self.tokenizer, scores_V, top_k) for scores_V in scores]
         return found[0] if isinstance(text, str) else found
 
     def _next_scores(self, text: str, truncate: bool) -> Tensor:
         """Return how likely each piece, or word of the list, comes next, [V]."""
         encoding = self.tokenizer.encode(text)
         if len(encoding) > self.max_length and not truncate:
-            raise self._too_long(len(encoding), "the text")
+            raise self.too_long(len(encoding), "the text")
         net, ids = self.net, encoding.ids[-self.max_length :]
         with torch.inference_mode():
             if isinstance(net, Elmo):
@@ -631,8 +595,34 @@ class Model:
 
     @property
     def task(self) -> Task:
-        """The task that the model was fine-tuned for."""
-        return task_of(self.net, self.labels, self.about)
+        """The task that the model was fine-tuned for, as its folder says, or as far as its head tells."""
+        stated, problem, count = self.about.get("task") or {}, self.about.get("problem"), num_labels(self.net) or 0
+        kind = stated.get("kind") or next((kind for head, kind in _KINDS.items() if head in self.heads), None)
+        if not stated.get("kind") and kind == "classify":  # of texts, by what config.json calls the problem, if it does
+            if problem == "regress" and count > 1:
+                raise UserError(f"the model predicts {count} numbers for a text; only one can be used here")
+            kind = problem or ("regress" if count == 1 else "classify")
+        if kind is None:
+            found = ", ".join(self.heads) or "none"
+            raise UserError(f"the model was not fine-tuned for a task (heads: {found}); see `bertworks finetune`")
+        try:
+            columns = as_columns(stated.get("columns"), kind)
+        except UserError as error:
+            raise CorruptFile(f"the model's {OWN_FILE}: {error}") from error
+        score_range, name = stated.get("score_range"), str(stated.get("name", kind))
+        return Task(
+            name=name,
+            title=name,
+            kind=cast(Kind, kind),
+            splits={},
+            metrics=(),
+            labels=tuple(self.labels) or tuple(f"LABEL_{number}" for number in range(count)),
+            is_pair=bool(stated.get("is_pair", False)),
+            score_range=tuple(score_range) if score_range else None,
+            has_impossible=self.about.get("threshold") is not None,
+            threshold=self.about.get("threshold"),
+            columns=columns,
+        )
 
     @property
     def is_told(self) -> bool:
@@ -646,7 +636,10 @@ class Model:
 
     def cut(self, usual_length: int | None = None) -> Cut:
         """Return how much of an example is read at once: as in fine-tuning, as far as the folder says."""
-        return stated_cut(self.about, usual_length or self.max_length, self.max_length)
+        stated = self.about.get("task") or {}
+        stated = {name: stated[name] for name in Cut._fields if name in stated}
+        cut = Cut(**{"max_length": usual_length or self.max_length} | stated)
+        return cut._replace(max_length=min(cut.max_length, self.max_length))
 
     def score(
         self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
@@ -741,9 +734,8 @@ class Model:
             [{"type": "PER", "text": "Kim", "start": 0, "end": 3, "score": 0.99}, ...]
         """
         self.check_can("tag")
-        labels, units = self.task.labels, units or self.about.get("units", "word")
-        found = tag_texts(self.net, self.tokenizer, texts, labels, cut=self.cut(), laying=self.laying, units=units)
-        results = [tagged.entities(labels) for tagged in found]
+        labels = self.task.labels
+        results = [tagged.entities(labels) for tagged in tag_texts(self, texts, units)]
         return results[0] if isinstance(texts, str) else results
 
     def answer(
@@ -773,11 +765,8 @@ class Model:
         """
         self.check_can("answer")
         texts_of("answer", question, "question")
-        found = answer_questions(
-            self.net, self.tokenizer, *in_pairs("answer", question, context), top_k=top_k,
-            cut=self.cut(ORIGINAL_CUT.max_length), laying=self.laying,
-            threshold=self.about.get("threshold") if threshold is None else threshold,
-        )  # fmt: skip
+        threshold = self.about.get("threshold") if threshold is None else threshold
+        found = answer_questions(self, *in_pairs("answer", question, context), top_k, threshold)
         return found[0] if isinstance(question, str) and isinstance(context, str) else found
 
 
@@ -786,13 +775,6 @@ def _listed(method: str, texts: str | Sequence[Any]) -> Sequence[Any]:
     if not isinstance(texts, str):
         check_texts_of(method, texts)
     return [texts] if isinstance(texts, str) else texts
-
-
-def check_masks(text: str, where: str = "") -> None:
-    """Refuse a text without a [MASK]; `where` comes before the words."""
-    if MASK not in text:
-        hint = f"; write it in capitals: {MASK}" if MASK.lower() in text.lower() else ""
-        raise UserError(f"{where}no {MASK} to fill in {text[:60]!r}{hint}")
 
 
 def spelt(texts: Sequence[Sequence[str]], device: torch.device) -> tuple[Tensor, Packing]:

@@ -10,10 +10,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference.heads import Tagged, tag_texts
 from bertworks.tasks.conll import tag_labels
-from bertworks.tasks.examples import Cut
-from bertworks.tasks.heads import Laying
 
-CPU = Laying(torch.device("cpu"))
 LABELS = list(tag_labels(("PER", "LOC")))
 TEXTS = ["The big cats ran far away!", "", "a dog\nsat, on the mat", "\x00", "the 😀 dog"]
 
@@ -38,9 +35,7 @@ def best_labels(model, text):
 
 
 def test_words_have_the_label_of_their_first_piece(model):
-    for text, tagged in zip(
-        TEXTS, tag_texts(model.net, model.tokenizer, TEXTS, LABELS, cut=Cut(20), laying=CPU), strict=True
-    ):
+    for text, tagged in zip(TEXTS, tag_texts(model, TEXTS), strict=True):
         encoding, labels, shares = best_labels(model, text)
         firsts = {}
         for place, word in enumerate(encoding.word_ids):
@@ -65,7 +60,7 @@ def test_entities_are_slices_of_the_text(model):
 
 def test_words_given_as_a_list_are_tagged_each(model):
     words = ["The", "cats!", "", "\x00", "ran", "unheard-of"]
-    (tagged,) = tag_texts(model.net, model.tokenizer, [words], LABELS, cut=Cut(20), laying=CPU)
+    (tagged,) = tag_texts(model, [words])
     assert len(tagged.tags) == len(words)
     assert tagged.tags[2:4] == ["O", "O"]
     assert tagged.text == " ".join(words)
@@ -74,7 +69,7 @@ def test_words_given_as_a_list_are_tagged_each(model):
 
 def test_a_text_of_many_windows_has_a_tag_for_every_word(model):
     text = "the big cats sat on a small mat. " * 40
-    (tagged,) = tag_texts(model.net, model.tokenizer, [text], LABELS, cut=Cut(20), laying=CPU)
+    (tagged,) = tag_texts(model, [text])
     assert len(tagged.tags) == 40 * 9
     windows = model.tag(text)
     assert windows[-1]["end"] > len(text) // 2
@@ -84,7 +79,7 @@ def test_characters_are_units_where_the_model_learnt_so(tmp_path):
     folder = write_small_model(tmp_path, {"tag": len(LABELS)}, labels=LABELS, about={"units": "character"})
     model = bw.load(folder, device="cpu")
     assert model.tag("the cats") == model.tag("the cats", units="character")
-    (tagged,) = tag_texts(model.net, model.tokenizer, ["the cats"], LABELS, cut=Cut(20), laying=CPU, units="character")
+    (tagged,) = tag_texts(model, ["the cats"])
     assert len(tagged.spans) == 7
     _, labels, _ = best_labels(model, "the cats")
     assert tagged.tags[0] == labels[1]
