@@ -70,16 +70,31 @@ def model_report(source: str) -> dict[str, Any]:
 
 def report_text(report: Mapping[str, Any]) -> str:
     """Write a report for a terminal."""
-    lines = [
-        *_size_lines(report["kind"], report["sizes"]),
-        *_fact_lines(report),
-        "",
-        "Parameters",
-        *(f"  {part:<12} {count:>13,}" for part, count in report["parameters"].items()),
-        "",
-        "Tensors",
-        *_tensor_lines(report["tensors"]),
-    ]
+    lines = [*_size_lines(report["kind"], report["sizes"]), f"heads: {', '.join(report['heads']) or 'none'}"]
+    if (pooling := report["pooling"]) != Pooling().as_json():
+        most = (
+            "as many tokens as it has positions"
+            if pooling["max_length"] is None
+            else f"{pooling['max_length']:,} tokens"
+        )
+        lines.append(f"pooling: {pooling['mode']}, normalised: {pooling['normalize']}, at most {most}")
+        if pooling["layers"]:
+            lines.append(f"after the pooling: {', '.join(pooling['layers'])}")
+        if pooling["truncate_dim"]:
+            lines.append(f"of a vector are kept: {pooling['truncate_dim']:,} numbers")
+        if any(pooling["prompts"].values()):
+            named = ", ".join(f"{name}: {text[:40]!r}" for name, text in pooling["prompts"].items() if text)
+            lines.append(f"prompts: {named}; the default: {pooling['default_prompt'] or 'none'}")
+    if report["reader"]:
+        lines.append(
+            "tags by frozen layers: {features}, {lstm_layers} BiLSTMs of {lstm_cells} cells".format(**report["reader"])
+        )
+    if report["labels"]:
+        lines.append(f"labels: {_shortened(report['labels'])}")
+    if report["unused"]:
+        lines.append(f"tensors that no part of it reads: {_shortened(report['unused'])}")
+    lines += ["", "Parameters", *(f"  {part:<12} {count:>13,}" for part, count in report["parameters"].items())]
+    lines += ["", "Tensors", *_tensor_lines(report["tensors"])]
     if report["about"]:
         lines += ["", "About", *(f"  {name}: {str(value)[:200]}" for name, value in report["about"].items())]
     return "\n".join(lines)
@@ -135,33 +150,6 @@ def _size_lines(kind: str, sizes: Mapping[str, Any]) -> list[str]:
     filters = f"{sum(sizes['num_filters']):,} filters of width 1 to {len(sizes['num_filters'])}"
     rest = "{num_highway_layers} highway layers; guesses one of {vocab_size:,} words".format(**sizes)
     return [first, f"words by their characters: {filters}, {rest}"]
-
-
-def _fact_lines(report: Mapping[str, Any]) -> list[str]:
-    facts = [f"heads: {', '.join(report['heads']) or 'none'}"]
-    if (pooling := report["pooling"]) != Pooling().as_json():
-        most = (
-            "as many tokens as it has positions"
-            if pooling["max_length"] is None
-            else f"{pooling['max_length']:,} tokens"
-        )
-        facts.append(f"pooling: {pooling['mode']}, normalised: {pooling['normalize']}, at most {most}")
-        if pooling["layers"]:
-            facts.append(f"after the pooling: {', '.join(pooling['layers'])}")
-        if pooling["truncate_dim"]:
-            facts.append(f"of a vector are kept: {pooling['truncate_dim']:,} numbers")
-        if any(pooling["prompts"].values()):
-            named = ", ".join(f"{name}: {text[:40]!r}" for name, text in pooling["prompts"].items() if text)
-            facts.append(f"prompts: {named}; the default: {pooling['default_prompt'] or 'none'}")
-    if report["reader"]:
-        facts.append(
-            "tags by frozen layers: {features}, {lstm_layers} BiLSTMs of {lstm_cells} cells".format(**report["reader"])
-        )
-    if report["labels"]:
-        facts.append(f"labels: {_shortened(report['labels'])}")
-    if report["unused"]:
-        facts.append(f"tensors that no part of it reads: {_shortened(report['unused'])}")
-    return facts
 
 
 def _shortened(names: Sequence[str]) -> str:

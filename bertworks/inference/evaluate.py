@@ -67,10 +67,6 @@ class Measured(NamedTuple):
     breakdown: Breakdown | None
     notes: tuple[str, ...]
 
-    def wrong(self) -> list[dict[str, Any]]:
-        """Return the examples that they got wrong, the surest mistakes first."""
-        return wrong_examples(self.task, self.examples, self.predictions, self.rows)
-
     def as_json(self) -> dict[str, Any]:
         """Return metrics, classes and the number of examples; a number that JSON does not have is None."""
         metrics = {name: value if math.isfinite(value) else None for name, value in self.metrics.items()}
@@ -170,11 +166,9 @@ def measure_models(
         split: which of the benchmark's.
         columns: of your own file.
         needs_labels: whether a split without labels is an error; else it is only predicted.
-        progress: is told how far it is.
+        progress: is called with how far it is.
     """
-    dataset = _opened(task, Path(data), split, ensemble.task, columns)
-    _check_fitting(ensemble, dataset, task)
-    skipped = Skipped()
+    dataset, skipped = _dataset_for(ensemble, task, Path(data), split, columns), Skipped()
     examples = list(dataset.examples(split, skipped))
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
@@ -244,7 +238,8 @@ def write_outputs(
     """Write what was asked for, and say where it is."""
     said = []
     if wrong is not None:
-        count = write_rows(wrong, measured.wrong(), wrong_columns(measured.examples[0]), csv_safe=csv_safe)
+        mistakes = wrong_examples(measured.task, measured.examples, measured.predictions, measured.rows)
+        count = write_rows(wrong, mistakes, wrong_columns(measured.examples[0]), csv_safe=csv_safe)
         said.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
     if predictions is not None:
         files = write_submission(
@@ -265,12 +260,16 @@ def training_cost(models: Sequence[Model]) -> dict[str, Any]:
     }
 
 
-def _opened(task: str, data: Path, split: str, learnt: Task, columns: Columns | Mapping[str, Any] | None) -> Dataset:
-    if task in OWN_KINDS:
-        if not data.is_file():
-            raise UserError(f"{data} is not a file; for {task} give the file with your examples")
-        if split != DEV:
-            raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
+def _dataset_for(
+    ensemble: Ensemble, task: str, data: Path, split: str, columns: Columns | Mapping[str, Any] | None
+) -> Dataset:
+    """Open data; refuse some of another kind, with other labels, or of pairs where the models know single texts."""
+    learnt, is_own = ensemble.task, task in OWN_KINDS
+    if is_own and not data.is_file():
+        raise UserError(f"{data} is not a file; for {task} give the file with your examples")
+    if is_own and split != DEV:
+        raise UserError(f"{data} is one file, all of which is measured; --split {split[:40]} is for benchmarks")
+    if is_own:
         named = set(as_columns(columns, task).label)
         missing = [label for label in learnt.labels if label not in named]
         if task == "multilabel" and len(named) > 1 and missing:
@@ -278,22 +277,20 @@ def _opened(task: str, data: Path, split: str, learnt: Task, columns: Columns | 
                 f"the model has labels without a column: {', '.join(missing)[:200]}; name one for each label"
             )
         words = TASKS[learnt.name].words if learnt.name in TASKS else None
-        return open_own(task, {split: data}, columns, learnt.labels, remembered=learnt.columns, words=words)
-    if columns:
+        dataset = open_own(task, {split: data}, columns, learnt.labels, remembered=learnt.columns, words=words)
+    elif columns:
         raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")
-    return open_dataset(find_task(task), data)
-
-
-def _check_fitting(ensemble: Ensemble, dataset: Dataset, name: str) -> None:
-    """Refuse data of another kind, with other labels, or of pairs where the models know single texts."""
-    asked, learnt = dataset.task, ensemble.task
+    else:
+        dataset = open_dataset(find_task(task), data)
+    asked = dataset.task
     if asked.kind != learnt.kind:
-        raise UserError(f"{name} is to {asked.kind}, and the model was fine-tuned to {learnt.kind}")
+        raise UserError(f"{task} is to {asked.kind}, and the model was fine-tuned to {learnt.kind}")
     if asked.labels and set(asked.labels) != set(learnt.labels):
         raise UserError(
-            f"{name} has the labels {', '.join(asked.labels)}, and the model {', '.join(learnt.labels)[:200]}"
+            f"{task} has the labels {', '.join(asked.labels)}, and the model {', '.join(learnt.labels)[:200]}"
         )
-    ensemble.check_pairs(asked.is_pair, name if name not in OWN_KINDS else dataset.origin)
+    ensemble.check_pairs(asked.is_pair, dataset.origin if is_own else task)
+    return dataset
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

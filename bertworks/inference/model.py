@@ -153,8 +153,8 @@ class Model:
         self.net, self.device, self.pooling = net, device, pooling
         self.labels, self.about, self.unused = opened.labels, opened.about, opened.unused
         self.heads = list(getattr(net, "heads", ()))
-        self.is_tuned = isinstance(net, Compound | ElmoTasks) or (isinstance(net, Gpt) and "task" in opened.about)
-        self.tokenizer = self.kind.task_inputs(net, tokenizer) if self.is_tuned else tokenizer
+        self.is_task_only = isinstance(net, Compound | ElmoTasks) or (isinstance(net, Gpt) and "task" in opened.about)
+        self.tokenizer = self.kind.task_inputs(net, tokenizer) if self.is_task_only else tokenizer
         self.num_layers = self.width = 0
         self.max_length = self.kind.max_length or 0
         config, head_widths = net.config, list[int]()
@@ -188,35 +188,34 @@ class Model:
             kind, title, sizes, heads, methods, labels, task, max_length (None: any length), vocabulary (its kind, size
             and rules), language (where it is known), pooling, parameters (by part), dtype and device.
         """
-        rules = getattr(self.tokenizer, "rules", None)
-        facts, first = facts_of(self.net), next(self.net.parameters())
+        rules = getattr(getattr(self.tokenizer, "tokenizer", self.tokenizer), "rules", None)
+        first = next(self.net.parameters())
         return {
-            **facts,
-            "title": self._title(),
+            **facts_of(self.net),
+            "title": self.title,
             "methods": self.methods,
             "labels": self.labels,
             "task": self.about.get("task"),
             "max_length": None if self.kind.max_length else self.max_length,
-            "vocabulary": {
-                "kind": getattr(self.tokenizer, "kind", None),
-                "size": len(self.tokenizer),
-                **(rules._asdict() if rules else {}),
-            },
+            "vocabulary": {"kind": self.kind.tokenizer.kind, "size": len(self.tokenizer)}
+            | (rules._asdict() if rules else {}),
             "language": (self.about.get("shipped") or {}).get("language"),
             "pooling": self.pooling.as_json(),
             "dtype": str(first.dtype).removeprefix("torch."),
             "device": str(first.device),
         }
 
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """What it is called in a sentence."""
         name = self.kind.title.partition(" ")[2]
-        return f"fine-tuned {name}" if self.is_tuned and isinstance(self.net, Gpt) else name
+        return f"fine-tuned {name}" if self.is_task_only and isinstance(self.net, Gpt) else name
 
     def check_can(self, method: str) -> None:
         """Refuse a method that the model has no answer to, and say what it can do."""
         if reason := self._why_not(method):
             can = ", ".join(self.methods) or "nothing by itself"
-            raise UserError(f"this {self._title()} cannot {_METHODS[method][0]}: {reason}; it can: {can}")
+            raise UserError(f"this {self.title} cannot {_METHODS[method][0]}: {reason}; it can: {can}")
 
     def _why_not(self, method: str) -> str:
         """Return why the model has no answer to a method, "" where it has."""
@@ -226,9 +225,9 @@ class Model:
             found = ", ".join(self.heads) or "none"
             if head not in self.heads:
                 return f"it has no {head} head (heads: {found}){told}"
-            is_unknown = isinstance(net, Gpt) and not self.is_tuned
+            is_unknown = isinstance(net, Gpt) and not self.is_task_only
             return "its folder does not say what its head was fine-tuned for" if is_unknown else ""
-        if self.is_tuned:
+        if self.is_task_only:
             return "it does its task and nothing else"
         if method == "attention":
             if not isinstance(net, Bert):
@@ -277,13 +276,12 @@ class Model:
             encodings = self.tokenizer.encode_batch(listed, seconds, self.max_length if truncate else None)
         else:
             if seconds is not None:
-                raise UserError(f"a {self._title()} that was not fine-tuned reads single texts, not pairs")
+                raise UserError(f"this {self.title} reads single texts, not pairs")
             encodings = [self.tokenizer.encode(text) for text in listed]
-        for number, encoding in enumerate(encodings):
-            if len(encoding) > self.max_length and not truncate:
-                raise self.too_long(len(encoding), f"text {number + 1} of {len(listed)}")
-        if truncate and not hasattr(self.tokenizer, "encode_batch"):
-            encodings = [encoding.cut(self.max_length) for encoding in encodings]
+            encodings = [encoding.cut(self.max_length) for encoding in encodings] if truncate else encodings
+        for number, encoding in enumerate(encodings, 1):
+            if len(encoding) > self.max_length:
+                raise self.too_long(len(encoding), f"text {number} of {len(listed)}")
         return encodings[0] if isinstance(texts, str) else encodings
 
     def too_long(self, length: int, what: str) -> UserError:

@@ -83,37 +83,33 @@ class Ensemble:
     def __init__(self, models: Sequence[Model], names: Sequence[str]) -> None:
         self.models, tasks = models, [model.task for model in models]
         self.task, self.is_told = tasks[0], models[0].is_told
-        for model, task, name in zip(models[1:], tasks[1:], names[1:], strict=True):
-            self._check_alike(model, task, names[0], name)
+        first, ours = models[0], self.task
+        for other, theirs, name in zip(models[1:], tasks[1:], names[1:], strict=True):  # of some there is no mean
+            if ours.kind != theirs.kind:
+                raise UserError(
+                    f"{name} was fine-tuned to {theirs.kind}, and {names[0]} to {ours.kind}; they have no mean"
+                )
+            if ours.labels != theirs.labels:
+                labels = [", ".join(task.labels)[:100] for task in (theirs, ours)]
+                raise UserError(
+                    f"{name} has the labels {labels[0]}, and {names[0]} {labels[1]}; an ensemble has the same ones in "
+                    "the same order"
+                )
+            if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
+                raise UserError(
+                    f"of {names[0]} and {name} one was fine-tuned on pairs of texts, the other on single texts"
+                )
+            if ours.has_impossible != theirs.has_impossible:
+                raise UserError(f"of {names[0]} and {name} one learnt that there may be no answer, the other did not")
+            pieces = [getattr(model.tokenizer, "pieces", None) for model in (first, other)]
+            if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut() != other.cut()):
+                raise UserError(
+                    f"{name} and {names[0]} cut texts into other windows; to {ours.kind} together, models must have "
+                    "the same vocabulary and length"
+                )
         thresholds = [task.threshold for task in tasks if task.threshold is not None]
         if thresholds:
             self.task = replace(self.task, threshold=sum(thresholds) / len(thresholds))
-
-    def _check_alike(self, other: Model, theirs: Task, first_name: str, name: str) -> None:
-        """Refuse a model of which and the first there is no mean."""
-        first, ours = self.models[0], self.task
-        if ours.kind != theirs.kind:
-            raise UserError(
-                f"{name} was fine-tuned to {theirs.kind}, and {first_name} to {ours.kind}; they have no mean"
-            )
-        if ours.labels != theirs.labels:
-            labels = [", ".join(task.labels)[:100] for task in (theirs, ours)]
-            raise UserError(
-                f"{name} has the labels {labels[0]}, and {first_name} {labels[1]}; an ensemble has the same ones in "
-                "the same order"
-            )
-        if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
-            raise UserError(
-                f"of {first_name} and {name} one was fine-tuned on pairs of texts, the other on single texts"
-            )
-        if ours.has_impossible != theirs.has_impossible:
-            raise UserError(f"of {first_name} and {name} one learnt that there may be no answer, the other did not")
-        pieces = [getattr(model.tokenizer, "pieces", None) for model in (first, other)]
-        if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut() != other.cut()):
-            raise UserError(
-                f"{name} and {first_name} cut texts into other windows; to {ours.kind} together, models must have the "
-                "same vocabulary and length"
-            )
 
     def check_pairs(self, has_pairs: bool, where: str) -> None:
         """Refuse single texts for models of pairs, and pairs for models of single texts."""
@@ -328,41 +324,29 @@ def write_rows(
     assert ending in ENDINGS, "checked before"
     count = 0
 
-    def write_cells(cells: Iterable[str], *, is_header: bool = False) -> None:
-        stream.write(_table_line(cells, ending, is_header=is_header, csv_safe=csv_safe))
-
     with atomic_write(path) as stream:
         if csv_safe:
             stream.write("\ufeff")
         for count, row in enumerate(rows, 1):
             if ending == ".jsonl":
-                stream.write(_line(row, count))
+                try:
+                    stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+                except ValueError:
+                    told = f"row {count:,}: the model's scores are not finite numbers; its weights may be broken"
+                    raise UserError(told) from None
                 continue
             if count == 1:
-                write_cells(row, is_header=True)
-            write_cells(map(_word, row.values()))
+                stream.write(_table_line(row, ending, is_header=True, csv_safe=csv_safe))
+            stream.write(_table_line(row.values(), ending, is_header=False, csv_safe=csv_safe))
         if count == 0 and columns and ending != ".jsonl":
-            write_cells(columns, is_header=True)
+            stream.write(_table_line(columns, ending, is_header=True, csv_safe=csv_safe))
     return count
 
 
-def _line(row: Mapping[str, Any], number: int) -> str:
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-    except ValueError:
-        raise UserError(
-            f"row {number:,}: the model's scores are not finite numbers; its weights may be broken"
-        ) from None
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "|".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _table_line(cells: Iterable[str], ending: str, *, is_header: bool, csv_safe: bool) -> str:
-    cells = [cell.replace("\0", "\ufffd") for cell in cells]  # a file with a NUL is no text for any reader
+def _table_line(values: Iterable[Any], ending: str, *, is_header: bool, csv_safe: bool) -> str:
+    words = ["|".join(map(str, one)) if isinstance(one, list | tuple) else one for one in values]
+    # A file with a NUL is no text for any reader.
+    cells = ["" if word is None else str(word).replace("\0", "\ufffd") for word in words]
     if ending == ".tsv":
         cells = [re.sub(r"\r\n|[\t\r\n]", " ", cell) for cell in cells]
     if csv_safe:
