@@ -29,7 +29,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # or a killed run w
 import torch
 
 from bertworks.config import validate
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
@@ -123,7 +123,7 @@ def write_data(folder: Path) -> None:
         documents.append("\n".join(lines))
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
     tokenizer = Tokenizer([*SPECIAL_TOKENS, ".", *(f"word{number}" for number in range(NUM_WORDS))])
-    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", Options(holdout=0.1), workers=1)
+    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", holdout=0.1, workers=1)
 
 
 def files_of(run: Path) -> dict[str, bytes]:

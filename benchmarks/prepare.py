@@ -20,15 +20,15 @@ from measuring import parser, report, text_slices, unpack_vocabulary
 from tokenizers import BertWordPieceTokenizer
 
 from bertworks import Tokenizer
+from bertworks.data.prepare import Options, Unit, make_arrays
 from bertworks.data.shards import write_shard
-from bertworks.data.units import Options, Unit, make_arrays
 
 SLICE_BYTES, NUM_SLICES, ROW = 10_000_000, 3, 128
 
 
 def ours(tokenizer: Tokenizer, lines: list[str], folder: Path) -> int:
     unit = Unit(0, "\n".join(lines).encode(), 0)
-    arrays = make_arrays(unit, tokenizer, Options(), len(tokenizer)).by_split["train"]
+    arrays = make_arrays(unit, tokenizer, Options(), len(tokenizer))[0]["train"]
     write_shard(folder, "train-00000", arrays)
     return len(arrays["tokens"])
 

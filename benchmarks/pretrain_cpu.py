@@ -18,7 +18,7 @@ import torch
 from measuring import parser, report
 
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.shards import Dataset
 from bertworks.demo.stages import write_topics
 from bertworks.nn.config import preset
@@ -39,7 +39,7 @@ def prepared(folder: Path, vocab_size: int) -> Path:
     corpus = Corpus([folder / "topics.txt"])
     pieces = learn_vocabulary(corpus, size=2_000, min_count=2).pieces
     pieces = [*pieces, *(f"[unused{number}]" for number in range(vocab_size - len(pieces)))]
-    prepare(corpus, Tokenizer(pieces), folder / "data", Options(), workers=1)
+    prepare(corpus, Tokenizer(pieces), folder / "data", workers=1)
     return folder / "data"
 
 

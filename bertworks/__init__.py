@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertworks.data.prepare import prepare
     from bertworks.errors import UserError
     from bertworks.finetuning.finetune import finetune
     from bertworks.finetuning.glue_suite import finetune_glue
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bertworks.inference.predict import predict
     from bertworks.models.convert import convert
     from bertworks.planning.plan import plan
+    from bertworks.text.learn import learn_vocabulary
     from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.train.pretrain import pretrain
@@ -32,9 +34,11 @@ __all__ = [
     "finetune",
     "finetune_glue",
     "finetune_grid",
+    "learn_vocabulary",
     "load",
     "plan",
     "predict",
+    "prepare",
     "pretrain",
     "split_sentences",
 ]
@@ -49,9 +53,11 @@ _HOMES = {
     "finetune": "bertworks.finetuning.finetune",
     "finetune_glue": "bertworks.finetuning.glue_suite",
     "finetune_grid": "bertworks.finetuning.search",
+    "learn_vocabulary": "bertworks.text.learn",
     "load": "bertworks.inference.model",
     "plan": "bertworks.planning.plan",
     "predict": "bertworks.inference.predict",
+    "prepare": "bertworks.data.prepare",
     "pretrain": "bertworks.train.pretrain",
     "split_sentences": "bertworks.text.sentences",
 }

@@ -447,6 +447,13 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def digest64(data: bytes) -> bytes:
+    """Return a checksum of 8 bytes, by which texts are chosen by what they are: the same on every machine."""
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
 def write_manifest(folder: Path) -> None:
     """List every file of a folder with its size and sha256, in the order of their names."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

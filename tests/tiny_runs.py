@@ -9,7 +9,7 @@ import time
 from sweeps import IS_FULL
 
 from bertworks.config import validate
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS, WordTokenizer
@@ -47,7 +47,7 @@ def write_data(folder, kind="bert", *, holdout=0.2):
         documents.append("\n".join(lines))
     folder.mkdir(parents=True)
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    prepare(Corpus([folder / "text.txt"]), tokenizer_of(kind), folder / "data", Options(holdout=holdout), workers=1)
+    prepare(Corpus([folder / "text.txt"]), tokenizer_of(kind), folder / "data", holdout=holdout, workers=1)
     return folder / "data"
 
 

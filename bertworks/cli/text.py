@@ -80,11 +80,9 @@ def vocab(
 ) -> None:
     """Learn a vocabulary from raw text, or add words to one."""
     from bertworks.config import VocabSettings, validate
-    from bertworks.processes import progress_bar
     from bertworks.text.corpus import Corpus
-    from bertworks.text.gpt import PIECES_FILE, GptTokenizer
+    from bertworks.text.gpt import PIECES_FILE
     from bertworks.text.learn import learn_vocabulary
-    from bertworks.text.vocabulary import write_vocabulary
 
     started = time.monotonic()
     options = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
@@ -95,14 +93,10 @@ def vocab(
     if extend is not None:
         extend_by_words(source, extend, out, word_rules, settings, workers, quiet=quiet, as_json=as_json)
         return
-    is_gpt = algorithm == "gpt-bpe"
-    _check_can_save(out, source.files, PIECES_FILE if is_gpt else None, "gpt-bpe")
-    with progress_bar(quiet=quiet or as_json) as progress:
-        learned = learn_vocabulary(source, rules=word_rules, workers=workers, progress=progress, **dict(settings))
-        if is_gpt:
-            GptTokenizer(learned.pieces, learned.merges, word_rules).save(out)
-        else:
-            write_vocabulary(out, learned.pieces)
+    _check_can_save(out, source.files, PIECES_FILE if algorithm == "gpt-bpe" else None, "gpt-bpe")
+    how = word_rules._asdict() | dict(settings)
+    learned = learn_vocabulary(source, workers=workers, quiet=quiet or as_json, **how)
+    learned.save(out)
     result: dict[str, Any] = {
         "out": out,
         "pieces": len(learned.pieces),
@@ -249,9 +243,8 @@ def prepare(
     as_json: JsonOption = False,
 ) -> None:
     """Turn raw text into shards of token ids to pre-train on."""
-    from bertworks.data.prepare import Options, prepare
+    from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
-    from bertworks.processes import progress_bar
     from bertworks.text.corpus import Corpus
     from bertworks.text.kinds import much_unknown
 
@@ -261,9 +254,19 @@ def prepare(
         raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
     tokenizer = open_words(vocab, rules(cased, keep_accents, join_cjk), tokens)
     source = Corpus(corpus, without=[vocab], strict=strict, text_field=text_field)
-    options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
-    with progress_bar(quiet=quiet or as_json) as progress:
-        manifest = prepare(source, tokenizer, out, options, workers=workers, runner=runner, progress=progress)
+    manifest = prepare(
+        source,
+        tokenizer,
+        out,
+        holdout=holdout,
+        lines_are_sentences=lines_are_sentences,
+        drop_headings=drop_headings,
+        drop_duplicates=drop_duplicates,
+        min_tokens=min_tokens,
+        workers=workers,
+        runner=runner,
+        quiet=quiet or as_json,
+    )
     warn_of_replaced(source.num_replaced)
     if unknown := much_unknown(tokenizer.pieces, (shard.tokens for shard in Dataset(out).shards("train"))):
         warn(unknown)

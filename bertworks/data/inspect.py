@@ -71,16 +71,11 @@ def summary_text(found: dict[str, Any]) -> str:
     if found["skipped"]:
         lines.append(f"left out {len(found['skipped']):>14,} bad shards; the counts above still have them")
     for name, title in (("sentence_lengths", "Sentences"), ("document_lengths", "Documents")):
-        lines += ["", f"{title} by length in tokens", *_bars(found[name])]
+        most = max(found[name].values())
+        lines += ["", f"{title} by length in tokens"]
+        for limit, count in found[name].items():
+            lines.append(f"  up to {limit:>9} {count:>12,} {'█' * round(_BAR_WIDTH * count / most)}")
     return "\n".join(lines)
-
-
-def _bars(histogram: dict[str, int]) -> list[str]:
-    most = max(histogram.values())
-    return [
-        f"  up to {limit:>9} {count:>12,} {'█' * round(_BAR_WIDTH * count / most)}"
-        for limit, count in histogram.items()
-    ]
 
 
 def instance_text(instance: dict[str, Any]) -> str:

@@ -3,10 +3,28 @@
 Randomness is a hash of a key and a counter, so nothing has to be remembered to draw the same numbers again: a
 document's pairs depend on (seed, epoch, document), an instance's mask on its place among them.
 
-Pairs are those of google-research/bert's create_pretraining_data.py. An instance is two ranges of tokens, so planning
-one copies nothing: the tokens are copied once, into the batch they belong to.
+Pairs are those of google-research/bert's create_pretraining_data.py:
+
+- A model is pre-trained on sequences that are as long as they can be, for that is what its time is spent well on: whole
+  sentences are gathered from a document until they fill the target length. Fine-tuning then meets shorter inputs, such
+  as single sentences. So that these are no surprise, one document in ten has a target length drawn at random.
+- The gathered sentences are split at a random place: A is what stands before it. In half of the cases B is the rest,
+  which really follows. Splitting the gathered text, rather than taking any two neighbours, makes the task neither
+  trivial nor always about the same lengths. In the other half B comes from a random other document, at a random
+  sentence; "other", because text of the same one may well follow.
+- With a random B the rest of the gathered sentences was not used, so it is put back and gathered again: no text is
+  wasted, and an epoch goes through all of it.
+- A pair that is too long loses tokens of its longer part, one by one and from either end at random, so that neither the
+  beginning nor the end of sentences is favoured.
+
+What differs: a random B is of another document by construction (the original draws ten times and gives up), the draws
+are hashes, and a new epoch makes new pairs where the original stores ten copies (`dupe_factor`).
+
+An instance is two ranges of tokens, so planning one copies nothing: the tokens are copied once, into the batch they
+belong to.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,17 +81,23 @@ def order_keys(key: Any, count: int) -> Any:
 
 
 @compiled
-def list_of(array: Any) -> Any:
-    """Return a list of one array that compiled code takes; Python's way to make one compiles for a second each time."""
+def _list_of_one(array: Any) -> Any:
     arrays = List()
     arrays.append(array)
     return arrays
 
 
 @compiled
-def append(arrays: Any, array: Any) -> None:
-    """Add an array to such a list."""
+def _append(arrays: Any, array: Any) -> None:
     arrays.append(array)
+
+
+def list_of(arrays: Sequence[Any]) -> Any:
+    """Return a list of arrays that compiled code takes; Python's way to make one compiles for a second each time."""
+    found = _list_of_one(arrays[0])
+    for array in arrays[1:]:
+        _append(found, array)
+    return found
 
 
 @compiled
@@ -90,7 +114,7 @@ def plan_pairs(
         document_ends: the number of documents up to and with each shard; so documents are numbered through.
         epoch_key: the key of the epoch.
         max_tokens: the most tokens of A and B together.
-        short_rate: the share of documents with a shorter target length, to be used to short sequences.
+        short_rate: the share of documents with a random shorter target length.
     """
     sentences, documents = shard_sentences[shard], shard_documents[shard]
     first_document = document_ends[shard - 1] if shard else 0
@@ -103,6 +127,8 @@ def plan_pairs(
         start, document_end = np.int64(documents[document]), np.int64(documents[document + 1])
         while start < document_end:
             end = _chunk_end(sentences, start, document_end, target)
+            # A gets at least one sentence, and where there are several, so does B. A chunk of one sentence has no rest
+            # that could follow: B is random then, whatever the coin would say.
             middle = start + 1 + (_below(key, draws, end - start - 1) if end - start > 1 else 0)
             is_random = end - start == 1 or _uniform(key, draws + 1) < 0.5
             a_start, a_end = np.int64(sentences[start]), np.int64(sentences[middle])
@@ -112,7 +138,7 @@ def plan_pairs(
                     shard_sentences, shard_documents, document_ends, first_document + document, key, draws + 2,
                     target - (a_end - a_start),
                 )  # fmt: skip
-                end = middle  # the sentences that were not used are put back
+                end = middle  # the sentences after A were not used: they are put back, and begin the next pair
             draws += 4
             a_start, a_end, b_start, b_end, draws = _truncate(a_start, a_end, b_start, b_end, max_tokens, key, draws)
             plan[count, A_START], plan[count, A_LENGTH] = a_start, a_end - a_start
@@ -137,7 +163,7 @@ def _chunk_end(sentences: Any, start: int, document_end: int, target: int) -> in
 def _random_next(
     shard_sentences: Any, shard_documents: Any, document_ends: Any, not_document: int, key: Any, draw: int, wanted: int
 ) -> Any:
-    """Return (shard, start, end) of whole sentences from a random one of another document on, of the wanted length.
+    """Return (shard, start, end) of whole sentences of another document, from a random one on, of the wanted length.
 
     The other shard may not have been checked yet: offsets that would lead out of it are an IndexError.
     """
@@ -158,7 +184,7 @@ def _random_next(
 
 @inlined
 def _truncate(a_start: int, a_end: int, b_start: int, b_end: int, most: int, key: Any, draws: int) -> Any:
-    """Take tokens off the longer part, each from its front or its back, until both fit."""
+    """Take tokens off the longer part, each from its front or its back at random, until both fit."""
     while a_end - a_start + b_end - b_start > most:
         from_front = _uniform(key, draws) < 0.5
         draws += 1

@@ -1,13 +1,17 @@
 """Batches for training, made from shards while they are loaded: exact, endless, and from any point on.
 
-A shard is a block. The order of blocks is a keyed permutation per epoch. When a block is entered, its instances are
-planned and shuffled; then they go, in that order, into batches of a fixed shape. Everything random is a hash of (seed,
-epoch, document, place), so the state is three numbers: epoch, block, offset. Nothing has to be replayed to go on from a
-state, and the sequence of batches is the same for any number of ranks: each makes all plans and fills its own slices.
+- A shard is a block. The order of blocks is a keyed permutation per epoch. When a block is entered, its instances are
+  planned and shuffled; then they go, in that order, into batches of a fixed shape.
+- Everything random is a hash of (seed, epoch, document, position), so the state is three numbers: epoch, block, offset.
+  Nothing has to be replayed to resume from a state.
+- The sequence of batches is the same for any number of ranks: each makes all plans and fills its own slices.
+- BERT's instances are [CLS] A [SEP] B [SEP], ELMo's `<S>` words `</S>`; GPT-1 reads running text and knows no special
+  tokens before fine-tuning, so a span fills all of `max_length`.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,17 +19,11 @@ from numpy.typing import NDArray
 
 from bertworks.data import kernel
 from bertworks.data.settings import OBJECTIVES, DataSettings
-from bertworks.data.shards import Dataset, Shard
+from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.elmo_words import BEGIN, END
 from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.vocabulary import CLS, CONTINUATION, MASK, PAD, SEP
-
-# The special tokens that stand around the instances of each kind of tokens.
-#
-# BERT's instances are [CLS] A [SEP] B [SEP], ELMo's `<S>` words `</S>`; GPT-1 reads running text and knows no
-# special tokens before fine-tuning, so a span fills all of `max_length`.
-
 
 NO_TOKEN = -1
 
@@ -36,7 +34,7 @@ class Special(NamedTuple):
     cls: int
     sep: int
     mask: int
-    pad: int  # behind the instances of a batch, where no token is needed: any id will do
+    pad: int  # after the instances of a batch, where no token is needed: any id will do
 
 
 def check_objective(objective: str, kind: str) -> None:
@@ -90,7 +88,7 @@ class Packed(NamedTuple):
     segment_ids: NDArray[np.int32]  # [T]
     position_ids: NDArray[np.int32]  # [T]
     # [S + 1 + tail pieces]: where each sequence starts. Sequences that were not needed are empty; entry S is the end of
-    # the real tokens; the padding behind it is cut into sequences that are not longer than a real one.
+    # the real tokens; the padding after it is cut into sequences that are not longer than a real one.
     cumulative_lengths: NDArray[np.int32]
     masked_positions: NDArray[np.int32]  # [M], into the tokens
     masked_ids: NDArray[np.int32]  # [M]: what stood there
@@ -110,10 +108,7 @@ class Masking(NamedTuple):
     vocab_size: int
 
 
-class _Block(NamedTuple):
-    number: int  # of the shard
-    plan: NDArray[np.int64]
-    order: NDArray[np.int64]
+Block = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # the number of its shard, its plan, and the order of the plan
 
 
 class Loader:
@@ -152,18 +147,25 @@ class Loader:
         self._special = special_ids(dataset.tokenizer)
         self._num_special = 0 if self._special.cls == NO_TOKEN else 3 if self._has_pairs else 2
         if self._has_pairs and self._document_ends[-1] < 2:
-            what = " kept aside; prepare it with another --holdout, or" if split == "holdout" else ";"
+            what = " held out; prepare it with another --holdout, or" if split == "holdout" else ";"
             raise UserError(
                 f"a random next sentence needs two documents, and the data has one{what} set data.objective=mlm"
             )
         self._continues = np.array([piece.startswith(CONTINUATION) for piece in dataset.tokenizer.pieces])
-        self._masking = _masking(settings, dataset.vocab_size)
-        self._tokens, self._sentences, self._documents = (_listed(self._shards, kind) for kind in range(1, 4))
+        self._masking = Masking(
+            rate=settings.mask_rate if settings.objective.startswith("mlm") else 0.0,
+            mask_share=settings.mask_share,
+            random_share=settings.random_share,
+            whole_word=settings.whole_word,
+            max_predictions=settings.max_predictions or settings.max_length,
+            vocab_size=dataset.vocab_size,
+        )
+        self._tokens, self._sentences, self._documents = map(kernel.list_of, list(zip(*self._shards, strict=True))[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # To another process goes what the loader was made of: maps and compiled lists are opened there again.
-        arguments = (self._dataset, self._settings, self._shape, self._seed, self._split, self._rank, self._world_size)
-        return _opened, arguments
+        make = partial(Loader, seed=self._seed, split=self._split, rank=self._rank, world_size=self._world_size)
+        return make, (self._dataset, self._settings, self._shape)
 
     @property
     def num_slices(self) -> int:
@@ -172,7 +174,19 @@ class Loader:
 
     def new_slice(self, new_array: NewArray = np.empty) -> Packed:
         """Return the arrays of a slice, to be filled."""
-        return _empty(self._shape, self._settings.max_length, new_array)
+        shape = self._shape
+        num_tails = -(-shape.tokens // self._settings.max_length)
+        return Packed(
+            token_ids=new_array(shape.tokens, np.int32),
+            segment_ids=new_array(shape.tokens, np.int32),
+            position_ids=new_array(shape.tokens, np.int32),
+            cumulative_lengths=new_array(shape.sequences + 1 + num_tails, np.int32),
+            masked_positions=new_array(shape.masked, np.int32),
+            masked_ids=new_array(shape.masked, np.int32),
+            masked_weights=new_array(shape.masked, np.float32),
+            next_labels=new_array(shape.sequences, np.int32),
+            next_weights=new_array(shape.sequences, np.float32),
+        )
 
     def batches(
         self,
@@ -182,10 +196,10 @@ class Loader:
         step: int = 1,
         new_slice: Callable[[], Packed] | None = None,
     ) -> Iterator[tuple[list[Packed], State]]:
-        """Yield (the rank's slices of the next global batch, the state behind it), without end.
+        """Yield (the rank's slices of the next global batch, the state after it), without end.
 
         Args:
-            state: where to go on; the start if not given.
+            state: where to resume; the start if not given.
             first: the number, counted from the state on, of the first batch to fill; those before it are only planned.
             step: fill every so many batches from there on.
             new_slice: gives the arrays to fill; new ones if not given.
@@ -196,78 +210,61 @@ class Loader:
         block = None
         for number in itertools.count(-first):
             is_wanted = number >= 0 and number % step == 0
+            slices = []
             try:
-                block, state, slices = self._next_slices(
-                    block, state, (new_slice or self.new_slice) if is_wanted else None
-                )
+                for index in range(self._shape.slices):
+                    block, state, rows = self._next_rows(block, state)
+                    if is_wanted and index in self._own_slices:
+                        shard, plan, _ = block
+                        slices.append((new_slice or self.new_slice)())
+                        kernel.fill_batch(
+                            plan, rows, self._shards[shard].tokens, self._tokens, self._special, self._masking,
+                            self._continues, self._has_pairs, slices[-1],
+                        )  # fmt: skip
             except IndexError as error:
-                raise self._corrupt() from error
+                # The shard from which a random B was taken may not have had its turn to be checked.
+                for each in self._shards:
+                    self._dataset.check(each)
+                raise CorruptFile(f"{self._dataset.folder}: offsets that do not fit the tokens") from error
             if is_wanted:
                 yield slices, state
 
-    def _next_slices(
-        self, block: _Block | None, state: State, new_slice: Callable[[], Packed] | None
-    ) -> tuple[_Block, State, list[Packed]]:
-        slices = []
-        for number in range(self._shape.slices):
-            block, state, rows = self._next_rows(block, state)
-            if new_slice and number in self._own_slices:
-                slices.append(self._fill(block, rows, new_slice()))
-        assert block is not None, "a batch has at least one slice"
-        return block, state, slices
-
-    def _next_rows(self, block: _Block | None, state: State) -> tuple[_Block, State, NDArray[np.int64]]:
+    def _next_rows(self, block: Block | None, state: State) -> tuple[Block, State, NDArray[np.int64]]:
         """Take the instances of one slice; a slice does not reach over the end of a block."""
         if block is None:
             block = self._enter(state)
-        while state.offset >= len(block.order):
+        while state.offset >= len(block[2]):
             next_block = state.block + 1
             at_end = next_block >= len(self._shards)
             state = State(state.epoch + at_end, 0 if at_end else next_block, 0)
             block = self._enter(state)
+        _, plan, order = block
         count = kernel.count_fitting(
-            block.plan, block.order, state.offset, self._num_special, self._shape.sequences, self._shape.tokens,
+            plan, order, state.offset, self._num_special, self._shape.sequences, self._shape.tokens,
             self._shape.masked, self._masking.rate, self._masking.max_predictions,
         )  # fmt: skip
         assert count > 0, "a slice holds at least one instance"
-        rows = block.order[state.offset : state.offset + count]
+        rows = order[state.offset : state.offset + count]
         return block, State(state.epoch, state.block, state.offset + count), rows
 
-    def _enter(self, state: State) -> _Block:
+    def _enter(self, state: State) -> Block:
         """Plan and shuffle the instances of a block."""
         order_key = kernel.derive_key(kernel.derive_key(self._seed, state.epoch), _ORDER)
         number = int(np.argsort(kernel.order_keys(order_key, len(self._shards)), kind="stable")[state.block])
-        shard = self._shards[number]
+        shard, settings = self._shards[number], self._settings
         self._dataset.check(shard)
-        plan = self._plan(number, state.epoch)
-        key = kernel.derive_key(order_key, number)
-        return _Block(number, plan, np.argsort(kernel.order_keys(key, len(plan)), kind="stable"))
-
-    def _plan(self, number: int, epoch: int) -> Any:
-        settings = self._settings
-        repeated = epoch % settings.dupe_factor if settings.dupe_factor else epoch
+        repeated = state.epoch % settings.dupe_factor if settings.dupe_factor else state.epoch
         key = kernel.derive_key(self._seed, repeated)
         most = settings.max_length - self._num_special
         if self._has_pairs:
-            return kernel.plan_pairs(
+            plan = kernel.plan_pairs(
                 number, self._sentences, self._documents, self._document_ends, key, most, settings.short_seq_prob
             )
-        first_document = int(self._document_ends[number - 1]) if number else 0
-        shard = self._shards[number]
-        return kernel.plan_spans(number, shard.sentences, shard.documents, first_document, key, most)
-
-    def _corrupt(self) -> CorruptFile:
-        """Find the shard from which a random B could not be taken; it may not have had its turn to be checked."""
-        for shard in self._shards:
-            self._dataset.check(shard)
-        return CorruptFile(f"{self._dataset.folder}: offsets that do not fit the tokens")
-
-    def _fill(self, block: _Block, rows: NDArray[np.int64], packed: Packed) -> Packed:
-        kernel.fill_batch(
-            block.plan, rows, self._shards[block.number].tokens, self._tokens, self._special, self._masking,
-            self._continues, self._has_pairs, packed,
-        )  # fmt: skip
-        return packed
+        else:
+            first_document = int(self._document_ends[number - 1]) if number else 0
+            plan = kernel.plan_spans(number, shard.sentences, shard.documents, first_document, key, most)
+        keys = kernel.order_keys(kernel.derive_key(order_key, number), len(plan))
+        return number, plan, np.argsort(keys, kind="stable")
 
 
 def shape_for(
@@ -295,43 +292,3 @@ def shape_for(
     sequences = tokens // min(_MEAN_LENGTH_WITH_ROOM, settings.max_length // 2)
     masked = int(np.ceil(tokens * settings.mask_rate)) + tokens // (2 * settings.max_length) + 1 if is_masked else 0
     return Shape(tokens, sequences, masked, slices)
-
-
-def _masking(settings: DataSettings, vocab_size: int) -> Masking:
-    is_masked = settings.objective.startswith("mlm")
-    return Masking(
-        rate=settings.mask_rate if is_masked else 0.0,
-        mask_share=settings.mask_share,
-        random_share=settings.random_share,
-        whole_word=settings.whole_word,
-        max_predictions=settings.max_predictions or settings.max_length,
-        vocab_size=vocab_size,
-    )
-
-
-def _listed(shards: list[Shard], field: int) -> Any:
-    arrays = kernel.list_of(shards[0][field])
-    for shard in shards[1:]:
-        kernel.append(arrays, shard[field])
-    return arrays
-
-
-def _opened(
-    dataset: Dataset, settings: DataSettings, shape: Shape, seed: int, split: str, rank: int, world_size: int
-) -> Loader:
-    return Loader(dataset, settings, shape, seed=seed, split=split, rank=rank, world_size=world_size)
-
-
-def _empty(shape: Shape, max_length: int, new_array: NewArray) -> Packed:
-    num_tails = -(-shape.tokens // max_length)
-    return Packed(
-        token_ids=new_array(shape.tokens, np.int32),
-        segment_ids=new_array(shape.tokens, np.int32),
-        position_ids=new_array(shape.tokens, np.int32),
-        cumulative_lengths=new_array(shape.sequences + 1 + num_tails, np.int32),
-        masked_positions=new_array(shape.masked, np.int32),
-        masked_ids=new_array(shape.masked, np.int32),
-        masked_weights=new_array(shape.masked, np.float32),
-        next_labels=new_array(shape.sequences, np.int32),
-        next_weights=new_array(shape.sequences, np.float32),
-    )

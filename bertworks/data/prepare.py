@@ -1,12 +1,18 @@
 """Any corpus to shards of token ids: one pass, streaming, the same bytes for any number of processes.
 
-One process reads and cuts the corpus into units (`units.py`); others turn units into shards: sentences, token ids,
-files on disk with their checksums. A unit's record is written when its files are. A run that was killed finds the
-records, sees by their checksums that the corpus is still the same, and goes on behind them. The manifest comes last.
-The others are processes of this machine or, with the runner `ray`, of a cluster (`runners.py`).
+- One process reads the corpus and cuts it into units: whole documents, about sixteen million bytes. Others turn units
+  into shards: sentences, token ids, files on disk with their checksums. What becomes of a unit depends on its text
+  alone, so it does not matter which process, or which machine of a Ray cluster (`ray.py`), does it.
+- A unit ends at the first document end that fills it, so the cuts depend on the text and not on how it arrives. Only a
+  document that is larger than two units is cut, at a line end: memory stays bounded whatever the corpus is.
+- A unit's record is written when its files are. A run that was killed finds the records, sees by their checksums that
+  the corpus is still the same, and resumes after them. The manifest comes last.
+- A sentence without tokens leaves nothing, nor does a document without tokens; such documents are counted. Nothing else
+  is dropped unless an option asks for it.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -15,7 +21,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bertworks import __version__
 from bertworks.data.shards import (
@@ -25,81 +34,34 @@ from bertworks.data.shards import (
     MANIFEST,
     SPLITS,
     digest_of_vocabulary,
+    token_type,
     write_characters,
     write_shard,
 )
-from bertworks.data.units import Options, Unit, cut_units, make_arrays
 from bertworks.errors import UserError, counted
 from bertworks.files import (
     LOCK_NAME,
     MAX_MANIFEST_BYTES,
     TEMPORARY_PREFIX,
     atomic_write,
+    digest64,
     exclusive,
     make_folder,
     read_object,
     usable_path,
 )
 from bertworks.processes import Progress, num_workers, progress_bar, wait_for, worker_pool
-from bertworks.text.corpus import Corpus
-from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer
-
-# Where units of a corpus become shards: in processes of this machine, or in those of a Ray cluster.
-#
-# A runner takes units one by one, as they are read, and keeps a bounded number of them under way. What is done with
-# a unit is a function of the unit and the job alone, so every runner gives the same bytes.
-
+from bertworks.text.corpus import Corpus, Sources, open_corpus
+from bertworks.text.fast import compiled
+from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, open_tokenizer
+from bertworks.text.normalize import Rules
+from bertworks.text.sentences import split_sentences
 
 RUNNERS = ("local", "ray")
-
-
-class Runner(Protocol):
-    """Makes all units."""
-
-    def __call__(
-        self,
-        units: Iterable[Unit],
-        load: Callable[[Any], None],
-        make: Callable[[Unit, Any], Any],
-        job: Any,
-        workers: int | None,
-        use: Callable[[Any], object],
-    ) -> None:
-        """Call `load(job)` once in every process, `make(unit, job)` for every unit, and `use` on what that returns."""
-
-
-def runner_named(name: str) -> Runner:
-    """Return a runner."""
-    if name == "local":
-        return run_local
-    if name == "ray":
-        from bertworks.data.ray import check_installed, run_on_ray
-
-        check_installed()
-        return run_on_ray
-    raise UserError(f"the runner {name!r} is not known; choose {' or '.join(RUNNERS)}")
-
-
-def run_local(
-    units: Iterable[Unit],
-    load: Callable[[Any], None],
-    make: Callable[[Unit, Any], Any],
-    job: Any,
-    workers: int | None,
-    use: Callable[[Any], object],
-) -> None:
-    """Make units in processes of this machine, as many as there are cores if not said."""
-    num_processes = num_workers(workers)
-    with worker_pool(num_processes, load, job) as pool:
-        pending: set[Future[Any]] = set()
-        for unit in units:
-            pending.add(pool.submit(make, unit, job))
-            # Units that wait take memory: one more than can be worked on keeps every process busy.
-            pending = wait_for(pending, num_processes, use)
-        wait_for(pending, 0, use)
-
-
-__all__ = ["Options", "prepare"]
+UNIT_BYTES = 1 << 24
+_MAX_UNITS = 2  # what a document may fill before it is cut: a process holds its text some five times over
+_LINE_END = b"\n"
+_DOCUMENT_END = b"\n\n"
 
 _SETTINGS_FILE = "prepare.json"  # there while a run is not finished
 _RECORD = re.compile(r"unit-\d+\.json")
@@ -107,116 +69,82 @@ _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy"
 _LEFT_OUT = ("duplicates", "empty", "too_short")  # documents, by reason
 
 
-class _Job(NamedTuple):
+class Options(NamedTuple):
+    """What is done with the text besides tokenizing it; by default nothing is dropped or held out."""
+
+    holdout: float = 0.0
+    lines_are_sentences: bool = False
+    drop_headings: bool = False
+    drop_duplicates: bool = False
+    min_tokens: int = 0
+
+
+class Job(NamedTuple):
+    """What a process that makes shards has to know."""
+
     folder: Path  # where the tokenizer's files are, and the shards shall be
     kind: str  # of tokens
     vocab_size: int
     options: Options
 
 
-class _Made(NamedTuple):
-    """What a unit became."""
-
-    number: int
-    documents: int
-    tokens: int
-    text_bytes: int  # 0: it was there already
-
-
-class _Tally:
-    """Counts what has been made, for whoever watches."""
-
-    def __init__(self, corpus: Corpus, progress: Progress) -> None:
-        self.num_units = 0
-        self._corpus, self._progress = corpus, progress
-        self._read = 0  # bytes of the corpus: those of the last unit made, not of those that still wait
-        self._read_by_unit: dict[int, int] = {}
-        self._documents = self._tokens = self._text_bytes = 0
-        self._started = time.monotonic()
-
-    def cut(self, unit: Unit) -> None:
-        self.num_units += 1
-        self._read_by_unit[unit.number] = self._corpus.bytes_read
-
-    def made(self, made: _Made) -> None:
-        self._read = max(self._read, self._read_by_unit.pop(made.number))
-        self._documents += made.documents
-        self._tokens += made.tokens
-        self._text_bytes += made.text_bytes
-        self.show()
-
-    def show(self) -> None:
-        speed = self._text_bytes / 1e6 / max(1e-3, time.monotonic() - self._started)
-        millions = f"{self._tokens / 1e6:,.{0 if self._tokens > 1e8 else 1}f}M"
-        detail = f"{counted(self._documents, 'document')}, {millions} tokens, {speed:.1f} MB/s"
-        self._progress("preparing", self._read, self._corpus.total_bytes, detail if self._documents else "")
-
-
 def prepare(
-    corpus: Corpus,
-    tokenizer: AnyTokenizer,
+    corpus: Corpus | Sources,
+    vocab: AnyTokenizer | str | os.PathLike[str],
     out: str | os.PathLike[str],
-    options: Options | None = None,
     *,
+    holdout: float = 0.0,
+    lines_are_sentences: bool = False,
+    drop_headings: bool = False,
+    drop_duplicates: bool = False,
+    min_tokens: int = 0,
     workers: int | None = None,
     runner: str = "local",
     quiet: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Turn a corpus into shards in the folder `out` and return the manifest; a killed run goes on where it stopped.
+    """Turn raw text into shards to pre-train on, in the folder `out`, and return their manifest; a killed run resumes.
+
+    >>> import bertworks as bw
+    >>> bw.learn_vocabulary("corpus.txt", size=100, min_count=1, quiet=True).save("vocab.txt")
+    >>> manifest = bw.prepare("corpus.txt", vocab="vocab.txt", out="data", quiet=True)
+    >>> manifest["train"]["documents"]
+    2
 
     Args:
-        corpus: the text.
-        tokenizer: turns it into ids; its files are saved beside the shards.
-        out: a folder that is new or of an interrupted run with the same settings.
-        options: what to drop and what to keep aside.
+        corpus: files, folders or patterns, one or a list; or a `Corpus`.
+        vocab: a vocabulary file, which is read as lower-cased; a model's name or folder; or a tokenizer.
+        out: a folder that is new or of an interrupted run with the same settings; the tokenizer is saved there, too.
+        holdout: the share of the documents that is held out for evaluation.
+        lines_are_sentences: take every line as one sentence.
+        drop_headings: leave out lines that are headings.
+        drop_duplicates: keep the first of documents that are the same.
+        min_tokens: leave out documents with fewer tokens.
         workers: how many processes tokenize; as many as there are cores if not given.
         runner: where they run: `local`, or `ray` for a Ray cluster; the bytes are the same.
         quiet: show nothing; else a bar, or lines where there is no terminal.
-        progress: is told how far it is, instead.
+        progress: a function that is called with how far it is, instead.
     """
-    if progress is None:
-        with progress_bar(quiet=quiet) as bar:
-            return prepare(corpus, tokenizer, out, options, workers=workers, runner=runner, progress=bar)
-    run = runner_named(runner)
-    options = options or Options()
+    run = run_local
+    if runner == "ray":
+        from bertworks.data.ray import check_installed, run_on_ray
+
+        check_installed()
+        run = run_on_ray
+    elif runner != "local":
+        raise UserError(f"the runner {runner!r} is not known; choose {' or '.join(RUNNERS)}")
+    if isinstance(vocab, str | os.PathLike):
+        from bertworks.models.find import find_model, is_model
+        from bertworks.models.sentence_transformers import find_encoder
+
+        path = os.fspath(vocab)
+        tokenizer = open_tokenizer(find_encoder(find_model(path)) if is_model(path) else path, Rules())
+        corpus = open_corpus(corpus, without=[path])
+    else:
+        tokenizer, corpus = vocab, open_corpus(corpus)
+    options = Options(holdout, lines_are_sentences, drop_headings, drop_duplicates, min_tokens)
     folder = Path(out)
-    settings = _settings(corpus, tokenizer, options)
-    is_new = not usable_path(folder).exists()
-    make_folder(folder)
-    try:
-        with exclusive(folder):
-            if _is_finished(folder, settings):
-                return _clear(folder)
-            with _nothing_half_done(folder):
-                tokenizer.save(folder)
-                characters = write_characters(folder, tokenizer)
-                job = _Job(folder, tokenizer.kind, len(tokenizer), options)
-                tally = _Tally(corpus, progress)
-                tally.show()
-                run(_units_to_make(corpus, job, tally), _load_tokenizer, _make_shard, job, workers, tally.made)
-            return _finish(folder, settings, tally.num_units, corpus.num_replaced, characters)
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # it is empty only if nothing came of the run
-                folder.rmdir()
-
-
-def _finish(
-    folder: Path, settings: dict[str, Any], num_units: int, num_replaced: int, characters: dict[str, Any]
-) -> dict[str, Any]:
-    manifest = _manifest(folder, settings, num_units) | {"replaced_lines": num_replaced}
-    manifest["files"] |= characters
-    if not manifest["train"]["tokens"]:
-        _discard(folder)
-        raise UserError(f"{_sources(settings)}: no text to train on{_where_it_went(manifest)}")
-    with atomic_write(folder / MANIFEST) as stream:
-        json.dump(manifest, stream, ensure_ascii=False, indent=1)
-    return _clear(folder)
-
-
-def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict[str, Any]:
-    return {
+    settings = {
         "format": FORMAT,
         "made_by": {"bertworks": __version__, "unicode": unicodedata.unidata_version},
         "kind": tokenizer.kind,
@@ -228,13 +156,350 @@ def _settings(corpus: Corpus, tokenizer: AnyTokenizer, options: Options) -> dict
             {"name": path.name, "bytes": path.stat().st_size if path.exists() else None} for path in corpus.files
         ],
     }
+    is_new = not usable_path(folder).exists()
+    make_folder(folder)
+    try:
+        with (
+            exclusive(folder),
+            contextlib.nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as shown,
+        ):
+            if _is_finished(folder, settings):
+                return _clear(folder)
+            with _nothing_half_done(folder):
+                tokenizer.save(folder)
+                characters = write_characters(folder, tokenizer)
+                job = Job(folder, tokenizer.kind, len(tokenizer), options)
+                tally = _Tally(corpus, shown)
+                run(_units_to_make(corpus, job, tally), load_tokenizer, make_shard, job, workers, tally.made)
+            manifest = _manifest(folder, settings, tally.num_units) | {"replaced_lines": corpus.num_replaced}
+            manifest["files"] |= characters
+            if not manifest["train"]["tokens"]:
+                _discard(folder)
+                counts = {name.replace("_", " "): manifest[name] for name in _LEFT_OUT}
+                counts["held out"] = manifest["holdout"]["documents"]
+                gone = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+                raise UserError(f"{corpus.names}: no text to train on{f' (documents: {gone})' if gone else ''}")
+            with atomic_write(folder / MANIFEST) as stream:
+                json.dump(manifest, stream, ensure_ascii=False, indent=1)
+            return _clear(folder)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it is empty only if nothing came of the run
+                folder.rmdir()
+
+
+def run_local(
+    units: "Iterable[Unit]",
+    load: Callable[[Any], None],
+    make: "Callable[[Unit, Any], Any]",
+    job: Any,
+    workers: int | None,
+    use: Callable[[Any], object],
+) -> None:
+    """Make units in processes of this machine, as many as there are cores if not said.
+
+    A runner takes units as they are read and keeps a bounded number of them under way. It calls `load(job)` once in
+    every process, `make(unit, job)` for every unit, and `use` on what that returns.
+    """
+    num_processes = num_workers(workers)
+    with worker_pool(num_processes, load, job) as pool:
+        pending: set[Future[Any]] = set()
+        for unit in units:
+            pending.add(pool.submit(make, unit, job))
+            # Units that wait take memory: one more than can be worked on keeps every process busy.
+            pending = wait_for(pending, num_processes, use)
+        wait_for(pending, 0, use)
+
+
+class _Tally:
+    """Counts what has been made, for the progress."""
+
+    def __init__(self, corpus: Corpus, progress: Progress) -> None:
+        self.num_units = 0
+        self._corpus, self._progress = corpus, progress
+        self._read = 0  # bytes of the corpus: those of the last unit made, not of those that still wait
+        self._read_by_unit: dict[int, int] = {}
+        self._documents = self._tokens = self._text_bytes = 0
+        self._started = time.monotonic()
+        progress("preparing", 0, corpus.total_bytes, "")
+
+    def cut(self, unit: "Unit") -> None:
+        self.num_units += 1
+        self._read_by_unit[unit.number] = self._corpus.bytes_read
+
+    def made(self, made: tuple[dict[str, Any], int]) -> None:
+        """Add what `make_shard` returns for a unit."""
+        record, text_bytes = made
+        self._read = max(self._read, self._read_by_unit.pop(record["number"]))
+        self._documents += sum(record[split]["documents"] for split in SPLITS)
+        self._tokens += sum(record[split]["tokens"] for split in SPLITS)
+        self._text_bytes += text_bytes
+        speed = self._text_bytes / 1e6 / max(1e-3, time.monotonic() - self._started)
+        millions = f"{self._tokens / 1e6:,.{0 if self._tokens > 1e8 else 1}f}M"
+        detail = f"{counted(self._documents, 'document')}, {millions} tokens, {speed:.1f} MB/s"
+        self._progress("preparing", self._read, self._corpus.total_bytes, detail if self._documents else "")
+
+
+# The corpus, cut into units.
+
+
+class Unit(NamedTuple):
+    """Some documents in UTF-8: lines, an empty one after each document."""
+
+    number: int
+    text: bytes
+    num_duplicates: int  # documents that stood earlier in the corpus and were left out
+    # Where the first document continues one that was cut: the key of that one's first piece, else nothing.
+    goes_on_from: bytes = b""
+
+    def documents(self) -> list[bytes]:
+        """Return the documents, each as its lines joined by newlines."""
+        return [document for document in self.text.rstrip(_LINE_END).split(_DOCUMENT_END) if document]
+
+    def digest(self) -> str:
+        """Return a checksum of the text, by which an interrupted run knows that the corpus is still the same."""
+        return hashlib.blake2b(self.text, digest_size=16).hexdigest()
+
+
+def cut_units(blocks: Iterable[str], *, drop_duplicates: bool = False) -> Iterator[Unit]:
+    """Cut blocks of lines, as `Corpus.blocks` gives them, into units."""
+    seen = SeenDigests()
+    goes_on_from = b""
+    for number, text in enumerate(_cut(blocks)):
+        unit = Unit(number, text, 0, goes_on_from)
+        if drop_duplicates:  # of documents that are the same to the letter, the first is kept
+            documents = unit.documents()
+            is_new = seen.add(b"".join(hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in documents))
+            kept = [document + _DOCUMENT_END for document, new in zip(documents, is_new, strict=True) if new]
+            before = goes_on_from if len(is_new) and is_new[0] else b""
+            unit = Unit(number, b"".join(kept), len(documents) - len(kept), before)
+        yield unit
+        is_cut = not text.endswith(_DOCUMENT_END)  # then the unit is one piece of one document
+        goes_on_from = (goes_on_from or digest64(text.removesuffix(_LINE_END))) if is_cut else b""
+
+
+def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
+    text = bytearray()
+    for block in blocks:
+        text += block.encode("utf-8")
+        while end := _unit_end(text):
+            yield bytes(text[:end])
+            del text[:end]
+    if text:
+        yield bytes(text)
+
+
+def _unit_end(text: bytearray) -> int:
+    """Return where the first unit of the text ends, or 0 if that depends on what is still to come."""
+    most = _MAX_UNITS * UNIT_BYTES
+    # One more than `most`: a document end that stands across the limit must not be taken for a line end.
+    end = text.find(_DOCUMENT_END, max(0, UNIT_BYTES - len(_DOCUMENT_END)), most + 1)
+    if end >= 0:
+        return end + len(_DOCUMENT_END)
+    if len(text) <= most:
+        return 0
+    end = text.rfind(_DOCUMENT_END, 0, most)
+    if end >= 0:
+        return end + len(_DOCUMENT_END)
+    end = text.rfind(_LINE_END, 0, most)
+    assert end >= 0, "a corpus has no line of that length"
+    return end + len(_LINE_END)
+
+
+# Which documents were seen before, in about twenty bytes for each: 16 of its checksum, and some room. Sixteen tables
+# with open addressing, by the checksum's last bits: they grow one after another, so what growing needs for a moment is
+# a sixteenth of the whole. A Python set of the same checksums takes some hundred bytes for each.
+
+_NUM_TABLES = 16
+_FIRST_ROWS = 1 << 10
+_FULL = 0.9  # then it takes some five steps to find a free row
+_GROWTH = 1.5
+DIGEST_BYTES = 16
+
+
+class SeenDigests:
+    """A set of checksums of 16 bytes."""
+
+    def __init__(self) -> None:
+        self._tables = [np.zeros((_FIRST_ROWS, 2), np.uint64) for _ in range(_NUM_TABLES)]
+        self._counts = [0] * _NUM_TABLES
+
+    def add(self, digests: bytes) -> NDArray[np.bool_]:
+        """Add checksums, end to end, and tell of each in turn whether it is there for the first time."""
+        rows = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+        is_new = np.zeros(len(rows), np.bool_)
+        numbers = rows[:, 1] % np.uint64(_NUM_TABLES)
+        for number in range(_NUM_TABLES):
+            own = np.flatnonzero(numbers == number)
+            table, needed = self._tables[number], self._counts[number] + len(own)
+            if needed > len(table) * _FULL:
+                # By what is needed, not by what is there: a unit may have many documents, most of them seen before.
+                larger = np.zeros((max(int(needed / _FULL) + 1, int(len(table) * _GROWTH)), 2), np.uint64)
+                _insert(larger, table[table.any(axis=1)])
+                self._tables[number] = larger
+            is_new[own] = _insert(self._tables[number], rows[own])
+            self._counts[number] += int(is_new[own].sum())
+        return is_new
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return sum(table.nbytes for table in self._tables)
+
+
+@compiled
+def _insert(table: Any, digests: Any) -> Any:
+    """Put checksums into free rows, searched from a row of their own on; tells which were new. Zeros are free rows."""
+    is_new = np.zeros(len(digests), np.bool_)
+    for index in range(len(digests)):
+        first, second = digests[index, 0], digests[index, 1]
+        if first == 0 and second == 0:
+            second = np.uint64(_NUM_TABLES)
+        row = np.int64(first % np.uint64(len(table)))
+        while (table[row, 0] != first or table[row, 1] != second) and (table[row, 0] != 0 or table[row, 1] != 0):
+            row = (row + 1) % len(table)
+        is_new[index] = table[row, 0] == 0 and table[row, 1] == 0
+        table[row, 0], table[row, 1] = first, second
+    return is_new
+
+
+# A unit made into the arrays of its shards. Memory is bounded by the unit: text goes through the compiled tokenizer,
+# which needs some fifty bytes for each of it, half a million characters at a time.
+
+_TOKENIZED_AT_ONCE = 1 << 19
+_SENTENCE_END = re.compile(r"[.!?…。！？:;,][\"'”’)\]」』》]*$")
+_MAX_HEADING_WORDS = 12
+_Text = TypeVar("_Text", str, bytes)
+_tokenizers: dict[str, AnyTokenizer] = {}  # of a process that makes shards: its one tokenizer
+
+
+def load_tokenizer(job: Job) -> None:
+    """Get a process ready to make shards."""
+    _tokenizers["current"] = CLASSES[job.kind].from_folder(job.folder)
+
+
+def make_shard(unit: Unit, job: Job) -> tuple[dict[str, Any], int]:
+    """Write the files of a unit's shards and a record of them; returns the record, and the bytes of text it was."""
+    arrays_of, num_empty, num_too_short = make_arrays(unit, _tokenizers["current"], job.options, job.vocab_size)
+    record: dict[str, Any] = {"digest": unit.digest(), "duplicates": unit.num_duplicates}
+    record |= {"empty": num_empty, "too_short": num_too_short, "files": {}}
+    for split, arrays in arrays_of.items():
+        record[split] = {kind: len(arrays[kind]) - (kind != "tokens") for kind in ARRAYS}
+        if len(arrays["tokens"]):
+            record["files"] |= write_shard(job.folder, f"{split}-{unit.number:05d}", arrays)
+    with atomic_write(_record_path(job.folder, unit.number)) as stream:
+        json.dump(record, stream, indent=1)
+    return record | {"number": unit.number}, len(unit.text)
+
+
+def make_arrays(
+    unit: Unit, tokenizer: AnyTokenizer, options: Options, vocab_size: int
+) -> tuple[dict[str, dict[str, NDArray[Any]]], int, int]:
+    """Turn the text of a unit into tokens, sentence offsets and document offsets, by split.
+
+    Also returns the number of documents without a token, and of those with fewer than were asked for.
+    """
+    gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, and of documents
+    num_empty = num_too_short = 0
+    first_piece_key = unit.goes_on_from
+    for documents in _batches(unit.documents()):
+        for document, ids, lengths in _tokenize(documents, tokenizer, options, vocab_size):
+            key, first_piece_key = first_piece_key or digest64(document), b""
+            if not len(ids):
+                num_empty += 1
+            elif len(ids) < options.min_tokens:
+                num_too_short += 1
+            else:
+                split = SPLITS[is_held_out(key, options.holdout)]
+                for part, added in zip(gathered[split], (ids, lengths, np.array([len(lengths)])), strict=True):
+                    part.append(added)
+    arrays = {}
+    for split, parts in gathered.items():
+        ids, *lengths_of = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
+        arrays[split] = {"tokens": ids.astype(token_type(vocab_size), copy=False)}
+        for kind, lengths in zip(ARRAYS[1:], lengths_of, strict=True):
+            offsets = arrays[split][kind] = np.zeros(len(lengths) + 1, np.uint64)
+            np.cumsum(lengths, out=offsets[1:].view(np.int64))
+    return arrays, num_empty, num_too_short
+
+
+def _tokenize(
+    documents: list[bytes], tokenizer: AnyTokenizer, options: Options, vocab_size: int
+) -> Iterator[tuple[bytes, NDArray[Any], NDArray[np.int64]]]:
+    """Yield each document with its ids and the lengths of its sentences, those without tokens left out."""
+    sentences = [list(split_document(document.decode("utf-8"), options)) for document in documents]
+    tokens = [tokenizer.ids_of(batch) for batch in _batches(sentence for each in sentences for sentence in each)]
+    # The type first: the ids of BERT's tokenizer are a column of a table, eight times as much as they alone.
+    parts = [batch_ids.astype(token_type(vocab_size)) for batch_ids, _ in tokens]
+    ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    lengths = np.concatenate([counts for _, counts in tokens]) if tokens else np.zeros(0, np.int64)
+    first_sentence = first_token = 0
+    for document, its_sentences in zip(documents, sentences, strict=True):
+        its_lengths = lengths[first_sentence : first_sentence + len(its_sentences)]
+        num_tokens = int(its_lengths.sum())
+        yield document, ids[first_token : first_token + num_tokens], its_lengths[its_lengths > 0]
+        first_sentence += len(its_sentences)
+        first_token += num_tokens
+
+
+def _batches(texts: Iterable[_Text]) -> Iterator[list[_Text]]:
+    """Group texts for tokenizing: one call of compiled code for many small ones, little memory for large ones."""
+    batch: list[_Text] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _TOKENIZED_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def split_document(document: str, options: Options) -> Iterator[str]:
+    """Give the sentences of a document."""
+    for line in document.split("\n"):
+        if options.drop_headings and is_heading(line):
+            continue
+        if options.lines_are_sentences:
+            yield line
+        else:
+            yield from split_sentences(line)
+
+
+def is_heading(line: str) -> bool:
+    """Tell whether a line looks like a heading: few words, and no mark at its end that closes a sentence."""
+    return not _SENTENCE_END.search(line.rstrip()) and len(line.split()) <= _MAX_HEADING_WORDS
+
+
+def is_held_out(key: bytes, share: float) -> bool:
+    """Choose documents by their text, so that the choice does not depend on where or how often one stands.
+
+    The pieces of a document that was cut follow the first: what was trained on must not be next to what is held out.
+    """
+    return int.from_bytes(key, "big") < share * 2**64
+
+
+# The folder of a run: what it was begun with, the records of its units, and in the end the manifest.
 
 
 def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
     """Begin a run, or see that the folder is of one with the same settings; tells if that one has its manifest."""
     names = [path.name for path in folder.iterdir() if not path.name.startswith((TEMPORARY_PREFIX, LOCK_NAME))]
     if _SETTINGS_FILE in names:
-        _check_same(folder, _read_object(folder / _SETTINGS_FILE), json.loads(json.dumps(settings)))
+        before, now = _read_object(folder / _SETTINGS_FILE), json.loads(json.dumps(settings))
+        if before | {"made_by": None} != now | {"made_by": None}:
+            raise UserError(
+                f"{folder} is of an interrupted run with another corpus, vocabulary or options; "
+                "give the same ones to resume it, or remove it"
+            )
+        # Another version may cut sentences or tokens otherwise, and the shards of one run must be of one kind.
+        if before.get("made_by") != now["made_by"]:
+            then, this = map(_version_text, (before.get("made_by"), now["made_by"]))
+            raise UserError(
+                f"{folder} is of an interrupted run of {then}, and this is {this}; resume it with that version, or "
+                "remove the folder"
+            )
         return MANIFEST in names
     if MANIFEST in names:
         raise UserError(f"{folder} holds prepared data already; choose another --out, or remove it")
@@ -245,67 +510,37 @@ def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
     return False
 
 
-def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    if before | {"made_by": None} != now | {"made_by": None}:
-        raise UserError(
-            f"{folder} is of an interrupted run with another corpus, vocabulary or options; "
-            "give the same ones to go on, or remove it"
-        )
-    # Another version may cut sentences or tokens otherwise, and the shards of one run must be of one kind.
-    if before.get("made_by") != now["made_by"]:
-        raise UserError(
-            f"{folder} is of an interrupted run of {_version_text(before.get('made_by'))}, and this is "
-            f"{_version_text(now['made_by'])}; go on with that version, or remove the folder"
-        )
-
-
 def _version_text(made_by: Any) -> str:
     known = made_by if isinstance(made_by, dict) else {}
     return f"bertworks {known.get('bertworks', '?')} with Unicode {known.get('unicode', '?')}"
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """Return what a file of ours says, or nothing if it cannot be read."""
-    try:
-        return read_object(path, max_bytes=MAX_MANIFEST_BYTES)
-    except UserError:
-        return {}
-
-
 @contextlib.contextmanager
 def _nothing_half_done(folder: Path) -> Iterator[None]:
     """Remove what killed processes left half-written, and everything if an error comes before a unit is done."""
+    is_done = False
     try:
         yield
-    except BaseException:
-        _remove_temporary_files(folder)
-        if not _files_like(folder, _RECORD):
+        is_done = True
+    finally:
+        for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        if not is_done and not _files_like(folder, _RECORD):
             _discard(folder)
-        raise
-    _remove_temporary_files(folder)
 
 
-def _remove_temporary_files(folder: Path) -> None:
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-def _units_to_make(corpus: Corpus, job: _Job, tally: _Tally) -> Iterator[Unit]:
+def _units_to_make(corpus: Corpus, job: Job, tally: _Tally) -> Iterator[Unit]:
     """Give every unit that has no record yet."""
     for unit in cut_units(corpus.blocks(), drop_duplicates=job.options.drop_duplicates):
         tally.cut(unit)
-        if _is_done(job.folder, unit):
-            tally.made(_made(unit.number, _read_object(_record_path(job.folder, unit.number)), 0))
+        if is_done(job.folder, unit):
+            tally.made((_read_object(_record_path(job.folder, unit.number)) | {"number": unit.number}, 0))
         else:
             yield unit
 
 
-def _record_path(folder: Path, number: int) -> Path:
-    return folder / f"unit-{number:05d}.json"
-
-
-def _is_done(folder: Path, unit: Unit) -> bool:
+def is_done(folder: Path, unit: Unit) -> bool:
     """Tell whether a unit has its record and its files; one that lost any of them is made again."""
     record = _read_object(_record_path(folder, unit.number))
     try:
@@ -319,39 +554,13 @@ def _is_done(folder: Path, unit: Unit) -> bool:
     return is_whole and all(type(count) is int for count in counts)
 
 
-_tokenizers: dict[str, AnyTokenizer] = {}  # of a process that makes shards: its one tokenizer
-
-
-def _load_tokenizer(job: _Job) -> None:
-    _tokenizers["current"] = CLASSES[job.kind].from_folder(job.folder)
-
-
-def _make_shard(unit: Unit, job: _Job) -> _Made:
-    """Turn one unit into the files of its shards and a record of them."""
-    shards = make_arrays(unit, _tokenizers["current"], job.options, job.vocab_size)
-    record: dict[str, Any] = {"digest": unit.digest(), "duplicates": unit.num_duplicates}
-    record |= {"empty": shards.num_empty, "too_short": shards.num_too_short, "files": {}}
-    for split, arrays in shards.by_split.items():
-        record[split] = {kind: len(arrays[kind]) - (kind != "tokens") for kind in ARRAYS}
-        if len(arrays["tokens"]):
-            record["files"] |= write_shard(job.folder, f"{split}-{unit.number:05d}", arrays)
-    with atomic_write(_record_path(job.folder, unit.number)) as stream:
-        json.dump(record, stream, indent=1)
-    return _made(unit.number, record, len(unit.text))
-
-
-def _made(number: int, record: dict[str, Any], text_bytes: int) -> _Made:
-    documents, tokens = (sum(record[split][kind] for split in SPLITS) for kind in ("documents", "tokens"))
-    return _Made(number, documents, tokens, text_bytes)
-
-
 def _manifest(folder: Path, settings: dict[str, Any], num_units: int) -> dict[str, Any]:
     """Put the records of all units together."""
     if len(_files_like(folder, _RECORD)) > num_units:
         raise UserError(f"the corpus has become shorter since {folder} was begun; remove it to start again")
     records = [_read_object(_record_path(folder, number)) for number in range(num_units)]
     if not all(records):
-        raise UserError(f"a record of {folder} is gone; is another run writing there? Start again to go on")
+        raise UserError(f"a record of {folder} is gone; is another run writing there? Start again to resume")
     manifest: dict[str, Any] = dict(settings)
     for split in SPLITS:
         manifest[split] = {kind: sum(record[split][kind] for record in records) for kind in reversed(ARRAYS)}
@@ -359,6 +568,18 @@ def _manifest(folder: Path, settings: dict[str, Any], num_units: int) -> dict[st
         manifest[name] = sum(record[name] for record in records)
     manifest["files"] = {name: entry for record in records for name, entry in sorted(record["files"].items())}
     return manifest
+
+
+def _record_path(folder: Path, number: int) -> Path:
+    return folder / f"unit-{number:05d}.json"
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return what a file of ours says, or nothing if it cannot be read."""
+    try:
+        return read_object(path, max_bytes=MAX_MANIFEST_BYTES)
+    except UserError:
+        return {}
 
 
 def _files_like(folder: Path, name: re.Pattern[str]) -> list[Path]:
@@ -377,16 +598,3 @@ def _discard(folder: Path) -> None:
     for path in (*(folder / name for name in (*TOKENIZER_FILES, CHARACTERS_FILE)), *_files_like(folder, _SHARD_FILE)):
         path.unlink(missing_ok=True)
     _clear(folder)
-
-
-def _sources(settings: dict[str, Any]) -> str:
-    names = [source["name"] for source in settings["sources"]]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _where_it_went(manifest: dict[str, Any]) -> str:
-    """Say what became of the documents, where there were any."""
-    counts = {name.replace("_", " "): manifest[name] for name in _LEFT_OUT}
-    counts["kept aside"] = manifest["holdout"]["documents"]
-    found = [f"{count:,} {name}" for name, count in counts.items() if count]
-    return f" (documents: {', '.join(found)})" if found else ""

@@ -18,24 +18,18 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertworks import __version__
-from bertworks.data.units import Unit
 from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME
+
+if TYPE_CHECKING:
+    from bertworks.data.prepare import Unit
 
 _MAX_RETRIES = 3  # of a unit whose worker was lost: one that kills every worker must end the run some time
 _ANSWER_S = 10.0
 _CANCEL_S = 30.0
-
-
-class _Run(NamedTuple):
-    """By what a task knows that it is in the right place."""
-
-    id: str
-    lock: bytes
-    versions: tuple[str, str]
 
 
 def check_installed() -> None:
@@ -45,9 +39,9 @@ def check_installed() -> None:
 
 
 def run_on_ray(
-    units: Iterable[Unit],
+    units: "Iterable[Unit]",
     load: Callable[[Any], None],
-    make: Callable[[Unit, Any], Any],
+    make: "Callable[[Unit, Any], Any]",
     job: Any,
     workers: int | None,
     use: Callable[[Any], object],
@@ -58,8 +52,8 @@ def run_on_ray(
     job = job._replace(folder=Path(os.path.abspath(job.folder)))
     # Ray reports lost workers on standard output, where only results belong.
     with redirect_stdout(sys.stderr), _cluster():
-        run = _Run(os.urandom(8).hex(), (job.folder / LOCK_NAME).read_bytes(), _versions())
-        shared = ray.put((load, make, job, run))
+        run_id, lock = os.urandom(8).hex(), (job.folder / LOCK_NAME).read_bytes()
+        shared = ray.put((load, make, job, run_id, lock, versions()))
         task = ray.remote(max_retries=_MAX_RETRIES, num_cpus=1)(_make_on_node)
         most = workers or int(ray.cluster_resources().get("CPU", 1))
         pending: list[Any] = []
@@ -95,25 +89,26 @@ def _wait_for(pending: list[Any], most: int, use: Callable[[Any], object]) -> li
 _loaded: list[str] = []  # in a worker: the run for which it is ready
 
 
-def _make_on_node(unit: Unit, shared: Any) -> Any:
-    load, make, job, run = shared
-    _check_node(job.folder, run)
-    if _loaded != [run.id]:
+def _make_on_node(unit: "Unit", shared: Any) -> Any:
+    load, make, job, run_id, lock, needed = shared
+    check_node(job.folder, lock, needed)
+    if _loaded != [run_id]:
         load(job)
-        _loaded[:] = [run.id]
+        _loaded[:] = [run_id]
     return make(unit, job)
 
 
-def _check_node(folder: Path, run: _Run) -> None:
+def check_node(folder: Path, lock: bytes, needed: tuple[str, str]) -> None:
+    """Refuse a node that has other versions than the run needs, or does not see the run's lock in its folder."""
     node = socket.gethostname()
-    if _versions() != run.versions:
+    if versions() != needed:
         raise UserError(
             "bertworks {} with Unicode {} is on node {}, and {} with {} here; install the same on all".format(
-                *_versions(), node, *run.versions
+                *versions(), node, *needed
             )
         )
     try:
-        is_there = (folder / LOCK_NAME).read_bytes() == run.lock
+        is_there = (folder / LOCK_NAME).read_bytes() == lock
     except OSError:
         is_there = False
     if not is_there:
@@ -122,7 +117,8 @@ def _check_node(folder: Path, run: _Run) -> None:
         )
 
 
-def _versions() -> tuple[str, str]:
+def versions() -> tuple[str, str]:
+    """Return what the bytes of shards depend on: the versions of bertworks and of Unicode."""
     return __version__, unicodedata.unidata_version
 
 
@@ -138,7 +134,10 @@ def _cluster() -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     try:
-        _check_answers(address)
+        host, _, port = address.rpartition(":")
+        if host and "/" not in host and port.isdecimal():
+            # See that somebody listens there; Ray itself would try for minutes, without a word.
+            socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     except (OSError, RuntimeError, ValueError) as error:
         where = f"at {address}, which RAY_ADDRESS says" if address else "on this machine"
@@ -147,10 +146,3 @@ def _cluster() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """See that somebody listens at a plain HOST:PORT; Ray itself would try for minutes, without a word."""
-    host, _, port = address.rpartition(":")
-    if host and "/" not in host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()

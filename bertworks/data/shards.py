@@ -1,22 +1,22 @@
 """Prepared data on disk: a folder of small memory-mapped arrays and a manifest.
 
-A shard is three `.npy` files: `tokens` (ids in the smallest type that holds the vocabulary), `sentences` (where each
-sentence starts in the tokens, and the end) and `documents` (where each document starts in the sentences, and the end).
-The `train` shards are for training; `holdout` has whole documents kept aside. The manifest, written last, lists every
-file with its size and sha256, and how the data was made. A shard is also the block that the loader plans and shuffles.
-Beside the shards lie the tokenizer's files and, where tokens are words, the table of their characters.
-
-What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when it
-is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in the
-vocabulary. Types, shapes and ids are what compiled code relies on without looking.
-
-To leave bad shards out is to know them all beforehand, since a random B may come from any: the content of every shard
-is then checked when a split is opened, which takes about a second for a gigabyte, or as long as the disk needs.
+- A shard is three `.npy` files: `tokens` (ids in the smallest type that holds the vocabulary), `sentences` (where each
+  sentence starts in the tokens, and the end) and `documents` (where each document starts in the sentences, and the
+  end). It is also the block that the loader plans and shuffles.
+- The `train` shards are for training; `holdout` has whole documents that are held out. Beside them are the tokenizer's
+  files and, where tokens are words, the table of their characters.
+- The manifest, written last, lists every file with its size and sha256, and how the data was made.
+- What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when
+  it is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in
+  the vocabulary. Types, shapes and ids are what compiled code relies on without looking.
+- To leave bad shards out is to know them all beforehand, since a random B may come from any: the content of every shard
+  is then checked when a split is opened, which takes about a second for a gigabyte, or as long as the disk needs.
 """
 
 import hashlib
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -69,7 +69,7 @@ def write_shard(folder: Path, name: str, arrays: dict[str, NDArray[Any]]) -> dic
     entries = {}
     for kind in ARRAYS:
         path = folder / f"{name}.{kind}.npy"
-        entries[path.name] = _write_array(path, arrays[kind])
+        entries[path.name] = write_array(path, arrays[kind])
     return entries
 
 
@@ -77,10 +77,11 @@ def write_characters(folder: Path, tokenizer: AnyTokenizer) -> dict[str, dict[st
     """Write the table of characters where tokens are words; returns its entry for the manifest, if there is one."""
     if tokenizer.kind != "words":
         return {}
-    return {CHARACTERS_FILE: _write_array(folder / CHARACTERS_FILE, character_ids(tokenizer.pieces))}
+    return {CHARACTERS_FILE: write_array(folder / CHARACTERS_FILE, character_ids(tokenizer.pieces))}
 
 
-def _write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """Write an array; returns the file's size and sha256."""
     array = np.ascontiguousarray(array)
     with atomic_write(path, "wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
@@ -139,32 +140,35 @@ class Dataset:
         self._good: dict[str, list[str]] = {}  # the names of a split's shards, without the bad ones
         self.manifest = _read_manifest(self.folder)
         self.vocab_size: int = self.manifest["vocab_size"]
-        self.tokenizer = _read_tokenizer(self.folder, self.manifest)
+        self.tokenizer: AnyTokenizer = CLASSES[self.manifest["kind"]].from_folder(self.folder)
+        # Ids mean nothing in another vocabulary.
+        if digest_of_vocabulary(self.tokenizer) != self.manifest.get("vocab_sha256"):
+            raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
+        if self.tokenizer.rules._asdict() != self.manifest.get("tokenizer"):
+            raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")
         self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.folder, self._skips)
+        return partial(Dataset, skip_bad_shards=self._skips), (self.folder,)
 
     def shards(self, split: str) -> list[Shard]:
         """Open the shards of a split, in order."""
         names = sorted({name.split(".")[0] for name in self.manifest["files"] if name.startswith(f"{split}-")})
         if not names:
-            raise UserError(f"{self.folder} has no {split} data" + _hint(split))
+            hint = "; prepare it with --holdout 0.005" if split == "holdout" else ""
+            raise UserError(f"{self.folder} has no {split} data{hint}")
         if self._skips:
-            return [self._open(name) for name in self._good_names(split, names)]
+            if split not in self._good:
+                self._good[split] = [name for name in names if self._is_good(name)]
+            if not self._good[split]:
+                raise CorruptFile(f"{self.folder}: every {split} shard is bad; the last: {self.skipped[-1]}")
+            return [self._open(name) for name in self._good[split]]
         shards = [self._open(name) for name in names]
         num_tokens = sum(len(shard.tokens) for shard in shards)
         if num_tokens != self.manifest[split]["tokens"]:
             expected = self.manifest[split]["tokens"]
             raise CorruptFile(f"{self.folder / MANIFEST} lists {num_tokens:,} {split} tokens, not {expected:,}")
         return shards
-
-    def _good_names(self, split: str, names: list[str]) -> list[str]:
-        if split not in self._good:
-            self._good[split] = [name for name in names if self._is_good(name)]
-        if not self._good[split]:
-            raise CorruptFile(f"{self.folder}: every {split} shard is bad; the last: {self.skipped[-1]}")
-        return self._good[split]
 
     def _is_good(self, name: str) -> bool:
         try:
@@ -206,7 +210,7 @@ class Dataset:
         entry = self.manifest["files"][path.name]
         try:
             state = path.stat()
-            # The size first: to read a mapped file behind an end that has moved would end the process.
+            # The size first: to read a mapped file after an end that has moved would end the process.
             _check_size(path, state.st_size, entry)
             seen = (state.st_ino, state.st_size, state.st_mtime_ns)
             if self._checked.get(path) == seen:
@@ -272,21 +276,3 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         problems = "; ".join(error.problems)
         raise CorruptFile(f"{path} is not a manifest of prepared data: {problems[:400]}") from error
     return manifest
-
-
-def _read_tokenizer(folder: Path, manifest: dict[str, Any]) -> AnyTokenizer:
-    """Open the folder's tokenizer and see that the data was made with it: ids mean nothing in another vocabulary."""
-    tokenizer = CLASSES[manifest["kind"]].from_folder(folder)
-    if digest_of_vocabulary(tokenizer) != manifest.get("vocab_sha256"):
-        raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
-    if tokenizer.rules._asdict() != manifest.get("tokenizer"):
-        raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")
-    return tokenizer
-
-
-def _reopened(folder: Path, skip_bad_shards: bool) -> Dataset:
-    return Dataset(folder, skip_bad_shards=skip_bad_shards)
-
-
-def _hint(split: str) -> str:
-    return "; prepare it with --holdout 0.005" if split == "holdout" else ""

@@ -75,7 +75,7 @@ def learn_vocabulary(show: Show) -> Tokenizer:
         write_topics(show.folder / TOPICS)
         with progress_bar(quiet=show.quiet) as progress:
             rules, corpus = rules_of(show.recipe), Corpus([show.folder / TOPICS])
-            learned = learn_vocabulary(corpus, rules=rules, progress=progress, **dict(show.recipe.vocab))
+            learned = learn_vocabulary(corpus, progress=progress, **rules._asdict(), **dict(show.recipe.vocab))
         write_vocabulary(show.folder / VOCABULARY, learned.pieces)
         tokenizer = Tokenizer(learned.pieces, **rules._asdict())
         ours, theirs = _compare_speeds(tokenizer, show.folder)
@@ -151,7 +151,7 @@ def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
 def make_shards(show: Show, tokenizer: Tokenizer) -> None:
     """Second: the text as shards, and one instance that a model will see of it."""
     from bertworks.data.inspect import instances
-    from bertworks.data.prepare import Options, prepare
+    from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
     from bertworks.text.corpus import Corpus
 
@@ -160,7 +160,7 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
     with show.stage("Training data: sentence pairs with masks, from the same text", command) as stage:
         corpus, data = Corpus([show.folder / TOPICS]), show.folder / DATA
         with progress_bar(quiet=show.quiet) as progress:
-            manifest = prepare(corpus, tokenizer, data, Options(holdout=HOLDOUT), progress=progress)
+            manifest = prepare(corpus, tokenizer, data, holdout=HOLDOUT, progress=progress)
         train, held_out = manifest["train"], manifest["holdout"]
         counts = (
             f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to learn "

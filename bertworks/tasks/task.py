@@ -9,13 +9,12 @@ beside every score. Where there is no dev set, a tenth of the train set becomes 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertworks.errors import UserError, counted
-from bertworks.files import usable_path
+from bertworks.files import digest64, usable_path
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
 
@@ -242,4 +241,4 @@ def split_off_dev(dataset: Dataset) -> Dataset:
 
 def _hash(content: str) -> int:
     # What stands before the content is there for resumed runs: their dev set was chosen with it.
-    return int.from_bytes(blake2b(f"0\0{content}".encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(digest64(f"0\0{content}".encode()), "big")

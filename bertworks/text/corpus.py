@@ -483,6 +483,9 @@ _LEADING_BLANK_LINES = re.compile(r"\s*\n")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
+Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
 class Corpus:
     """The documents of some files, as lines.
 
@@ -526,6 +529,12 @@ class Corpus:
     def num_replaced(self) -> int:
         """Lines, or records, of the current pass in which something was not UTF-8 and was replaced."""
         return self._decoder.num_replaced
+
+    @property
+    def names(self) -> str:
+        """The first of its files, for messages."""
+        more = f" and {len(self.files) - 3} more" if len(self.files) > 3 else ""
+        return ", ".join(map(os.fspath, self.files[:3])) + more
 
     def blocks(self) -> Iterator[str]:
         r"""Yield paragraphs, and "" after each document, in blocks of about a million characters; "\n" ends every line.
@@ -590,3 +599,10 @@ class Corpus:
                 lines.append("")
         if lines:
             yield "\n".join(lines) + "\n"
+
+
+def open_corpus(corpus: Corpus | Sources, without: Sequence[str | os.PathLike[str]] = ()) -> Corpus:
+    """Return a corpus as it is, or the one of a source or several."""
+    if isinstance(corpus, Corpus):
+        return corpus
+    return Corpus([corpus] if isinstance(corpus, str | os.PathLike) else corpus, without=without)

@@ -3,7 +3,7 @@
 A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in a table, which
 is filled from `Alphabet` when a code point is first met, so it follows the Python rules and their Unicode version by
 construction. An entry holds the number of the normalised character in the vocabulary's own alphabet, or for
-punctuation and CJK the finished id. The pieces form a trie (`trie.py`).
+punctuation and CJK the finished id. The pieces form a trie.
 
 Cost: a few nanoseconds a character; compiling takes some seconds once per machine and is cached on disk.
 """
@@ -44,7 +44,7 @@ _INNER, _FINAL, _NOT_YET = range(3)
 
 ID, START, END, WORD = range(4)  # the columns of a token: its id, where it stands in its text, the number of its word
 
-BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see trie.py
+BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see `build_trie`
 ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 
 if hasattr(os, "register_at_fork"):

@@ -1,11 +1,19 @@
 """From a corpus to a vocabulary: count words, choose the alphabet, merge, keep what is used, put it in order.
 
-Merging leaves stepping stones behind: "##ationa" is of no use once "##ational" is there. So a fifth more pieces than
-asked for are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer tokens.
-The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by use.
-
-GPT-1's pieces are made by replaying the merges, so all stepping stones stay: <unk>, letters, pieces in the order of
-merging, and three for fine-tuning. ELMo's list is the most frequent words, without merging.
+- **Counts** of normalised words are exact, in bounded memory, and the same for any number of processes. A process
+  counts the white-space tokens of a chunk of text, which Python does fast, and applies the tokenizer's rules to each
+  distinct token once. Its counts go to disk as a run, sorted by word; runs are merged, many at a time, until one is
+  left. Nothing is dropped on the way, so the order of arrival cannot matter.
+- **BERT's pieces.** Merging leaves stepping stones: "##ationa" is of no use once "##ational" is there. So a fifth more
+  pieces than asked for are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer
+  tokens. The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by
+  use.
+- **GPT-1's pieces** are made by replaying the merges, so all stepping stones stay: <unk>, letters, pieces in the order
+  of merging, and three for fine-tuning. **ELMo's list** is the most frequent words, without merging.
+- **Extending** a vocabulary adds words for a model that is trained further on other text. What there is keeps its id;
+  new words come after it. A word is worth the tokens it saves: how often it occurs, times the pieces that it is split
+  into now, less the one that it will be. A word with a letter that the vocabulary does not have is a mere [UNK] now,
+  and counts as if it were spelt out and one letter longer.
 """
 
 import heapq
@@ -15,37 +23,33 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bertworks.errors import UserError
 from bertworks.processes import Progress, num_workers, progress_bar, silent, wait_for, worker_pool
-from bertworks.text.corpus import Corpus
+from bertworks.text.corpus import Corpus, Sources, open_corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS
-from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, letters_of
+from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, GptTokenizer, letters_of
 from bertworks.text.gpt import UNK as GPT_UNK
 from bertworks.text.normalize import Alphabet, Rules, is_cjk, is_punctuation, split_spaces, words_of
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS, UNK
+from bertworks.text.vocabulary import CONTINUATION, PAD, SPECIAL_TOKENS, UNK, write_vocabulary
 from bertworks.text.wordpiece import MAX_WORD_LENGTH, WordPiece
 
 if TYPE_CHECKING:
     from bertworks.text.merges import Words
 
 
-# How often each normalised word occurs in a corpus: exact, in bounded memory, the same for any number of processes.
-#
-# The text is cut into chunks. A process counts the white-space tokens of a chunk, which Python does fast, and
-# applies the tokenizer's rules to each distinct token once. Its counts go to disk as a run, sorted by word; runs
-# are merged, many at a time, until one is left. Nothing is dropped on the way, so the order of arrival cannot
-# matter.
-
-
 _CHUNK_CHARS = 1 << 23
 _RUNS_MERGED_AT_ONCE = 32
+_OVERSHOOT = 1.2
+_MAX_LETTERS_IN_MEMORY = 32_000_000  # of distinct words; a larger corpus is learned from its more frequent ones
+_UNUSED_BEFORE_UNK = 99
+Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
 
 
 def count_words(
@@ -53,8 +57,24 @@ def count_words(
 ) -> Path:
     """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
     workers = num_workers(workers)
+    runs: list[Path] = []
+    pending: set[Future[None]] = set()
     with worker_pool(workers) as pool:
-        return _merge_all(pool, _count_chunks(pool, corpus, rules, folder, workers, progress), folder, progress)
+        for chunk in _chunks(corpus.blocks()):
+            runs.append(folder / f"run-{len(runs):06d}")
+            pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
+            # Chunks that wait take memory: one more than can be worked on keeps every process busy.
+            pending = wait_for(pending, workers)
+            progress("counting words", corpus.bytes_read, corpus.total_bytes)
+        wait_for(pending, 0)
+        level = 0
+        while len(runs) > 1:
+            progress("merging counts", level, None)
+            level += 1
+            groups = [runs[first : first + _RUNS_MERGED_AT_ONCE] for first in range(0, len(runs), _RUNS_MERGED_AT_ONCE)]
+            runs = [folder / f"merged-{level}-{number:06d}" for number in range(len(groups))]
+            list(pool.map(_merge_runs, groups, runs))
+    return runs[0]
 
 
 def read_counts(path: Path) -> Iterator[tuple[str, int]]:
@@ -75,32 +95,6 @@ def count_texts(texts: Iterable[str], alphabet: Alphabet) -> Counter[str]:
         for word in words_of(token, alphabet):
             words[word] += count
     return words
-
-
-def _count_chunks(
-    pool: ProcessPoolExecutor, corpus: Corpus, rules: Rules, folder: Path, workers: int, progress: Progress
-) -> list[Path]:
-    runs: list[Path] = []
-    pending: set[Future[None]] = set()
-    for chunk in _chunks(corpus.blocks()):
-        runs.append(folder / f"run-{len(runs):06d}")
-        pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
-        # Chunks that wait take memory: one more than can be worked on keeps every process busy.
-        pending = wait_for(pending, workers)
-        progress("counting words", corpus.bytes_read, corpus.total_bytes)
-    wait_for(pending, 0)
-    return runs
-
-
-def _merge_all(pool: ProcessPoolExecutor, runs: list[Path], folder: Path, progress: Progress) -> Path:
-    level = 0
-    while len(runs) > 1:
-        progress("merging counts", level, None)
-        level += 1
-        groups = [runs[first : first + _RUNS_MERGED_AT_ONCE] for first in range(0, len(runs), _RUNS_MERGED_AT_ONCE)]
-        runs = [folder / f"merged-{level}-{number:06d}" for number in range(len(groups))]
-        list(pool.map(_merge_runs, groups, runs))
-    return runs[0]
 
 
 def _count_chunk(blocks: list[str], rules: Rules, path: Path) -> None:
@@ -138,13 +132,6 @@ def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
     yield gathered
 
 
-Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
-
-_OVERSHOOT = 1.2
-_MAX_LETTERS_IN_MEMORY = 32_000_000  # of distinct words; a larger corpus is learned from its more frequent ones
-_UNUSED_BEFORE_UNK = 99
-
-
 class Learned(NamedTuple):
     """A vocabulary and what it was made from."""
 
@@ -154,32 +141,25 @@ class Learned(NamedTuple):
     num_letters: int  # size of the alphabet
     rarest_word: int  # words that occur less often were not used for merging
     merges: list[tuple[str, str]]  # of gpt-bpe, in the order in which they were learned
+    algorithm: Algorithm
+    rules: Rules
 
-
-class _Form(NamedTuple):
-    """How a kind of vocabulary writes words, and the special pieces it has before and behind the learned ones."""
-
-    before: list[str]
-    letters: list[str]  # the pieces to start from
-    letters_of: Callable[[str], list[str]]
-    behind: list[str]
-
-
-class _Survey(NamedTuple):
-    """One look at all words: how often letters occur, and how many letters the words of each frequency have."""
-
-    letter_counts: Counter[str]
-    letters_by_count: Counter[int]
-    num_words: int
-    num_word_tokens: int
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a vocabulary file, or the folder of a GPT-1 tokenizer."""
+        if self.algorithm == "gpt-bpe":
+            GptTokenizer(self.pieces, self.merges, self.rules).save(path)
+        else:
+            write_vocabulary(path, self.pieces)
 
 
 def learn_vocabulary(
-    corpus: Corpus,
+    corpus: Corpus | Sources,
     *,
     size: int = 30_522,
     algorithm: Algorithm = "wordpiece",
-    rules: Rules | None = None,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    split_cjk: bool = True,
     unused: int = 0,
     coverage: float = 0.99995,
     min_count: int = 20,
@@ -187,76 +167,74 @@ def learn_vocabulary(
     quiet: bool = False,
     progress: Progress | None = None,
 ) -> Learned:
-    """Learn a vocabulary from a corpus; the same for any number of workers.
+    """Learn a vocabulary from raw text; the same for any number of workers.
+
+    >>> import bertworks as bw
+    >>> learned = bw.learn_vocabulary("corpus.txt", size=100, min_count=1, quiet=True)
+    >>> learned.pieces[:5]
+    ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    >>> learned.save("vocab.txt")
 
     Args:
-        corpus: the text.
+        corpus: files, folders or patterns, one or a list; or a `Corpus`.
         size: how many pieces to have, special and unused ones among them.
         algorithm: `wordpiece` merges by gain in likelihood, `bpe` by count, `gpt-bpe` by count to the pieces of GPT-1;
             `words` takes the most frequent words.
-        rules: how text is normalised; the uncased models' if not given.
+        lowercase: lower-case the text, as for the uncased models.
+        strip_accents: take accents off; None follows `lowercase`.
+        split_cjk: make every Chinese character a word.
         unused: how many [unusedN] pieces to reserve (the original uncased vocabulary has 994).
         coverage: the share of the text's letters that the alphabet must cover.
         min_count: letters, pairs and (for `words`) words that occur less often are not used.
         workers: how many processes count; as many as there are cores if not given.
         quiet: show nothing; else a bar, or lines where there is no terminal.
-        progress: is told how far it is, instead.
+        progress: a function that is called with how far it is, instead.
     """
     from bertworks.config import VocabSettings, validate
+    from bertworks.text.merges import learn_pieces
 
     settings = {"size": size, "algorithm": algorithm, "unused": unused, "coverage": coverage, "min_count": min_count}
     validate(VocabSettings, settings, "learn_vocabulary")
-    if progress is None:
-        with progress_bar(quiet=quiet) as bar:
-            return learn_vocabulary(
-                corpus, size=size, algorithm=algorithm, rules=rules, unused=unused, coverage=coverage,
-                min_count=min_count, workers=workers, progress=bar,
-            )  # fmt: skip
-    rules = rules or Rules()
-    with scratch_folder() as folder:
-        counts = count_words(corpus, rules, folder, workers=workers, progress=progress)
-        survey = _survey(counts)
-        if not survey.num_words:
-            raise UserError(f"no words in {_names(corpus)}; nothing to learn a vocabulary from")
+    corpus, rules = open_corpus(corpus), Rules.of(lowercase, strip_accents, split_cjk)
+    with (
+        nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as shown,
+        scratch_folder() as folder,
+    ):
+        counts = count_words(corpus, rules, folder, workers=workers, progress=shown)
+        letter_counts: Counter[str] = Counter()
+        letters_by_count: Counter[int] = Counter()  # how many letters the words of each frequency have
+        num_words = num_word_tokens = 0
+        for word, count in read_counts(counts):
+            num_words += 1
+            num_word_tokens += count
+            letters_by_count[count] += len(word)
+            for letter in word:
+                letter_counts[letter] += count
+        if not num_words:
+            raise UserError(f"no words in {corpus.names}; nothing to learn a vocabulary from")
         if algorithm == "words":
             pieces = frequent_words(read_counts(counts), size, min_count)
-            return Learned(pieces, survey.num_words, survey.num_word_tokens, len(survey.letter_counts), min_count, [])
-        alphabet = choose_alphabet(survey.letter_counts, coverage, min_count)
-        form = _form(alphabet, rules, unused, for_gpt=algorithm == "gpt-bpe")
-        _check_room(form, size)
-        rarest = _rarest_kept(survey.letters_by_count)
-        words = _load_words(counts, form, rarest)
-    pieces, merges = _learn_pieces(words, form, size, algorithm, min_count, progress)
-    return Learned(pieces, survey.num_words, survey.num_word_tokens, len(alphabet), rarest, merges)
-
-
-def _form(alphabet: list[str], rules: Rules, unused: int, *, for_gpt: bool) -> _Form:
-    if for_gpt:
-        return _Form([GPT_UNK], gpt_letter_pieces(alphabet, rules), letters_of, list(FINE_TUNING_TOKENS))
-    return _Form(special_pieces(unused), letter_pieces(alphabet, rules), bert_letters_of, [])
-
-
-def _check_room(form: _Form, size: int) -> None:
-    num_reserved = len(form.before) + len(form.behind)
-    if len(form.letters) + num_reserved > size:
-        raise UserError(
-            f"--size {size} is too small: the alphabet takes {len(form.letters)} pieces, special and unused ones "
-            f"{num_reserved}; raise --size to at least {len(form.letters) + num_reserved}, or lower --coverage"
-        )
-
-
-def _learn_pieces(
-    words: "Words", form: _Form, size: int, algorithm: Algorithm, min_count: int, progress: Progress
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return all pieces in their order and, where pieces are made by replaying them, the merges."""
-    from bertworks.text.merges import learn_pieces
-
-    room = size - len(form.before) - len(form.behind)
-    is_gpt, by_gain = algorithm == "gpt-bpe", algorithm == "wordpiece"
-    wanted = room if is_gpt else len(form.letters) + round(_OVERSHOOT * (room - len(form.letters)))
-    used, merges = learn_pieces(words, form.letters, wanted, min_count=min_count, by_gain=by_gain, progress=progress)
-    kept = list(used) if is_gpt else in_order(form.letters, used, room)
-    return [*form.before, *kept, *form.behind], merges if is_gpt else []
+            num_letters = len(letter_counts)
+            return Learned(pieces, num_words, num_word_tokens, num_letters, min_count, [], algorithm, rules)
+        alphabet = choose_alphabet(letter_counts, coverage, min_count)
+        is_gpt = algorithm == "gpt-bpe"
+        before, after = ([GPT_UNK], FINE_TUNING_TOKENS) if is_gpt else (special_pieces(unused), ())
+        letters = gpt_letter_pieces(alphabet, rules) if is_gpt else letter_pieces(alphabet, rules)
+        num_reserved = len(before) + len(after)
+        room = size - num_reserved
+        if len(letters) > room:
+            raise UserError(
+                f"--size {size} is too small: the alphabet takes {len(letters)} pieces, special and unused ones "
+                f"{num_reserved}; raise --size to at least {len(letters) + num_reserved}, or lower --coverage"
+            )
+        rarest = _rarest_kept(letters_by_count)
+        words = _load_words(counts, letters, letters_of if is_gpt else bert_letters_of, rarest)
+        wanted = room if is_gpt else len(letters) + round(_OVERSHOOT * (room - len(letters)))
+        by_gain = algorithm == "wordpiece"
+        used, merges = learn_pieces(words, letters, wanted, min_count=min_count, by_gain=by_gain, progress=shown)
+    pieces = [*before, *(used if is_gpt else in_order(letters, used, room)), *after]
+    merges = merges if is_gpt else []
+    return Learned(pieces, num_words, num_word_tokens, len(alphabet), rarest, merges, algorithm, rules)
 
 
 def choose_alphabet(counts: Mapping[str, int], coverage: float, min_count: int) -> list[str]:
@@ -325,19 +303,6 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _survey(counts: Path) -> _Survey:
-    letter_counts: Counter[str] = Counter()
-    letters_by_count: Counter[int] = Counter()
-    num_words = num_word_tokens = 0
-    for word, count in read_counts(counts):
-        num_words += 1
-        num_word_tokens += count
-        letters_by_count[count] += len(word)
-        for letter in word:
-            letter_counts[letter] += count
-    return _Survey(letter_counts, letters_by_count, num_words, num_word_tokens)
-
-
 def _rarest_kept(letters_by_count: Mapping[int, int]) -> int:
     """Return the lowest word frequency at which all words that occur so often fit in memory."""
     num_letters = 0
@@ -348,35 +313,20 @@ def _rarest_kept(letters_by_count: Mapping[int, int]) -> int:
     return 1
 
 
-def _load_words(counts: Path, form: _Form, rarest: int) -> "Words":
+def _load_words(counts: Path, letters: list[str], letters_of_word: Callable[[str], list[str]], rarest: int) -> "Words":
     import numpy as np
 
     from bertworks.text.merges import OUTSIDE, Words
 
-    symbols = {letter: symbol for symbol, letter in enumerate(form.letters)}
+    symbols = {letter: symbol for symbol, letter in enumerate(letters)}
     flat, starts, word_counts = array("i"), array("q", [0]), array("q")
     for word, count in read_counts(counts):
         if count < rarest or len(word) > MAX_WORD_LENGTH:
             continue
-        flat.extend(symbols.get(letter, OUTSIDE) for letter in form.letters_of(word))
+        flat.extend(symbols.get(letter, OUTSIDE) for letter in letters_of_word(word))
         starts.append(len(flat))
         word_counts.append(count)
     return Words(np.array(flat, np.int32), np.array(starts, np.int64), np.array(word_counts, np.int64))
-
-
-def _names(corpus: Corpus) -> str:
-    names = [os.fspath(path) for path in corpus.files[:3]]
-    return ", ".join(names) + (f" and {len(corpus.files) - 3} more" if len(corpus.files) > 3 else "")
-
-
-# More words for a vocabulary that a model has already, so that the model can be trained further on other text.
-#
-# What there is keeps its id; new words come behind. A word is worth the tokens it saves: how often it occurs, times
-# the pieces that it is split into now, less the one that it will be. A word with a letter that the vocabulary does
-# not have is a mere [UNK] now, and counts as if it were spelt out and one letter longer.
-#
-# A longer first piece can leave a rest that no piece fits: with "ab", "##c", "##cd" and then "abc", a word "abcd"
-# has no "##d" any more. A new word that makes a known word of the text unknown is not taken.
 
 
 class Extended(NamedTuple):
@@ -419,13 +369,15 @@ def extend_vocabulary(
         words = [word for _, word in heapq.nsmallest(room, _worth(counts, splitter, min_count))]
         while True:
             pieces = [*tokenizer.pieces, *words]
-            measured = _measure(counts, splitter, _splitter(pieces), set(words))
-            if not measured.spoilers:
+            measured, spoilers = _measure(counts, splitter, pieces, set(words))
+            if not spoilers:
                 break
-            words = [word for word in words if word not in measured.spoilers]
+            # A longer first piece can leave a rest that no piece fits: with "ab", "##c", "##cd" and then "abc", a word
+            # "abcd" has no "##d" any more. A new word that makes a known word unknown is not taken.
+            words = [word for word in words if word not in spoilers]
     if not measured.num_words:
         raise UserError("no words in the corpus; nothing to extend a vocabulary with")
-    return Extended(pieces, len(words), *measured[:4])
+    return measured
 
 
 def _splitter(pieces: Iterable[str]) -> WordPiece:
@@ -446,16 +398,9 @@ def _is_unknown(word: str, splitter: WordPiece) -> bool:
     return splitter.split(word)[0][0] == splitter.unk_id
 
 
-class _Measured(NamedTuple):
-    num_words: int
-    num_word_tokens: int
-    tokens_before: int
-    tokens_after: int
-    spoilers: set[str]  # new words that make a word unknown
-
-
-def _measure(counts: Path, before: WordPiece, after: WordPiece, added: set[str]) -> _Measured:
-    """Split all words of the text both ways."""
+def _measure(counts: Path, before: WordPiece, pieces: list[str], added: set[str]) -> tuple[Extended, set[str]]:
+    """Split all words of the text both ways; also returns the added words that make a known word unknown."""
+    after = _splitter(pieces)
     num_words = num_word_tokens = tokens_before = tokens_after = 0
     spoilers = set()
     for word, count in read_counts(counts):
@@ -466,4 +411,4 @@ def _measure(counts: Path, before: WordPiece, after: WordPiece, added: set[str])
         if _is_unknown(word, after) and not _is_unknown(word, before):
             # Only the first piece can be a new one, and it is the longest that fits.
             spoilers.add(next(word[:end] for end in range(len(word), 0, -1) if word[:end] in added))
-    return _Measured(num_words, num_word_tokens, tokens_before, tokens_after, spoilers)
+    return Extended(pieces, len(added), num_words, num_word_tokens, tokens_before, tokens_after), spoilers

@@ -6,7 +6,7 @@ at a single character. The two exceptions are handled where they arise: the Gree
 depends on its neighbours, and canonical ordering, which may swap combining characters that are not accents.
 
 One pass gives offsets for free and takes linear time, where `unicodedata.normalize` is quadratic in long runs of
-combining marks. The compiled way in `bulk.py` uses the same `Alphabet`, so both follow one statement of the rules.
+combining marks. The compiled way in `fast.py` uses the same `Alphabet`, so both follow one statement of the rules.
 """
 
 import re

@@ -28,7 +28,7 @@ from toy_tasks import QUICK, ROWS, SIZES, write_rows, write_task
 import bertworks as bw
 from bertworks.config import to_toml
 from bertworks.data.inspect import instances, summary
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
@@ -182,7 +182,7 @@ def use_data(folder):
 
 
 def use_interrupted(folder):
-    prepare(Corpus([folder / "text.txt"]), tiny_runs.tokenizer_of("bert"), folder / "data", Options(), workers=1)
+    prepare(Corpus([folder / "text.txt"]), tiny_runs.tokenizer_of("bert"), folder / "data", workers=1)
     shutil.rmtree(folder / "data")
     shutil.copytree(folder / "begun", folder / "data")
 
@@ -367,7 +367,7 @@ def make_interrupted(folder):
     finish, module._finish = module._finish, stop
     try:
         with suppress(KeyboardInterrupt):
-            prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", Options(), workers=1)
+            prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", workers=1)
     finally:
         module._finish = finish
     shutil.copytree(folder / "data", folder / "begun")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from bertworks import Tokenizer
-from bertworks.data import units
+from bertworks.data import prepare as units
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.text.corpus import Corpus
@@ -114,9 +114,7 @@ def _prepared(folder, text, tokenizer, num_shards):
     with pytest.MonkeyPatch.context() as patch:
         if num_shards > 1:
             patch.setattr(units, "UNIT_BYTES", len(text.encode()) // num_shards)
-        prepare(
-            Corpus([folder / "corpus.txt"]), tokenizer, folder / "out", Options(lines_are_sentences=True), workers=1
-        )
+        prepare(Corpus([folder / "corpus.txt"]), tokenizer, folder / "out", lines_are_sentences=True, workers=1)
     return Dataset(folder / "out")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.data import units as duplicates
-from bertworks.data.units import DIGEST_BYTES, SeenDigests
+from bertworks.data import prepare as duplicates
+from bertworks.data.prepare import DIGEST_BYTES, SeenDigests
 
 
 def digest_of(number):

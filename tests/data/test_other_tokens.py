@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numbered_corpus import epoch_of, instances_of, make_loader, ordinary_lengths, write_corpus, write_corpus_of
 
-from bertworks.data import inspect, units
-from bertworks.data import units as arrays
+from bertworks.data import inspect
+from bertworks.data import prepare as units
 from bertworks.data.loader import State
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
@@ -192,7 +192,7 @@ def corpus(tmp_path):
 @pytest.fixture
 def small_units(monkeypatch):
     monkeypatch.setattr(units, "UNIT_BYTES", 3_000)
-    monkeypatch.setattr(arrays, "_TOKENIZED_AT_ONCE", 700)
+    monkeypatch.setattr(units, "_TOKENIZED_AT_ONCE", 700)
 
 
 def contents(folder):
@@ -217,7 +217,7 @@ def test_shards_hold_what_encode_makes_of_every_sentence(kind, corpus, tokenizer
 def test_any_number_of_processes_gives_the_same_bytes(corpus, tokenizer, tmp_path):
     for workers in (1, 3):
         out = tmp_path / f"data{workers}"
-        prepare(Corpus([corpus[0]]), tokenizer, out, Options(holdout=0.2), workers=workers)
+        prepare(Corpus([corpus[0]]), tokenizer, out, holdout=0.2, workers=workers)
     assert contents(tmp_path / "data1") == contents(tmp_path / "data3")
 
 

@@ -20,14 +20,11 @@ import pytest
 from patience import is_alive, wait_until
 
 from bertworks import __version__
-from bertworks.data import prepare as preparing
-from bertworks.data import units
-from bertworks.data import units as arrays
-from bertworks.data.prepare import Options, prepare
+from bertworks.data import prepare as units
+from bertworks.data.prepare import Options, is_heading, is_held_out, prepare, split_document
 from bertworks.data.shards import Dataset
-from bertworks.data.units import is_heading, is_held_out, split_document
 from bertworks.errors import UserError
-from bertworks.files import exclusive
+from bertworks.files import digest64, exclusive
 from bertworks.text.corpus import Corpus
 from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
@@ -68,7 +65,7 @@ def write_corpus(path, documents):
 @pytest.fixture
 def small_units(monkeypatch):
     monkeypatch.setattr(units, "UNIT_BYTES", UNIT_BYTES)
-    monkeypatch.setattr(arrays, "_TOKENIZED_AT_ONCE", 700)
+    monkeypatch.setattr(units, "_TOKENIZED_AT_ONCE", 700)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +82,8 @@ def corpus(tmp_path):
 
 
 def run(source, tokenizer, out, options=None, **more):
-    return prepare(Corpus([source]), tokenizer, out, options, **({"workers": 1} | more))
+    options = (options or Options())._asdict()
+    return prepare(Corpus([source]), tokenizer, out, **options, **({"workers": 1} | more))
 
 
 def contents(folder):
@@ -217,7 +215,7 @@ def test_holdout_is_a_share_of_documents_chosen_by_their_text(tokenizer, tmp_pat
     documents = [[f"river {'ran ' * (number % 9)}{number}."] for number in range(1_500)]
     path = write_corpus(tmp_path / "c.txt", documents)
     manifest = run(path, tokenizer, tmp_path / "data", Options(holdout=0.2))
-    held_out = [lines for lines in documents if is_held_out(units.split_key("\n".join(lines).encode()), 0.2)]
+    held_out = [lines for lines in documents if is_held_out(digest64("\n".join(lines).encode()), 0.2)]
     kept = [lines for lines in documents if lines not in held_out]
     assert decode(tmp_path / "data", "holdout") == expected_documents(held_out, tokenizer)
     assert decode(tmp_path / "data") == expected_documents(kept, tokenizer)
@@ -267,7 +265,7 @@ def test_the_pieces_of_a_giant_document_are_in_one_split(tokenizer, tmp_path):
         (split,) = [split for split in found if contains(found[split], giant)]
         num_split[split] += 1
     assert min(num_split.values()) >= 2
-    own = [lines for lines in small if is_held_out(units.split_key(lines[0].encode()), 0.4)]
+    own = [lines for lines in small if is_held_out(digest64(lines[0].encode()), 0.4)]
     assert [document for document in decode(tmp_path / "1", "holdout") if len(document) == 1] == expected_documents(
         own, tokenizer
     )
@@ -298,14 +296,14 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, tokenizer, tmp_path)
 
 SCRIPT = """
 import sys
-from bertworks.data import units
-from bertworks.data.prepare import Options, prepare
+from bertworks.data import prepare as units
+from bertworks.data.prepare import prepare
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
 
 corpus, vocabulary, out, unit_bytes = sys.argv[1:]
 units.UNIT_BYTES = int(unit_bytes)
-prepare(Corpus([corpus]), Tokenizer.from_folder(vocabulary), out, Options(holdout=0.3), workers=2)
+prepare(Corpus([corpus]), Tokenizer.from_folder(vocabulary), out, holdout=0.3, workers=2)
 """
 
 
@@ -349,7 +347,7 @@ def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_bytes(
     rng, before = random.Random(5), {}
     for num_done in range(1, 6):
         with monkeypatch.context() as patch:
-            patch.setattr(preparing, "write_shard", slowly(preparing.write_shard))
+            patch.setattr(units, "write_shard", slowly(units.write_shard))
             process = multiprocessing.get_context("fork").Process(target=run, args=(corpus, tokenizer, out))
             process.start()
         wait_until(lambda least=num_done: len(list(out.glob("unit-*.json"))) >= least)
@@ -384,7 +382,7 @@ class StoppedError(Exception):
 
 def interrupted(monkeypatch, corpus, tokenizer, out, after=4, **more):
     """Run prepare until so many units are done."""
-    done = preparing._is_done
+    done = units.is_done
 
     def stop(folder, unit):
         if unit.number >= after:
@@ -393,7 +391,7 @@ def interrupted(monkeypatch, corpus, tokenizer, out, after=4, **more):
         return done(folder, unit)
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_is_done", stop)
+        patch.setattr(units, "is_done", stop)
         with pytest.raises(StoppedError):
             run(corpus, tokenizer, out, **more)
     assert len(list(out.glob("unit-*.json"))) == after
@@ -618,7 +616,7 @@ def test_a_folder_without_permission_is_a_user_error(corpus, tokenizer, tmp_path
 
 @pytest.mark.usefixtures("small_units")
 def test_a_full_disk_is_a_user_error_and_what_was_done_stays(corpus, tokenizer, tmp_path, monkeypatch):
-    """F4, for preparing: the workers inherit the full disk, as they are forked."""
+    """F4, for units: the workers inherit the full disk, as they are forked."""
     out = tmp_path / "data"
     write_header = np.lib.format.write_array_header_1_0
 
@@ -646,7 +644,7 @@ def test_a_full_disk_is_a_user_error_and_what_was_done_stays(corpus, tokenizer, 
         (" \n\n \n\t\n", None, r"c\.txt: no text to train on$"),
         ("\u200b\n", None, "1 empty"),
         ("river\n\nmill\n", Options(min_tokens=9), "2 too short"),
-        ("river\n\nmill\n", Options(holdout=1.0), "2 kept aside"),
+        ("river\n\nmill\n", Options(holdout=1.0), "2 held out"),
         ("river\n\nriver\n", Options(drop_duplicates=True, min_tokens=9), "1 duplicates, 1 too short"),
     ],
 )

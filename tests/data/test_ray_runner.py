@@ -14,11 +14,9 @@ import time
 import pytest
 
 from bertworks import Tokenizer
-from bertworks.data import prepare as preparing
-from bertworks.data import ray as ray_runner
-from bertworks.data import units
+from bertworks.data import prepare as units
 from bertworks.data.prepare import Options, prepare
-from bertworks.data.ray import _Run, _versions
+from bertworks.data.ray import check_node, versions
 from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME, exclusive
 from bertworks.text.corpus import Corpus
@@ -52,7 +50,7 @@ def contents(folder):
 
 def run(corpus, tokenizer, out, **more):
     options = Options(holdout=0.2, drop_duplicates=True)
-    return prepare(Corpus([corpus]), tokenizer, out, options, **more)
+    return prepare(Corpus([corpus]), tokenizer, out, **options._asdict(), **more)
 
 
 # A node looks where it is before it writes
@@ -61,26 +59,25 @@ def run(corpus, tokenizer, out, **more):
 def test_a_node_that_does_not_see_the_folder_is_a_user_error(tmp_path):
     (tmp_path / "other").mkdir()
     with exclusive(tmp_path):
-        run_here = _Run("1", (tmp_path / LOCK_NAME).read_bytes(), _versions())
-        ray_runner._check_node(tmp_path, run_here)
+        lock = (tmp_path / LOCK_NAME).read_bytes()
+        check_node(tmp_path, lock, versions())
         (tmp_path / "other" / LOCK_NAME).write_text("of another run")
         for folder in (tmp_path / "nowhere", tmp_path / "other"):
             with pytest.raises(UserError, match=f"does not see {folder}; .* on storage that all nodes see"):
-                ray_runner._check_node(folder, run_here)
+                check_node(folder, lock, versions())
 
 
 def test_a_node_with_another_version_is_a_user_error(tmp_path):
     with exclusive(tmp_path):
-        run_here = _Run("1", (tmp_path / LOCK_NAME).read_bytes(), ("99.1", _versions()[1]))
+        lock = (tmp_path / LOCK_NAME).read_bytes()
         with pytest.raises(UserError, match=r"is on node .*, and 99\.1 with .* here; install the same"):
-            ray_runner._check_node(tmp_path, run_here)
+            check_node(tmp_path, lock, ("99.1", versions()[1]))
 
 
 # With Ray. What is made on this machine is made in another process: one in which Ray has run is not to be forked.
 
 SCRIPT = """
 import sys
-from bertworks.data import units
 from bertworks.data.prepare import Options, prepare
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
@@ -88,7 +85,7 @@ from bertworks.text.tokenizer import Tokenizer
 corpus, vocabulary, out, unit_bytes = sys.argv[1:]
 units.UNIT_BYTES = int(unit_bytes)
 options = Options(holdout=0.2, drop_duplicates=True)
-prepare(Corpus([corpus]), Tokenizer.from_folder(vocabulary), out, options, workers=2)
+prepare(Corpus([corpus]), Tokenizer.from_folder(vocabulary), out, **options._asdict(), workers=2)
 """
 
 
@@ -114,11 +111,11 @@ def slowly(marks):
     """Do what is done with a unit, but slowly; as an inner function this travels to the workers as it is."""
 
     def slow(unit, job):
-        from bertworks.data.prepare import _make_shard  # there it is the real one
+        from bertworks.data.prepare import make_shard  # there it is the real one
 
         (marks / f"{unit.number}-{os.getpid()}").touch()
         time.sleep(0.2)
-        return _make_shard(unit, job)
+        return make_shard(unit, job)
 
     return slow
 
@@ -144,7 +141,7 @@ def test_a_killed_worker_s_unit_is_made_again_and_the_bytes_are_the_same(
     marks, out, killed = tmp_path / "marks", tmp_path / "ray", []
     marks.mkdir()
     expected = run_locally(corpus, tokenizer, tmp_path / "local")
-    monkeypatch.setattr(preparing, "_make_shard", slowly(marks))
+    monkeypatch.setattr(units, "make_shard", slowly(marks))
     killer = threading.Thread(target=kill_one, args=(marks, out, killed), daemon=True)
     killer.start()
     run(corpus, tokenizer, out, workers=2, runner="ray")
@@ -210,7 +207,7 @@ def test_errors_of_tasks_are_raised_as_they_are(corpus, tokenizer, tmp_path, two
 
         raise UserError(f"cannot write unit {unit.number}: the disk is full")
 
-    monkeypatch.setattr(preparing, "_make_shard", full)
+    monkeypatch.setattr(units, "make_shard", full)
     with pytest.raises(UserError, match=r"^cannot write unit \d+: the disk is full$"):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
     assert not (tmp_path / "data").exists()
@@ -221,7 +218,7 @@ def test_a_unit_that_kills_every_worker_ends_the_run(corpus, tokenizer, tmp_path
     def die(unit, job):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(preparing, "_make_shard", die)
+    monkeypatch.setattr(units, "make_shard", die)
     with pytest.raises(UserError, match="the Ray cluster lost a unit 4 times"):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
 

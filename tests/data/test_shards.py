@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.shards import Dataset, token_type
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.corpus import Corpus
@@ -29,7 +29,7 @@ def tokenizer():
 def original(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     (folder / "c.txt").write_text("River mill. Stone bridge.\n\nMill. Bridge river.\n\n" * 5)
-    prepare(Corpus([folder / "c.txt"]), tokenizer, folder / "data", Options(), workers=1)
+    prepare(Corpus([folder / "c.txt"]), tokenizer, folder / "data", workers=1)
     return folder / "data"
 
 

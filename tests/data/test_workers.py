@@ -19,6 +19,7 @@ from numbered_corpus import make_loader, ordinary_lengths, write_corpus
 from patience import is_alive, wait_until
 from sweeps import some_of
 
+from bertworks.data import kernel
 from bertworks.data import workers as workers_module
 from bertworks.data.loader import State
 from bertworks.data.shards import Dataset
@@ -138,13 +139,13 @@ def test_workers_that_are_not_forked_give_the_same(numbered, monkeypatch):
 
 def test_no_more_than_the_depth_is_made_ahead(numbered, monkeypatch):
     made = multiprocessing.get_context("fork").Value("i", 0)
-    work = type(make_loader(numbered))._fill
+    work = kernel.fill_batch
 
-    def counted(self, *arguments):
+    def counted(*arguments):
         made.value += 1
-        return work(self, *arguments)
+        return work(*arguments)
 
-    monkeypatch.setattr("bertworks.data.loader.Loader._fill", counted)
+    monkeypatch.setattr(kernel, "fill_batch", counted)
     found = batches(make_loader(numbered), workers=1, prefetch=3)
     next(found)
     wait_until(lambda: made.value >= 4)
@@ -173,7 +174,7 @@ def test_a_worker_that_is_killed_is_an_error_that_names_it(numbered, workers, pr
 
 
 def test_a_worker_that_was_killed_while_it_was_waited_for_is_no_hang(numbered, monkeypatch):
-    monkeypatch.setattr("bertworks.data.loader.Loader._fill", lambda *_: time.sleep(60))
+    monkeypatch.setattr("bertworks.data.loader.kernel.fill_batch", lambda *_: time.sleep(60))
     found = batches(make_loader(numbered), workers=2)
     killer = multiprocessing.get_context("fork").Process(target=kill_a_worker_of, args=(os.getpid(),))
     killer.start()
@@ -212,7 +213,7 @@ def test_a_corrupt_shard_reaches_the_caller_behind_the_same_batches(numbered, tm
 
 
 def test_any_other_error_comes_with_where_it_arose(numbered, monkeypatch):
-    monkeypatch.setattr("bertworks.data.loader.Loader._plan", lambda *_: 1 // 0)
+    monkeypatch.setattr("bertworks.data.loader.Loader._enter", lambda *_: 1 // 0)
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*ZeroDivisionError"):
         next(batches(make_loader(numbered), workers=2))
 
@@ -339,7 +340,7 @@ def test_every_slot_has_its_own_place_in_shared_memory(numbered):
     loader = make_loader(numbered, slices=2)
     num_bytes = sum(array.nbytes for array in loader.new_slice())
     memory = multiprocessing.get_context("fork").RawArray("b", 3 * 2 * num_bytes)
-    slots = workers_module._slots(loader, memory, 3)
+    slots = workers_module.slots_in(memory, loader, 3)
     arrays = [array for slot in slots for packed in slot for array in packed]
     for number, array in enumerate(arrays):
         array[:] = number

@@ -41,7 +41,7 @@ def dataset(tmp_path_factory):
     tokenizer = Tokenizer.from_vocab(folder / "vocab" / "bert-base-uncased-vocab.txt")
     (folder / "text.txt").write_bytes(text)
     options = Options(lines_are_sentences=True)
-    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "out", options, workers=1)
+    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "out", **options._asdict(), workers=1)
     return Dataset(folder / "out")
 
 
@@ -255,7 +255,7 @@ def made_up(tmp_path_factory, golden):
                 stream.write(" ".join(words[start : start + length]) + "\n")
             stream.write("\n")
     tokenizer = Tokenizer([*SPECIAL_TOKENS, *words[:1_000]])
-    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "out", Options(lines_are_sentences=True), workers=1)
+    prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "out", lines_are_sentences=True, workers=1)
     return Dataset(folder / "out")
 
 

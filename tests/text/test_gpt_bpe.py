@@ -39,7 +39,7 @@ def learn(text, **options):
 
 
 def learned_tokenizer(rules):
-    learned = learn(TEXT, rules=rules)
+    learned = learn(TEXT, **rules._asdict())
     return GptTokenizer(learned.pieces, learned.merges, rules)
 
 

@@ -4,7 +4,7 @@ import pytest
 import tiny_runs
 import torch
 
-from bertworks.data import units
+from bertworks.data import prepare as units
 from bertworks.data.loader import State
 from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile

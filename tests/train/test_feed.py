@@ -7,7 +7,7 @@ import tiny_runs
 import torch
 from tiny_runs import files_of
 
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.text.corpus import Corpus
@@ -119,7 +119,7 @@ def test_one_document_kept_aside_is_told_before_the_run(tmp_path):
     data = tiny_runs.write_data(tmp_path / "one", holdout=0.015)
     assert Dataset(data).manifest["holdout"]["documents"] == 1
     with pytest.raises(
-        UserError, match=r"the data has one kept aside; prepare it with another --holdout, or set data.obj"
+        UserError, match=r"the data has one held out; prepare it with another --holdout, or set data.obj"
     ):
         feed_of(data)
     assert len(list(feed_of(data, data__objective="mlm").held_out(0.5))) == 1
@@ -127,7 +127,7 @@ def test_one_document_kept_aside_is_told_before_the_run(tmp_path):
 
 def test_one_document_is_told_before_a_run_has_a_folder(tmp_path):
     (tmp_path / "one.txt").write_text("word1 word2. word3 word4.\nword5 word6.\n")
-    prepare(Corpus([tmp_path / "one.txt"]), tiny_runs.tokenizer_of("bert"), tmp_path / "data", Options(), workers=1)
+    prepare(Corpus([tmp_path / "one.txt"]), tiny_runs.tokenizer_of("bert"), tmp_path / "data", workers=1)
     recipe, out = tiny_runs.recipe(train__max_steps=1), tmp_path / "run"
     with pytest.raises(UserError, match=r"the data has one; set data\.objective=mlm"):
         pretrain(recipe, data=tmp_path / "data", out=out, device="cpu")

@@ -9,7 +9,7 @@ import torch
 from tiny_runs import files_of, lines_of
 
 import bertworks as bw
-from bertworks.data.prepare import Options, prepare
+from bertworks.data.prepare import prepare
 from bertworks.errors import UserError
 from bertworks.models.kinds import read_model, write_model
 from bertworks.models.weights import read_weights, write_weights
@@ -44,7 +44,7 @@ def more_data(folder, pieces, **rules):
     folder.mkdir()
     lines = [f"word{number} word{number + 1} unheard word1word2 word3." for number in range(30)]
     (folder / "text.txt").write_text("\n\n".join("\n".join([line, line]) for line in lines))
-    prepare(Corpus([folder / "text.txt"]), Tokenizer(pieces, **rules), folder / "data", Options(holdout=0.2), workers=1)
+    prepare(Corpus([folder / "text.txt"]), Tokenizer(pieces, **rules), folder / "data", holdout=0.2, workers=1)
     return folder / "data"
 
 
