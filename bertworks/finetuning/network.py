@@ -47,8 +47,15 @@ from bertworks.models.kinds import (
 )
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import HEAD, FeatureReader, feature_bert, initialise_readers, reader_of
-from bertworks.nn.compound import Compound, initialise_compound
+from bertworks.nn.bilstm import (
+    HEAD,
+    Compound,
+    FeatureReader,
+    feature_bert,
+    initialise_compound,
+    initialise_readers,
+    reader_of,
+)
 from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig, FeatureConfig, GptConfig
 from bertworks.nn.device import check_tiles
 from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
@@ -122,7 +129,7 @@ class TaskStart(NamedTuple):
         features: what it reads.
         rates: at which the model is best fine-tuned, as its folder says; what is written says it, too.
         is_frozen: tells which tensors of a folder never learn, so that checkpoints have them once; `write` then takes
-            what puts weights into a folder, see `divided_weights.py`.
+            what puts weights into a folder, see `put_divided`.
     """
 
     net: Any

@@ -49,7 +49,7 @@ from bertworks.models.sentence_transformers import (
 )
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert
-from bertworks.nn.compound import Compound
+from bertworks.nn.bilstm import Compound
 from bertworks.nn.device import check_tiles, find_device
 from bertworks.nn.elmo import Elmo, ElmoTasks
 from bertworks.nn.gpt import Gpt

@@ -80,8 +80,7 @@ from bertworks.models.names import (
 from bertworks.models.sentence_transformers import find_encoder
 from bertworks.models.weights import read_weights
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import FeatureReader, feature_bert, reader_of
-from bertworks.nn.compound import Compound
+from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert, reader_of
 from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset
 from bertworks.nn.elmo import Elmo, ElmoTasks, initialise_elmo
 from bertworks.nn.gpt import Gpt

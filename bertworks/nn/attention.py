@@ -28,7 +28,7 @@ def attend(
     seed: Tensor | None = None,
     place: int = 0,
 ) -> Tensor:
-    """Return the attended values, [T, N * H]; `seed` and `place` are those of `dropout.py`."""
+    """Return the attended values, [T, N * H]; `seed` and `place` are those of `layers.py`."""
     if packing.runs is None:
         if seed is not None:
             from bertworks.nn.gpu_attention import gpu_attention  # needs triton, which only GPU builds of torch bring

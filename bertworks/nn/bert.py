@@ -54,7 +54,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each added to its input and normalised.
 
     Attributes:
-        is_recomputed: whether its backward pass computes it again, see `recompute.py`.
+        is_recomputed: whether its backward pass computes it again, see `layers.py`.
     """
 
     is_recomputed = False

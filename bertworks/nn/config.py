@@ -1,7 +1,12 @@
-"""The sizes and choices of a BERT, under the names that the field knows, and the published sizes by name.
+"""The sizes and choices of every network, under the names that the field knows, and the published sizes by name.
 
-`preset("base")` is the paper's; `preset("4x256")` is 4 layers of width 256 with a head for every 64 of it, as in all of
-the paper's and Google's compact models; `preset("6x768x3")` names the heads too (the paper's Table 6 has one such row).
+- `preset("base")` is the paper's BERT; `preset("4x256")` is 4 layers of width 256 with a head for every 64 of it, as in
+  all of the paper's and Google's compact models; `preset("6x768x3")` names the heads too (the paper's Table 6 has one
+  such row).
+- GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's and those of BERTs with something on
+  top have no such names to keep.
+- `layers_of` says which frozen layers a tagger reads, by the names of the paper's Table 7.
+- Nothing here needs torch, so that a recipe is checked before it is loaded.
 """
 
 import re
@@ -84,16 +89,7 @@ def preset(name: str, **changes: Any) -> BertConfig:
     return validate(BertConfig, values | changes, f"model size {name}")
 
 
-# The sizes of the systems that the paper compares BERT with, and the published ones by name.
-#
-# GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's and those of BERTs with
-# something on top have no such names to keep. Nothing here needs torch, so that a recipe is checked before it is
-# loaded.
-
-
-# As for BERT: more than anybody needs, too little to fill a machine's memory by a typing error.
-# A word has 50 characters, so a wider filter has nowhere to stand.
-_MAX_FILTERS = 50
+_MAX_FILTERS = 50  # of a width each: a word has 50 characters, so a wider filter has nowhere to stand
 
 
 class GptConfig(Settings):
@@ -235,9 +231,6 @@ def elmo_preset(name: str, **changes: Any) -> ElmoConfig:
     if name not in ELMO_SIZES:
         raise UserError(f"no size of ELMo is called {name[:40]!r}{did_you_mean(name[:40], list(ELMO_SIZES))}")
     return validate(ElmoConfig, ELMO_SIZES[name] | changes, f"ELMo size {name}")
-
-
-# Which frozen layers a tagger reads, by the names of the paper's Table 7. Nothing here needs torch.
 
 
 FeatureName = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all"]

@@ -1,4 +1,9 @@
-"""Where to compute: the device that a person names, or the best one there is."""
+"""Where to compute: the device that a person names, or the best one there is; and whether its matrix tiles work.
+
+Some virtual machines announce a CPU's matrix tiles (AMX) and hide how large they are. oneDNN, which multiplies matrices
+of bfloat16 for torch, trusts the announcement, and the process dies of an illegal instruction. So one product is tried
+in a child first.
+"""
 
 import faulthandler
 import logging
@@ -11,6 +16,10 @@ from pathlib import Path
 import torch
 
 from bertworks.errors import UserError
+
+_CPU_FACTS = Path("/proc/cpuinfo")
+_ISA, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
+_log = logging.getLogger(__name__)
 
 
 def find_device(name: str) -> torch.device:
@@ -25,18 +34,6 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"the device {name[:40]!r} is not there; choose auto or cpu") from error
     return device
-
-
-# Products of bfloat16 matrices on a CPU that says it has matrix tiles (AMX), and has not.
-#
-# Some virtual machines announce the tiles and hide how large they are. oneDNN, which multiplies such matrices for
-# torch, trusts the announcement, and the process dies of an illegal instruction. So one product is tried in a child
-# first.
-
-
-_CPU_FACTS = Path("/proc/cpuinfo")
-_ISA, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
-_log = logging.getLogger(__name__)
 
 
 def check_tiles(device: torch.device, dtype: torch.dtype) -> None:

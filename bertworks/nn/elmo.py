@@ -1,15 +1,30 @@
-"""ELMo: two language models that read a text from either end, as features for other models.
+"""ELMo: two language models that read a text from either end, as features for other models; and what reads those.
 
-T tokens (words), K characters of a word, D width of a word, V words.
+T tokens (words), K characters of a word, U different words, E width of a character, F filters in all, D width of a word
+or feature, V words, S sequences, H width of a BiLSTM's output (twice its cells), W width before the scores.
 
-Words are read by their characters. Over them two stacks of LSTMs run, one from the left, which guesses the next word,
-one from the right, which guesses the one before; they share the character encoder and the softmax, and never see each
-other. The second LSTM's output is added to its input. Cells are many and are projected down to the width of a word.
+- Words are read by their characters, so that none is unknown. A word is 50 ids: a begin-of-word sign, its bytes + 1, an
+  end-of-word sign, then padding, which is a sign like the others. Filters of width 1, 2, ... slide over it, each keeps
+  its largest answer, highway layers mix these, and a linear map makes a word of them. Two things change nothing but the
+  time: a word that occurs often in a batch is read once, and of the padding no more is read than the widest filter
+  sees.
+- Over words two stacks of LSTMs run, one from the left, which guesses the next word, one from the right, which guesses
+  the one before; they share the character encoder and the softmax, and never see each other. The second LSTM's output
+  is added to its input. Cells are many and are projected down to the width of a word.
+- What ELMo gives is all its layers, each [from the left; from the right], for a task to weigh (`ScalarMix`).
+- Unlike the original: torch's LSTM cannot clip its cells and projections (at 3 there), so gradients alone are clipped;
+  and each sequence begins anew, where the original carried its state over from batch to batch of 20 words.
 
-What ELMo gives is all its layers, each [from the left; from the right], for a task to weigh (`ScalarMix`).
+`ElmoTasks` is the paper's ELMo baseline, as GLUE's BiLSTM+ELMo+Attn (Table 1):
 
-Unlike the original: torch's LSTM cannot clip its cells and projections (at 3 there), so gradients alone are clipped;
-and each sequence begins anew, where the original carried its state over from batch to batch of 20 words.
+- Of ELMo's layers a weighted mean is learnt, and two BiLSTMs read it. Of two texts each token then gathers what it
+  resembles in the other one, and a third BiLSTM reads both together. A text becomes its largest values, and what stands
+  before the scores sees [u; v; |u - v|; u * v]. Choices are scored as pairs. Tags are given, and answers found, by the
+  rows of the last BiLSTM.
+- A sequence is `<S>` text `</S>` text `</S>` in one piece, as for BERT; segment ids tell the texts apart. ELMo has
+  learnt texts that begin with `<S>`, so the second one is given that sign here, and each is read by itself.
+- The ELMo is frozen: no dropout in it, and no gradient through it. Only a network whose ELMo was drawn from a seed, not
+  pre-trained, learns as a whole.
 """
 
 from collections.abc import Sequence
@@ -37,22 +52,11 @@ from bertworks.nn.lm import Sums, Targets, WordSoftmax, next_tokens, previous_to
 from bertworks.nn.packing import Packing, Tokens, pack_lengths
 from bertworks.text.elmo_words import BEGIN_ID, MetWords
 
-# Words as ELMo reads them: by their characters, so that no word is unknown.
-#
-# U different words, K characters of a word, E width of a character, F filters in all, D width of a word, T tokens.
-#
-# A word is 50 ids: a begin-of-word sign, its bytes + 1, an end-of-word sign, then padding, which is a sign like the
-# others. Filters of width 1, 2, ... slide over it, each keeps its largest answer, highway layers mix these, and a
-# linear map makes a word of them.
-#
-# Two things that change nothing but the time: a word that occurs often in a batch is read once, and of the padding
-# no more is read than the widest filter can see.
-
-
 NUM_CHARACTERS = 262
-PADDING = 261  # behind a word's end
+PADDING = 261  # after a word's end
 
 _CARRY_BIAS = -2.0
+_POOLED_HEADS = ("classify", "choose")  # read a text as a whole; "tag" and "span" read its tokens
 _FILTER_RANGE = 0.05
 
 
@@ -203,26 +207,6 @@ def initialise_elmo(model: Elmo, seed: int) -> None:
         values = torch.empty(model.softmax.weight.shape)
         model.softmax.weight.copy_(values.normal_(0.0, values.shape[1] ** -0.5, generator=generator))
         model.softmax.bias.zero_()
-
-
-# The paper's ELMo baselines: a frozen ELMo, the BiLSTMs that read its layers, and a head for the task.
-#
-# T tokens, S sequences, D width of a feature, H width of a BiLSTM's output (twice its cells), W width before the
-# scores.
-#
-# As in GLUE's BiLSTM+ELMo+Attn (Table 1): of ELMo's layers a weighted mean is learnt, and two BiLSTMs read it. Of
-# two texts each token then gathers what it resembles in the other one, and a third BiLSTM reads both together. A
-# text becomes its largest values, and what stands before the scores sees [u; v; |u - v|; u * v]. Choices are scored
-# as pairs. Tags are given, and answers found, by the rows of the last BiLSTM.
-#
-# A sequence is `<S>` text `</S>` text `</S>` in one piece, as for BERT; segment ids tell the texts apart. ELMo has
-# learnt texts that begin with `<S>`, so the second one is given that sign here, and each is read by itself.
-#
-# The ELMo is frozen: no dropout in it, and no gradient through it. Only a network whose ELMo was drawn from a seed,
-# not pre-trained, learns as a whole.
-
-
-_POOLED_HEADS = ("classify", "choose")  # read a text as a whole; "tag" and "span" read its tokens
 
 
 class Texts(NamedTuple):

@@ -2,12 +2,16 @@
 
 T tokens, S sequences, D width, M rows, V vocabulary, K outputs.
 
-Its blocks are BERT's, post-LN and all, in which a token sees itself and what is before it. What differs: embeddings are
-the sum of piece and position and nothing else (no segments, no LayerNorm), the tanh form of gelu, and an output that is
-the piece embedding alone. A text is summed up by its last token (`_classify_`), the only one that has seen all of it.
-
-Fine-tuning adds the language model's loss over the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda). Of two
-texts that stand in no order, as those of a paraphrase do, it reads both orders and adds up what sums them up.
+- Its blocks are BERT's, post-LN and all, in which a token sees itself and what is before it. What differs: embeddings
+  are the sum of piece and position and nothing else (no segments, no LayerNorm), the tanh form of gelu, and an output
+  that is the piece embedding alone. A text is summed up by its last token (`_classify_`), the only one that has seen
+  all of it.
+- Fine-tuning adds the language model's loss over the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda). For
+  that `Reading` keeps a batch that was read for a task's head and for the language model alike: every token is computed
+  once, and to a task it looks like the network itself, called with the same tokens.
+- Of two texts that stand in no order, as those of a paraphrase do, it reads both orders and adds up what sums them up.
+  A sequence is `start a delimiter b end`, its segment ids 0 up to the delimiter and 1 after it; a single text has no 1.
+  The other order has the same tokens in other places, so sequences stay where they were in the batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,14 +28,8 @@ from bertworks.nn.layers import Dropout, Embedding, called, place_key
 from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
 
-# Two texts in both orders, for a network that reads them in one direction: GPT-1's input for tasks of likeness.
-#
-# T tokens, S sequences, D width.
-#
-# A sequence is `start a delimiter b end`, its segment ids 0 up to the delimiter and 1 behind it; a single text has
-# no 1. The other order has the same tokens in other places, so the sequences lie in the batch as they did.
-
-
+LM_WEIGHT = 0.5
+HEADS = ("classify", "choose", "tag", "span")
 _OTHER_ORDER = 1 << 20  # a place of dropout that no network has: both orders have masks of their own
 
 
@@ -62,12 +60,6 @@ def swapped(tokens: Tokens) -> Tokens:
 def add_up(rows: Sequence[Tensor]) -> Tensor:
     """Return the sum of what was made of each order."""
     return rows[0] if len(rows) == 1 else rows[0] + rows[1]
-
-
-LM_WEIGHT = 0.5
-
-
-HEADS = ("classify", "choose", "tag", "span")
 
 
 class GptHead(nn.Module):
@@ -158,11 +150,6 @@ class Gpt(nn.Module):
             return sums_of(tied_logits(rows_MD, embedding_VD), ids_M, weights_M)
 
         return sums_in_parts(sums, len(embedding_VD), hidden_TD, *next_tokens(tokens, weights_T))
-
-
-# A batch that GPT-1 has read, for a task's head and for its language model alike: every token is computed once.
-#
-# To a task it looks like the network itself, called with the same tokens.
 
 
 class Reading:

@@ -1,6 +1,15 @@
 """Attention for training on a GPU as an operator of torch: packed sequences in, values and gradients out, few kernels.
 
-T tokens, N heads, H width of a head. What the kernels of `attention_kernels.py` are launched with was measured.
+T tokens, N heads, H width of a head.
+
+- A program owns a block of queries of one head of one sequence. For sequences of up to 128 tokens, nine tenths of
+  BERT's pre-training, all of a sequence's keys fit a block: the backward pass is then a single kernel that reads
+  queries, keys and values once and writes their gradients straight into the layout of the matrix product before it,
+  with no sums in global memory between. Longer sequences take two kernels, one for queries and one for keys and values.
+- Dropout is by a hash, as in `layers.py`.
+- The kernels are bound by arithmetic on single weights, some ten operations each beside the matrix products. So factors
+  are multiplied in once a row, and only blocks that reach over the end of a sequence are masked.
+- What the kernels are launched with was measured. What triton compiles has no types.
 """
 
 from typing import Any, NamedTuple
@@ -11,18 +20,6 @@ import triton.language as tl
 from torch import Tensor
 
 from bertworks.nn.layers import place_key, wrapped
-
-# The kernels of attention for training on a GPU; `gpu_attention.py` launches them.
-#
-# N heads, H width of a head. A program owns a block of queries of one head of one sequence. For sequences of up to
-# 128 tokens, nine tenths of BERT's pre-training, all of a sequence's keys fit a block: the backward pass is then a
-# single kernel that reads queries, keys and values once and writes their gradients straight into the layout of the
-# matrix product before it, with no sums in global memory between. Longer sequences take two kernels, one for
-# queries and one for keys and values. Dropout is by a hash, as in `dropout.py`. What triton compiles has no types.
-#
-# These kernels are bound by arithmetic on single weights, some ten operations each beside the matrix products. So
-# factors are multiplied in once a row, and only blocks that reach over the end of a sequence are masked.
-
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 

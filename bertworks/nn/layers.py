@@ -1,7 +1,18 @@
-"""Linear maps, embeddings and LayerNorm whose weights are made without values.
+"""Linear maps, embeddings, LayerNorm and dropout as BERT needs them, and blocks that are computed twice to save memory.
 
-A model folder or `initialise` gives the values: torch's own layers would first fill hundreds of megabytes with random
-numbers that are then overwritten.
+- Weights are made without values: a model folder or `initialise` gives these, where torch's own layers would first fill
+  hundreds of megabytes with random numbers that are then overwritten.
+- A dropout mask is a function of (seed, place), not of a generator's state. Each place in the network where dropout
+  stands has a number, each element of its input an index; a hash of both and of the step's seed says whether the
+  element is kept. So there is no state to save for an exact resume, nor does it matter how a batch is spread over
+  ranks; and since a hash is a few integer operations that are fused with what comes before and after, the backward pass
+  makes the mask again instead of reading it. Philox, which torch uses, is several times as expensive.
+- Without a seed masks are drawn: on a GPU by torch's own dropout, on a CPU from raw bits of a fast generator that
+  torch's seeds anew every time. To ask torch for as many single decisions takes ten times as long, a tenth of a small
+  step.
+- Memory for time: what a block keeps for its backward pass is some fifteen times its input; a block that is recomputed
+  keeps its input alone, and a step takes about a third longer. The gradients are the same to the last bit, for dropout
+  is the same both times: a hash needs nothing for that, and the state of torch's generator is kept and set again.
 """
 
 from collections.abc import Callable
@@ -17,6 +28,10 @@ from torch.utils.checkpoint import checkpoint
 from bertworks.errors import UserError
 
 _SINUSOID_BASE = 10_000.0
+# The multipliers of a well-known 32-bit mixing function, found by search for the least bias; as signed numbers.
+_MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
+_PLACE_STEP = 0x9E3779B1 - (1 << 32)
+_LOW_31 = 0x7FFFFFFF
 
 
 class Linear(nn.Module):
@@ -133,25 +148,6 @@ def sinusoids(num_positions: int, width: int) -> Tensor:
     return table.float()
 
 
-# Dropout whose mask is a function of (seed, place), not of a generator's state.
-#
-# Each place in the network where dropout stands has a number, each element of its input an index; a hash of both
-# and of the step's seed says whether the element is kept. So there is no state to save for an exact resume, nor
-# does it matter how a batch is spread over ranks; and since a hash is a few integer operations that are fused with
-# what comes before and after, the backward pass makes the mask again instead of reading it. Philox, which torch
-# uses, is several times dearer.
-#
-# Without a seed masks are drawn: on a GPU by torch's own dropout, on a CPU from raw bits of a fast generator that
-# torch's seeds anew every time. To ask torch for as many single decisions takes ten times as long, a tenth of a
-# small step.
-
-
-# The multipliers of a well-known 32-bit mixing function, found by search for the least bias; as signed numbers.
-_MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
-_PLACE_STEP = 0x9E3779B1 - (1 << 32)
-_LOW_31 = 0x7FFFFFFF
-
-
 class Dropout(nn.Module):
     """Sets a share of its input to 0 in training and scales up the rest.
 
@@ -214,13 +210,6 @@ def place_key(place: int) -> int:
 def wrapped(number: int) -> int:
     """Bring a whole number into the range of int32, as the arithmetic of that type would."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
-# Memory for time: a block keeps its input alone, and the backward pass computes the rest of it again.
-#
-# What a block keeps for its backward pass is some fifteen times its input; computed twice, a step takes about a
-# third longer. The gradients are the same to the last bit, for dropout is the same both times: a hash needs nothing
-# for that, and the state of torch's generator is kept and set again.
 
 
 def recompute_blocks(net: nn.Module) -> None:

@@ -1,12 +1,18 @@
 """Language modelling over packed tokens: every token guesses the next one of its own sequence, or the one before.
 
-T tokens, M rows, V vocabulary.
+T tokens, M rows, D width, V vocabulary (of `WordSoftmax`: words, most frequent first), R sampled words.
 
-All T rows are scored, and those without a neighbour count 0: shapes stay the same from batch to batch, and a sequence
-wastes one row. A loss is a sum and the number of guesses in it, never a mean.
-
-The scores of a whole batch would take gigabytes, so they are made for some thousands of rows at a time, and again in
-the backward pass.
+- All T rows are scored, and those without a neighbour count 0: shapes stay the same from batch to batch, and a sequence
+  wastes one row. A loss is a sum and the number of guesses in it, never a mean.
+- The scores of a whole batch would take gigabytes, so they are made for some thousands of rows at a time, and again in
+  the backward pass.
+- A softmax over very many words is trained against a sample of them and measured against all. The sample has R
+  different words; frequent ones are likelier to be in it (log-uniform by rank, as ELMo's authors have it). Each word
+  waits an exponential time at a rate of its probability, and the R that come first are taken. Were words drawn one
+  after another until R are different, the outcome would be just as likely. And it tells how often a word is expected in
+  the sample: 1 - exp(-rate * time when the next one comes). Scores are corrected by the logarithm of that, so that the
+  loss is least where the full softmax's is, and the corrected sum over the sample is that over all words on average.
+  Drawing takes some 15 ms for 800,000 words.
 """
 
 import math
@@ -85,18 +91,6 @@ def sums_in_parts(sums: Callable[..., Sums], num_scores: int, *per_row: Tensor) 
     parts = zip(*(torch.split(column, num_rows) for column in per_row), strict=True)
     found = [checkpoint(sums, *part, use_reentrant=False) for part in parts]
     return Sums(*(torch.stack(column).sum() for column in zip(*found, strict=True)))
-
-
-# A softmax over very many words: trained against a sample of them, measured against all.
-#
-# M rows, D width, V words, most frequent first, R sampled words.
-#
-# The sample has R different words; frequent ones are likelier to be in it (log-uniform by rank, as ELMo's authors
-# have it). Each word waits an exponential time at a rate of its probability, and the R that come first are taken.
-# Were words drawn one after another until R are different, the outcome would be just as likely. And it tells how
-# often a word is expected in the sample: 1 - exp(-rate * time when the next one comes). Scores are corrected by the
-# logarithm of that, so that the loss is least where the full softmax's is, and the corrected sum over the sample is
-# that over all words on average. Drawing takes some 15 ms for 800,000 words.
 
 
 class Sample(NamedTuple):

@@ -3,7 +3,7 @@
 `RUN/checkpoints/step-00001000/` is a model folder with what a run needs besides to go on: `optimizer.safetensors` and
 `state.json` (step, place in the data, random numbers, versions, and which tensors there are). `manifest.json`, with the
 sha256 of every file, comes last; then the folder gets its name. What is frozen in a network may lie in a file that
-checkpoints share by hard links (`interop/divided_weights.py`). Nothing that a save can meet costs an older checkpoint:
+checkpoints share by hard links (`put_divided`). Nothing that a save can meet costs an older checkpoint:
 those are deleted only when the new one has been read back and verified.
 
 What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for

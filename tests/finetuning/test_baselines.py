@@ -141,7 +141,7 @@ def test_frozen_encoders_stay_and_what_is_on_top_learns(models, files, tmp_path,
 def test_only_the_lowest_layers_of_every_encoder_are_frozen_and_rates_fall_in_each(models, files, tmp_path):
     from bertworks.finetuning.network import freeze_layers, num_layers, rate_scales, refused_sizes
     from bertworks.finetuning.settings import TaskSettings
-    from bertworks.nn.compound import Compound
+    from bertworks.nn.bilstm import Compound
     from bertworks.nn.config import BertConfig, CompoundConfig
 
     small = BertConfig(vocab_size=5, hidden_size=8, num_hidden_layers=2, num_attention_heads=2)

@@ -21,7 +21,7 @@ from small_models import (
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.models.kinds import write_model
-from bertworks.nn.compound import Compound
+from bertworks.nn.bilstm import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo import ElmoTasks
 from bertworks.text.elmo_words import WordTokenizer

@@ -10,7 +10,7 @@ import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
 from bertworks.models.kinds import COMPOUND, kind_of_model, read_model, write_model
-from bertworks.nn.compound import Compound
+from bertworks.nn.bilstm import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig
 from bertworks.nn.packing import pack
 from bertworks.text.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ import torch
 from small_models import scattered
 
 from bertworks.nn.bert import Bert
-from bertworks.nn.compound import Compound, final_states, initialise_compound
+from bertworks.nn.bilstm import Compound, final_states, initialise_compound
 from bertworks.nn.config import BertConfig, CompoundConfig
 from bertworks.nn.packing import pack
 
