@@ -1,4 +1,21 @@
-"""The metrics that a task names, from what a model said: one function for answers, one for all else."""
+"""The metrics that a task names, from what a model said: one function for answers, one for all else.
+
+Classes and numbers: as scikit-learn and scipy define them; shares of one, not percent. Labels may be of any kind that
+can be told apart. Counts are exact integers and sums are rounded once (`fsum`), so nothing depends on the order of
+examples. A class that was neither there nor ever predicted scores 0; a correlation with a constant, or with what is not
+a number, is not defined and comes as NaN.
+
+Entities: one counts when its type and both its ends are right. Tags that a model may give but no annotator would (I-PER
+after O, I-LOC after B-PER) start an entity, as in the official conlleval; `strict` takes them for no entity at all,
+which is seqeval's strict IOB2.
+
+Answers: exact match and F1 as the official scripts count them, in percent, for SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
+Both sides are lower-cased and lose punctuation, articles and spare spaces; F1 is over words, and an answer is compared
+with that of the annotator it fits best. KorQuAD has no articles, turns quotes and brackets into spaces, and counts F1
+over characters. SQuAD 2.0 may say "no answer": "", or a no-answer score above a threshold; the best threshold is found
+by one pass over the questions in the order of their scores, as the official script does, ties in the order given. A
+question without a prediction counts as wrong.
+"""
 
 import math
 import re
@@ -11,14 +28,66 @@ from bertworks.errors import UserError
 from bertworks.tasks.examples import Example, SpanExample, TagExample
 from bertworks.tasks.task import Task
 
-# Metrics of classes and numbers, as scikit-learn and scipy define them; shares of one, not percent.
-#
-# Labels may be of any kind that can be told apart. Counts are exact integers and sums are rounded once (`fsum`), so
-# nothing depends on the order of examples. A class that was neither there nor ever predicted scores 0; a
-# correlation with a constant, or with what is not a number, is not defined and comes as NaN.
-
-
+_MOST_IN_A_MATRIX = 200  # classes: the matrix of 9,000 would have 81 million numbers, of which few are not 0
+_MOST_COMMON = 100
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_KOREAN_MARKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 _Label = TypeVar("_Label", bound=Hashable)
+# How a language's answers are compared: what normalises them, and what divides them into units.
+AnswerRules = tuple[Callable[[str], str], Callable[[str], Sequence[str]]]
+
+
+def measure(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
+    """Return a task's metrics, the main one first, as shares of one; NaN for a correlation that is not defined.
+
+    Args:
+        task: any but one of kind `answer`.
+        gold: the labels, scores, numbers of endings, sets of labels or sequences of tags of the examples.
+        predicted: the same of the model, as words where the task has labels.
+    """
+    if not gold:
+        raise UserError(f"{task.title}: there are no examples to measure on")
+    if task.kind == "tag":
+        found = entity_scores(gold, predicted)._asdict()
+        return {name: found[name] for name in task.metrics}
+    functions: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy(gold, predicted),
+        "f1": lambda: f1(gold, predicted, task.positive),
+        "f1_macro": lambda: f1_macro(gold, predicted),
+        "matthews": lambda: matthews(gold, predicted),
+        "pearson": lambda: pearson(gold, predicted),
+        "spearman": lambda: spearman(gold, predicted),
+    }
+    if task.kind == "multilabel":
+        functions |= {
+            "accuracy": lambda: accuracy(list(map(frozenset, gold)), list(map(frozenset, predicted))),
+            "f1": lambda: labels_f1_micro(gold, predicted),
+            "f1_macro": lambda: labels_f1_macro(gold, predicted, task.labels),
+        }
+    return {name: functions[name]() for name in task.metrics}
+
+
+def measure_answers(
+    task: Task,
+    examples: Sequence[SpanExample],
+    predictions: Mapping[str, str],
+    no_answer_scores: Mapping[str, float] | None = None,
+    threshold: float = 0.0,
+) -> dict[str, float]:
+    """Return exact match and F1 in percent, and what the official script says besides, under its names.
+
+    Args:
+        task: of kind `answer`.
+        examples: the questions.
+        predictions: the best answer that is one to each question; "" says that there is none.
+        no_answer_scores: for SQuAD 2.0, by how much "no answer" scored above the best answer.
+        threshold: above it a question counts as not answered.
+    """
+    if not task.has_impossible:
+        return score_squad1(examples, predictions, KOREAN if task.answers_are_korean else ENGLISH)
+    result = score_squad2(examples, predictions, no_answer_scores, threshold)
+    return {"f1": result.pop("f1"), "exact_match": result.pop("exact"), **result}
 
 
 class ClassScore(NamedTuple):
@@ -148,15 +217,6 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-# Precision, recall and F1 of named entities: an entity counts when its type and both its ends are right.
-#
-# Tags that a model may give but no annotator would (I-PER after O, I-LOC after B-PER) start an entity, as in the
-# official conlleval; `strict` takes them for no entity at all, which is seqeval's strict IOB2.
-
-
-_Entity = tuple[str, int, int]
-
-
 class EntityScores(NamedTuple):
     """Scores over all entities, the mean F1 of the types, the share of right tags, and each type's scores."""
 
@@ -168,8 +228,8 @@ class EntityScores(NamedTuple):
     by_type: dict[str, ClassScore]
 
 
-def entities(tags: Sequence[str], *, strict: bool = False) -> Iterator[_Entity]:
-    """Yield (type, first place, place behind the last) of each entity in a sequence of tags."""
+def entities(tags: Sequence[str], *, strict: bool = False) -> Iterator[tuple[str, int, int]]:
+    """Yield (type, first index, index after the last) of each entity in a sequence of tags."""
     kind, start = "", 0
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, tag_kind = tag.partition("-")
@@ -202,23 +262,6 @@ def entity_scores(
     )
 
 
-# Exact match and F1 of answers as the official scripts count them, in percent: SQuAD 1.1, SQuAD 2.0 and KorQuAD
-# 1.0.
-#
-# Both sides are lower-cased and lose punctuation, articles and spare spaces; F1 is over words, and an answer is
-# compared with that of the annotator it fits best. KorQuAD has no articles, turns quotes and brackets into spaces,
-# and counts F1 over characters. SQuAD 2.0 may say "no answer": "", or a no-answer score above a threshold; the best
-# threshold is found by one pass over the questions in the order of their scores, as the official script does, ties
-# in the order given.
-#
-# A question without a prediction counts as wrong.
-
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_KOREAN_MARKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
-
-
 def normalize_english(text: str) -> str:
     """Reduce an answer to what counts in SQuAD."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -229,25 +272,19 @@ def normalize_korean(text: str) -> str:
     return " ".join(text.translate(_KOREAN_MARKS).lower().translate(_PUNCTUATION).split())
 
 
-class AnswerRules(NamedTuple):
-    """How a language's answers are compared."""
-
-    normalize: Callable[[str], str]
-    units: Callable[[str], Sequence[str]]
-
-
-ENGLISH = AnswerRules(normalize_english, str.split)
-KOREAN = AnswerRules(normalize_korean, lambda text: text.replace(" ", ""))
+ENGLISH: AnswerRules = (normalize_english, str.split)
+KOREAN: AnswerRules = (normalize_korean, lambda text: text.replace(" ", ""))
 
 
 def is_exact(prediction: str, answer: str, rules: AnswerRules = ENGLISH) -> bool:
     """Tell whether two answers are the same after normalisation."""
-    return rules.normalize(prediction) == rules.normalize(answer)
+    return rules[0](prediction) == rules[0](answer)
 
 
 def overlap_f1(prediction: str, answer: str, rules: AnswerRules = ENGLISH) -> float:
     """Return the F1 of the units that two answers share; 0 where one has none."""
-    predicted, right = rules.units(rules.normalize(prediction)), rules.units(rules.normalize(answer))
+    normalize, units = rules
+    predicted, right = units(normalize(prediction)), units(normalize(answer))
     num_shared = (Counter(predicted) & Counter(right)).total()
     return 2 * num_shared / (len(predicted) + len(right)) if num_shared else 0.0
 
@@ -265,13 +302,11 @@ def score_squad1(
     return {"exact_match": _percent(exact), "f1": _percent(f1)}
 
 
-class _Scored(NamedTuple):
-    """A question of SQuAD 2.0 with the score of its prediction."""
-
-    has_answer: bool
-    says_nothing: bool
-    exact: float
-    f1: float
+def _f1_or_nothing(prediction: str, answer: str) -> float:
+    """Return F1, but 1 where both say nothing."""
+    if normalize_english(prediction) and normalize_english(answer):
+        return overlap_f1(prediction, answer)
+    return float(is_exact(prediction, answer))
 
 
 def score_squad2(
@@ -288,143 +323,46 @@ def score_squad2(
         no_answer_scores: the higher, the surer that there is no answer; the best thresholds come with them.
         threshold: above it a prediction counts as "no answer".
     """
-    scored = {example.id: _scored(example, predictions.get(example.id)) for example in examples}
+    has_answer: dict[str, bool] = {}
+    scores: dict[str, tuple[float, float]] = {}  # exact and F1 of what was predicted
+    for example in examples:
+        has_answer[example.id], scores[example.id] = bool(example.answers), (0.0, 0.0)
+        answers = [answer.text for answer in example.answers if normalize_english(answer.text)] or [""]
+        said = predictions.get(example.id)
+        if said is not None:
+            scores[example.id] = (
+                max(float(is_exact(said, answer)) for answer in answers),
+                max(_f1_or_nothing(said, answer) for answer in answers),
+            )
     given = no_answer_scores or {}
-    final = {name: _after_threshold(one, given.get(name, 0.0) > threshold) for name, one in scored.items()}
-    result = _summary("", list(final.values()))
-    for prefix, has_answer in (("HasAns_", True), ("NoAns_", False)):
-        part = [one for one in final.values() if one.has_answer == has_answer]
-        result |= _summary(prefix, part) if part else {}
+    final = {
+        name: (float(not has_answer[name]),) * 2 if given.get(name, 0.0) > threshold else score
+        for name, score in scores.items()
+    }
+    result: dict[str, float] = {}
+    for prefix, which in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        part = [score for name, score in final.items() if has_answer[name] in which]
+        if part or not prefix:
+            exact, overlap = (_percent([score[column] for score in part]) for column in (0, 1))
+            result |= {f"{prefix}exact": exact, f"{prefix}f1": overlap, f"{prefix}total": len(part)}
     if no_answer_scores is not None:
-        result |= _best(scored, no_answer_scores)
+        for column, metric in enumerate(("exact", "f1")):
+            # Start with no question answered, answer one after the other, and remember where the sum was highest.
+            current = best = float(sum(not has for has in has_answer.values()))
+            best_threshold = 0.0
+            for name in sorted(filter(scores.__contains__, given), key=given.__getitem__):
+                says_nothing = name in predictions and not predictions[name]
+                current += scores[name][column] if has_answer[name] else -float(not says_nothing)
+                if current > best:
+                    best, best_threshold = current, given[name]
+            result |= {f"best_{metric}": 100 * best / len(scores), f"best_{metric}_thresh": best_threshold}
     return result
-
-
-def _scored(example: SpanExample, prediction: str | None) -> _Scored:
-    answers = [answer.text for answer in example.answers if normalize_english(answer.text)] or [""]
-    has_answer = bool(example.answers)
-    if prediction is None:
-        return _Scored(has_answer, False, 0.0, 0.0)
-    exact = max(float(is_exact(prediction, answer)) for answer in answers)
-    return _Scored(has_answer, not prediction, exact, max(_f1_or_nothing(prediction, answer) for answer in answers))
-
-
-def _f1_or_nothing(prediction: str, answer: str) -> float:
-    """Return F1, but 1 where both say nothing."""
-    if normalize_english(prediction) and normalize_english(answer):
-        return overlap_f1(prediction, answer)
-    return float(is_exact(prediction, answer))
-
-
-def _after_threshold(one: _Scored, is_above: bool) -> _Scored:
-    score = float(not one.has_answer)
-    return one._replace(exact=score, f1=score) if is_above else one
-
-
-def _summary(prefix: str, scored: Sequence[_Scored]) -> dict[str, float]:
-    return {
-        f"{prefix}exact": _percent([one.exact for one in scored]),
-        f"{prefix}f1": _percent([one.f1 for one in scored]),
-        f"{prefix}total": len(scored),
-    }
-
-
-def _best(scored: Mapping[str, _Scored], no_answer_scores: Mapping[str, float]) -> dict[str, float]:
-    best_exact, exact_threshold = _best_threshold(scored, no_answer_scores, lambda one: one.exact)
-    best_f1, f1_threshold = _best_threshold(scored, no_answer_scores, lambda one: one.f1)
-    return {
-        "best_exact": best_exact,
-        "best_exact_thresh": exact_threshold,
-        "best_f1": best_f1,
-        "best_f1_thresh": f1_threshold,
-    }
-
-
-def _best_threshold(
-    scored: Mapping[str, _Scored], no_answer_scores: Mapping[str, float], score: Callable[[_Scored], float]
-) -> tuple[float, float]:
-    """Start with no question answered, answer one after the other, and remember where the sum was highest."""
-    current = best = float(sum(not one.has_answer for one in scored.values()))
-    threshold = 0.0
-    for name in sorted(no_answer_scores, key=no_answer_scores.__getitem__):
-        one = scored.get(name)
-        if one is None:
-            continue
-        current += score(one) if one.has_answer else -float(not one.says_nothing)
-        if current > best:
-            best, threshold = current, no_answer_scores[name]
-    return 100 * best / len(scored), threshold
 
 
 def _percent(values: Sequence[float]) -> float:
     if not values:
         raise UserError("there are no questions to score")
     return 100 * sum(values) / len(values)
-
-
-_Metric = Callable[[Sequence[Any], Sequence[Any]], float]
-_SIMPLE: dict[str, _Metric] = {
-    "accuracy": accuracy,
-    "f1_macro": f1_macro,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
-}
-
-
-def measure(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-    """Return a task's metrics, the main one first, as shares of one; NaN for a correlation that is not defined.
-
-    Args:
-        task: any but one of kind `answer`.
-        gold: the labels, scores, places of endings, sets of labels or sequences of tags of the examples.
-        predicted: the same of the model, as words where the task has labels.
-    """
-    if not gold:
-        raise UserError(f"{task.title}: there are no examples to measure on")
-    if task.kind == "tag":
-        found = entity_scores(gold, predicted)._asdict()
-        return {name: found[name] for name in task.metrics}
-    if task.kind == "multilabel":
-        several = {
-            "f1": labels_f1_micro(gold, predicted),
-            "f1_macro": labels_f1_macro(gold, predicted, task.labels),
-            "accuracy": accuracy(list(map(frozenset, gold)), list(map(frozenset, predicted))),
-        }
-        return {name: several[name] for name in task.metrics}
-    return {
-        name: f1(gold, predicted, task.positive) if name == "f1" else _SIMPLE[name](gold, predicted)
-        for name in task.metrics
-    }
-
-
-def measure_answers(
-    task: Task,
-    examples: Sequence[SpanExample],
-    predictions: Mapping[str, str],
-    no_answer_scores: Mapping[str, float] | None = None,
-    threshold: float = 0.0,
-) -> dict[str, float]:
-    """Return exact match and F1 in percent, and what the official script says besides, under its names.
-
-    Args:
-        task: of kind `answer`.
-        examples: the questions.
-        predictions: the best answer that is one to each question; "" says that there is none.
-        no_answer_scores: for SQuAD 2.0, by how much "no answer" scored above the best answer.
-        threshold: above it a question counts as not answered.
-    """
-    if not task.has_impossible:
-        return score_squad1(examples, predictions, KOREAN if task.answers_are_korean else ENGLISH)
-    result = score_squad2(examples, predictions, no_answer_scores, threshold)
-    return {"f1": result.pop("f1"), "exact_match": result.pop("exact"), **result}
-
-
-# A score taken apart: which class was taken for which, and how well each class, label or type of entity was found.
-
-
-_MOST_IN_A_MATRIX = 200  # classes: the matrix of 9,000 would have 81 million numbers, of which few are not 0
-_MOST_COMMON = 100
 
 
 class Breakdown(NamedTuple):

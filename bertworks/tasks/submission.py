@@ -1,4 +1,4 @@
-"""Result files in the form that each benchmark's makers read.
+"""Result files in the form that each benchmark's makers read, and what a model got wrong.
 
 GLUE: a TSV of index and prediction for each test set, and one zip of all of them; SQuAD: predictions, the scores of "no
 answer" and the best answers as JSON; CoNLL: word, right tag and predicted tag, as conlleval reads them. The same
@@ -8,7 +8,7 @@ predictions give the same bytes: zip members are stored, not packed (a packer's 
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bertworks.files import atomic_write
 from bertworks.tasks.examples import ChoiceExample, Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.metrics import ENGLISH, KOREAN, gold_of, is_exact
 from bertworks.tasks.task import Task
-from bertworks.tasks.windows import Answered
+from bertworks.tasks.windows import null_odds_of, predictions_of
 
 # The server's name for each test set, by task and split.
 GLUE_FILES = {
@@ -38,6 +38,7 @@ GLUE_FILES = {
 }
 _NO_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 _READABLE_FILE = 0o100644 << 16
+_SHARE_OF_SCORES = 0.1
 
 
 def check_submission(task: Task, split: str) -> None:
@@ -64,8 +65,6 @@ def write_submission(
         predictions: what a kind's `decode` gives for each.
     """
     if task.kind == "answer":
-        from bertworks.tasks.windows import null_odds_of, predictions_of
-
         odds = null_odds_of(examples, predictions) if task.has_impossible else None
         return write_answers(folder, predictions_of(examples, predictions), odds)
     if task.kind == "tag":
@@ -91,15 +90,13 @@ def write_glue(folder: Path, task: Task, split: str, ids: Sequence[str], predict
     with atomic_write(path) as stream:
         stream.write("index\tprediction\n")
         for name, prediction in zip(ids, predictions, strict=True):
-            stream.write(f"{name}\t{_written(task, prediction)}\n")
+            if isinstance(prediction, str):
+                written = task.words[prediction]
+            else:
+                low, high = task.score_range or (prediction, prediction)
+                written = f"{min(max(prediction, low), high):.6f}"
+            stream.write(f"{name}\t{written}\n")
     return path
-
-
-def _written(task: Task, prediction: str | float) -> str:
-    if isinstance(prediction, str):
-        return task.words[prediction]
-    low, high = task.score_range or (prediction, prediction)
-    return f"{min(max(prediction, low), high):.6f}"
 
 
 def zip_glue(folder: Path, path: Path) -> list[str]:
@@ -141,22 +138,15 @@ def write_conll(path: Path, examples: Iterable[TagExample], predicted: Iterable[
             stream.write("\n")
 
 
-# What a model got wrong: the examples beside what was right and what it said, the surest mistakes first.
-#
-# A sure mistake teaches most: it is often a wrong label, or a kind of text that training had none of. How sure a
-# model was is the probability of what it said; of several labels, the highest of those that it got wrong; of tags,
-# the share of wrong ones. Scores are neither right nor wrong: of a regression the tenth with the largest errors is
-# given.
-
-
-_Row = NDArray[np.float32]
-_SHARE_OF_SCORES = 0.1
-
-
 def wrong_examples(
-    task: Task, examples: Sequence[Example], predictions: Sequence[Any], rows: Sequence[_Row]
+    task: Task, examples: Sequence[Example], predictions: Sequence[Any], rows: Sequence[NDArray[np.float32]]
 ) -> list[dict[str, Any]]:
-    """Return {"id", texts, "gold", "predicted", "score"} of what is wrong, sorted; a regression has "error" instead.
+    """Return {"id", texts, "gold", "predicted", "score"} of what is wrong; a regression has "error" instead.
+
+    The surest mistakes are first, which teach most: a wrong label, or a kind of text that training had none of. How
+    sure a model was is the probability of what it said; of several labels, the highest of those that it got wrong; of
+    tags, the share of wrong ones. Scores are neither right nor wrong: of a regression the tenth with the largest errors
+    is given.
 
     Args:
         task: what was asked.
@@ -165,35 +155,54 @@ def wrong_examples(
         rows: the scores of each item, which is an example where texts are not read in windows.
     """
     if task.kind == "regress":
-        return _largest_errors(examples, predictions)
-    if task.kind in _IN_WINDOWS:
-        judge = _IN_WINDOWS[task.kind]
-        found = [judge(task, example, said) for example, said in zip(examples, predictions, strict=True)]
-    else:
-        sure = _SURE[task.kind]
-        found = [
-            _told(example, prediction, score=sure(task, example, prediction, row.astype(np.float64)))
-            for example, prediction, row in zip(examples, predictions, rows, strict=True)
-            if _gold(example) != (set(prediction) if task.kind == "multilabel" else prediction)
+        errors = [
+            _described(example, predicted, error=abs(predicted - gold))
+            for example, predicted, gold in zip(examples, predictions, gold_of(examples), strict=True)
         ]
-    return sorted(filter(None, found), key=lambda one: -one["score"])
+        return sorted(errors, key=lambda one: -one["error"])[: math.ceil(_SHARE_OF_SCORES * len(errors))]
+    found = []
+    if task.kind == "tag":
+        for example, tags in zip(examples, predictions, strict=True):
+            assert isinstance(example, TagExample)
+            if num_wrong := sum(right != said for right, said in zip(example.tags or (), tags, strict=True)):
+                found.append(_described(example, tuple(tags), score=num_wrong / len(tags)))
+    elif task.kind == "answer":
+        rules = KOREAN if task.answers_are_korean else ENGLISH
+        for example, answered in zip(examples, predictions, strict=True):
+            assert isinstance(example, SpanExample)
+            # The best guess, or that there is no answer where that is likelier.
+            is_none = answered.is_none(task.threshold)
+            said = "" if is_none else answered.guesses[0].text
+            right = list(dict.fromkeys(answer.text for answer in example.answers)) or [""]
+            if not any(is_exact(said, answer, rules) for answer in right):
+                shares = answered.probabilities(with_null=task.has_impossible or is_none)
+                found.append(_described(example, said, score=shares[-1] if is_none else shares[0]) | {"gold": right})
+    else:
+        for example, said, gold, row in zip(examples, predictions, gold_of(examples), rows, strict=True):
+            if (set(gold) != set(said)) if task.kind == "multilabel" else gold != said:
+                found.append(_described(example, said, score=_sureness(task, gold, said, row.astype(np.float64))))
+    return sorted(found, key=lambda one: -one["score"])
+
+
+def _sureness(task: Task, gold: Any, said: Any, row: NDArray[np.float64]) -> float:
+    if task.kind == "multilabel":  # of the label that is wrong and that the model was surest of
+        is_wrong = [(label in gold) != (label in said) for label in task.labels]
+        return float((1 / (1 + np.exp(-np.abs(row[is_wrong])))).max())
+    return float(1 / np.exp(row - row.max()).sum())
 
 
 def wrong_columns(example: Example) -> list[str]:
     """Return the columns of what is wrong, for a table of nothing; of a regression there is always something."""
-    return ["id", *_texts(example), "gold", "predicted", "score"]
+    return ["id", *_named_texts(example), "gold", "predicted", "score"]
 
 
-def _told(example: Any, predicted: Any, **more: Any) -> dict[str, Any]:
+def _described(example: Example, predicted: Any, **more: Any) -> dict[str, Any]:
     (gold,) = gold_of([example])
-    return {"id": example.id, **_texts(example), "gold": _plain(gold), "predicted": _plain(predicted), **more}
+    gold, predicted = (list(value) if isinstance(value, tuple) else value for value in (gold, predicted))
+    return {"id": example.id, **_named_texts(example), "gold": gold, "predicted": predicted, **more}
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _texts(example: Any) -> dict[str, Any]:
+def _named_texts(example: Example) -> dict[str, Any]:
     if isinstance(example, TextExample):
         return {"text": example.first, **({} if example.second is None else {"pair": example.second})}
     if isinstance(example, ChoiceExample):
@@ -201,56 +210,3 @@ def _texts(example: Any) -> dict[str, Any]:
     if isinstance(example, SpanExample):
         return {"question": example.question, "context": example.context}
     return {"text": example.text}
-
-
-def _gold(example: Any) -> Any:
-    return set(example.label) if isinstance(example.label, tuple) else example.label
-
-
-def _largest_errors(examples: Sequence[Any], predictions: Sequence[float]) -> list[dict[str, Any]]:
-    found = [
-        _told(example, predicted, error=abs(predicted - example.label))
-        for example, predicted in zip(examples, predictions, strict=True)
-    ]
-    return sorted(found, key=lambda one: -one["error"])[: math.ceil(_SHARE_OF_SCORES * len(found))]
-
-
-def _wrong_tags(_: Task, example: Any, tags: Sequence[str]) -> dict[str, Any] | None:
-    num_wrong = sum(right != said for right, said in zip(example.tags, tags, strict=True))
-    return _told(example, tuple(tags), score=num_wrong / len(tags)) if num_wrong else None
-
-
-def _wrong_answer(task: Task, example: Any, answered: Answered) -> dict[str, Any] | None:
-    """Judge the best guess, or that there is no answer where that is likelier."""
-    rules = KOREAN if task.answers_are_korean else ENGLISH
-    is_none = answered.is_none(task.threshold)
-    said = "" if is_none else answered.guesses[0].text
-    gold = list(dict.fromkeys(answer.text for answer in example.answers)) or [""]
-    if any(is_exact(said, answer, rules) for answer in gold):
-        return None
-    shares = answered.probabilities(with_null=task.has_impossible or is_none)
-    told = _told(example, said, score=shares[-1] if is_none else shares[0])
-    return told | {"gold": gold}
-
-
-_IN_WINDOWS: dict[str, Callable[[Task, Any, Any], dict[str, Any] | None]] = {
-    "tag": _wrong_tags,
-    "answer": _wrong_answer,
-}
-
-
-def _best_share(_: Task, __: Any, ___: Any, row: NDArray[np.float64]) -> float:
-    return float(1 / np.exp(row - row.max()).sum())
-
-
-def _surest_wrong_label(task: Task, example: Any, said: Sequence[str], row: NDArray[np.float64]) -> float:
-    """Return the probability of what was said of the label that is wrong and that the model was surest of."""
-    is_wrong = [(label in example.label) != (label in said) for label in task.labels]
-    return float((1 / (1 + np.exp(-np.abs(row[is_wrong])))).max())
-
-
-_SURE: dict[str, Callable[[Task, Any, Any, NDArray[np.float64]], float]] = {
-    "classify": _best_share,
-    "choose": _best_share,
-    "multilabel": _surest_wrong_label,
-}
