@@ -44,7 +44,7 @@ class Place(NamedTuple):
     def grid(self, runs: str, overrides: Sequence[str]) -> dict[str, Any] | None:
         """Make runs, or go on with them; None where a signal ended them."""
         work = WORKS[self.name]
-        outcome = bw.finetune_grid(
+        outcome = bw.search(
             **_files(work, self.data), out=self.folder / self.path_of(runs), overrides=overrides, model=self.model,
             init="model" if work.source else self.init, resume=True, note=lambda text: print(text, flush=True),
         )  # fmt: skip

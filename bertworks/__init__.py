@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from bertworks.data.prepare import prepare
     from bertworks.errors import UserError
     from bertworks.finetuning.finetune import finetune
-    from bertworks.finetuning.glue_suite import finetune_glue
-    from bertworks.finetuning.search import GridPlan, finetune_grid
+    from bertworks.finetuning.glue_suite import glue
+    from bertworks.finetuning.search import GridPlan, search
     from bertworks.inference.evaluate import evaluate
     from bertworks.inference.model import Model, load
     from bertworks.inference.predict import predict
@@ -32,14 +32,13 @@ __all__ = [
     "convert",
     "evaluate",
     "finetune",
-    "finetune_glue",
-    "finetune_grid",
-    "learn_vocabulary",
+    "glue",
     "load",
     "plan",
     "predict",
     "prepare",
     "pretrain",
+    "search",
     "split_sentences",
 ]
 
@@ -51,14 +50,13 @@ _HOMES = {
     "convert": "bertworks.models.convert",
     "evaluate": "bertworks.inference.evaluate",
     "finetune": "bertworks.finetuning.finetune",
-    "finetune_glue": "bertworks.finetuning.glue_suite",
-    "finetune_grid": "bertworks.finetuning.search",
-    "learn_vocabulary": "bertworks.text.learn",
+    "glue": "bertworks.finetuning.glue_suite",
     "load": "bertworks.inference.model",
     "plan": "bertworks.planning.plan",
     "predict": "bertworks.inference.predict",
     "prepare": "bertworks.data.prepare",
     "pretrain": "bertworks.train.pretrain",
+    "search": "bertworks.finetuning.search",
     "split_sentences": "bertworks.text.sentences",
 }
 

@@ -313,7 +313,7 @@ def test_a_grid_and_a_run_do_not_go_on_in_each_others_folder(bertworks, model, t
     assert bertworks(*command, tmp_path / "run")[0] == 0
     before = {run: files_of(tmp_path / run) for run in ("grid", "run")}
     code, _, err = bertworks(*command, tmp_path / "grid", "--resume")
-    assert (code, "holds runs of a grid, with which finetune goes on by --grid" in err) == (2, True)
+    assert (code, "holds runs of a grid, which `search` resumes" in err) == (2, True)
     code, _, err = bertworks(*command, tmp_path / "run", "--resume", "--grid")
     assert (code, "holds one run, with which the command goes on that has begun it" in err) == (2, True)
     code, _, err = bertworks("pretrain", "tiny-cpu", "--data", tmp_path, "--out", tmp_path / "grid", "--resume")

@@ -1,4 +1,4 @@
-"""finetune --grid, --restarts and finetune glue as a person or a script meets them."""
+"""search and glue, and the options of finetune that hand over to them, as a person or a script meets them."""
 
 import json
 import signal
@@ -36,6 +36,45 @@ def test_a_grid_prints_a_table_and_its_folder_is_a_model(bertworks, task, tmp_pa
     assert bw.load(out).labels == ["about cats", "about dogs"]
     code, _, err = bertworks(*task, "--out", out, "--grid", *QUICK)
     assert (code, err.count("\n"), "--resume" in err) == (2, 1, True)
+
+
+def test_search_and_glue_do_what_the_options_of_finetune_do(bertworks, task, tmp_path):
+    def results_of(*command):
+        code, said, err = bertworks(*command, "--json")
+        assert (code, err) == (0, "")
+        return json.loads(said)
+
+    def scores(results):
+        return {name: run["score"] for name, run in results["runs"].items()}
+
+    for number, (new, old) in enumerate(((("--no-grid", "--restarts", 2), ("--restarts", 2)), ((), ("--grid",)))):
+        settings = QUICK if not new else (*QUICK[:2], "optim.lr=1e-3", "train.epochs=1")
+        found = results_of("search", *task[1:], "--out", tmp_path / f"new{number}", *new, *settings)
+        before = results_of(*task, "--out", tmp_path / f"old{number}", *old, *settings)
+        assert len(found["runs"]) == 2
+        assert scores(found) == scores(before)
+        for command in ("search", "finetune"):
+            assert scores(results_of(command, "--resume", "--out", tmp_path / f"old{number}")) == scores(before)
+    write_sst2(tmp_path / "data")
+    options = ("--model", task[3], "--data", tmp_path / "data", "--device", "cpu", *settings[:2], "optim.lr=1e-3")
+    found = results_of("glue", *options, "--out", tmp_path / "glue", "train.epochs=1")
+    for command in ("glue", "finetune"):
+        assert results_of(command, "--resume", "--out", tmp_path / "glue")["tasks"] == found["tasks"]
+    for command, place, said in (
+        ("search", "glue", "was started by glue, not by grid"),
+        ("glue", "new0", "was started by grid, not by glue"),
+        ("search", "none", "holds no search to go on with"),
+        ("search", "", "give a task"),
+    ):
+        more = ("--resume", "--out", tmp_path / place) if place else ("--model", task[3], "--out", tmp_path / "none")
+        code, _, err = bertworks(command, *more)
+        assert (code, err.count("\n"), said in err) == (2, 1, True), err
+    assert "`bertworks glue`" in bertworks("search", "glue", "--model", task[3], "--out", tmp_path / "none")[2]
+
+
+def test_help_of_finetune_is_about_one_run(bertworks):
+    assert "--restarts" not in bertworks("finetune", "--help")[1]
+    assert all("--restarts" in bertworks(command, "--help")[1] for command in ("search", "glue"))
 
 
 def test_json_is_one_object_and_quiet_prints_nothing(bertworks, task, tmp_path):
@@ -98,7 +137,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(task, tmp_path, bertworks):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith(f"next: bertworks finetune --resume --out {tmp_path / 'grid'}\n")
+    assert err.endswith(f"next: bertworks search --resume --out {tmp_path / 'grid'}\n")
     assert json.loads((tmp_path / "grid/grid.json").read_text())["runs"] == {}
     shorter = (*command[:-1], "train.epochs=1")
     code, said, _ = bertworks(*shorter, "--resume", "--json")
@@ -121,7 +160,7 @@ def test_glue_prints_ours_beside_the_papers(bertworks, task, tmp_path):
     ("arguments", "said"),
     [
         (("glue", "--grid"), "GLUE is read from a folder: give --data DIR"),
-        (("sst2", "--data", ".", "--from-mnli"), "--from-mnli is for `bertworks finetune glue`"),
+        (("sst2", "--data", ".", "--from-mnli"), "--from-mnli is for `bertworks glue`"),
         (("sst2", "--data", ".", "--restart-best"), "give --grid too"),
         (("sst2", "--data", ".", "--search-examples", "10"), "with --grid and --restart-best"),
         (("sst2", "--data", ".", "--grid", "--restart-best", "--search-examples", "0"), "a number above 0"),

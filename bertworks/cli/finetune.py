@@ -1,10 +1,14 @@
-"""The command `finetune`: one run, or many of them."""
+"""The commands `finetune` (one run), `search` (many runs of one task) and `glue` (all tasks of GLUE).
+
+`finetune` takes what earlier versions had there, too, for the scripts that people have: `--grid`, `--restarts` and
+their kin are hidden options that do what `search` does, and `finetune glue` is `glue`.
+"""
 
 import math
 import time
 from pathlib import Path
 from signal import SIGINT
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -25,170 +29,12 @@ from bertworks.cli.options import (
 )
 from bertworks.errors import UserError, counted
 
-# `bertworks finetune` with many runs: --grid, --restarts, and all of GLUE.
-
-
-GridOption = Annotated[
-    bool,
-    typer.Option(
-        "--grid",
-        help="Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of "
-        "values given: optim.lr=3e-4,1e-4.",
-    ),
-]
-RestartsOption = Annotated[int | None, typer.Option(help="Run with so many seeds, from train.seed on.")]
-RestartBestOption = Annotated[
-    bool, typer.Option("--restart-best", help="With --grid: one seed for all points, --restarts for the best alone.")
-]
-SearchExamplesOption = Annotated[
-    int | None, typer.Option(help="With --restart-best: how many examples the search sees; default: all.")
-]
-FromMnliOption = Annotated[
-    bool, typer.Option("--from-mnli", help="For glue: start RTE, MRPC and STS-B from the model of MNLI.")
-]
-
-
-class Asked(NamedTuple):
-    """What was asked for on the command line, as far as it is about many runs."""
-
-    task: str | None
-    out: str
-    grid: bool
-    restarts: int | None
-    restart_best: bool
-    search_examples: int | None
-    from_mnli: bool
-    quiet: bool
-    as_json: bool
-
-    def is_many(self) -> bool:
-        """Tell whether it is more than one run."""
-        number = (self.restarts, self.search_examples) != (None, None)
-        return self.task == "glue" or self.grid or self.restart_best or self.from_mnli or number
-
-
-def as_before(asked: Asked, files: dict[str, Any], options: dict[str, Any]) -> Asked:
-    """Return what a folder of many runs was asked for, and fill in its inputs that are not given anew."""
-    from bertworks.train.run_folder import check_still_there, read_inputs
-
-    out = Path(asked.out)
-    inputs = read_inputs(out, "finetune", "grid", "glue")
-    if inputs is None or inputs.command == "finetune":
-        return asked
-    recorded = {"data": inputs.data, "train": inputs.train, "dev": inputs.dev}
-    check_still_there(out, **{name: path for name, path in recorded.items() if files[name] is None})
-    files |= {name: path for name, path in recorded.items() if files[name] is None} | {
-        "columns": inputs.columns or None
-    }
-    options["overrides"] = [*inputs.overrides, *options["overrides"]]
-    options |= {name: options[name] or getattr(inputs, name) for name in ("model", "beside")}
-    options["init"] = inputs.init if options["init"] == "model" else options["init"]
-    options["device"] = inputs.device if options["device"] == "auto" else options["device"]
-    plan = inputs.plan
-    return asked._replace(
-        task="glue" if inputs.command == "glue" else inputs.task,
-        grid=asked.grid or bool(plan.get("grid")),
-        restarts=asked.restarts or plan.get("restarts", 1),
-        restart_best=asked.restart_best or bool(plan.get("restart_best")),
-        search_examples=asked.search_examples or plan.get("search_examples") or None,
-        from_mnli=asked.from_mnli or inputs.from_mnli,
-    )
-
-
-def run_many(asked: Asked, files: dict[str, Any], **options: Any) -> None:
-    """Make the runs, print a table or JSON, and end with 130 after Ctrl-C, with 1 if all runs failed."""
-    from bertworks.finetuning.search import GridPlan
-
-    started, is_silent = time.monotonic(), asked.quiet or asked.as_json
-    restarts = 1 if asked.restarts is None else asked.restarts
-    # A search over no examples is refused there, where 0 would mean all.
-    examples = -1 if asked.search_examples == 0 else asked.search_examples or 0
-    options |= {
-        "out": asked.out,
-        "plan": GridPlan(asked.grid, restarts, asked.restart_best, examples),
-        "quiet": is_silent,
-    }
-    outcome = _glue(asked, files, options) if asked.task == "glue" else _grid(asked, files, options)
-    if asked.as_json:
-        print_json({"out": asked.out, **outcome.results, "seconds": round(time.monotonic() - started, 2)})
-    elif not asked.quiet:
-        say(str(outcome))
-    if outcome.signal:
-        say("stopped by a signal", err=True)
-        say_next("finetune", "--resume", "--out", asked.out)
-    elif not is_silent and not outcome.is_failed:
-        _say_next(asked)
-    if outcome.signal == SIGINT:
-        raise typer.Exit(130)
-    if outcome.is_failed:
-        raise typer.Exit(1)
-
-
-def _say_next(asked: Asked) -> None:
-    if asked.task == "glue":
-        say_next(
-            "predict",
-            f"{asked.out}/sst2",
-            "INPUT.csv",
-            "--out",
-            "predictions.csv",
-            why=f"{asked.out}/glue.zip is for GLUE's server",
-        )
-    else:
-        say_next("predict", asked.out, "INPUT.csv", "--out", "predictions.csv", why=f"all runs: {asked.out}/grid.md")
-
-
-def _glue(asked: Asked, files: dict[str, Any], options: dict[str, Any]) -> Any:
-    from bertworks.finetuning.glue_suite import finetune_glue
-
-    if files["data"] is None or files["train"] or files["dev"]:
-        raise UserError("GLUE is read from a folder: give --data DIR")
-    return finetune_glue(data=files["data"], from_mnli=asked.from_mnli, **options)
-
-
-def _grid(asked: Asked, files: dict[str, Any], options: dict[str, Any]) -> Any:
-    from bertworks.finetuning.search import finetune_grid
-
-    if asked.from_mnli:
-        raise UserError("--from-mnli is for `bertworks finetune glue`; for a single task give its model: --model RUN")
-    return finetune_grid(str(asked.task), **files, **options)
-
-
-# `bertworks finetune TASK --features table7`: the six rows of the paper's Table 7.
-
-
 TABLE7 = "table7"
-
-
-def refuse_together(features: str | None, cache: str | None) -> None:
-    """Refuse what many runs cannot have: each of them keeps the features of its own run folder."""
-    if features == TABLE7 or cache is not None:
-        raise UserError("--grid, --restarts and glue go with --features LAYERS, not with --features table7 or --cache")
-
-
-def print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
-    """Train the rows and print them beside the paper's."""
-    from bertworks.finetuning.table7 import TABLE_FILE, as_markdown, table7
-
-    rows = table7(task, **options)
-    if as_json:
-        print_json({"out": options["out"], "rows": [row.facts() for row in rows]})
-    elif not quiet:
-        say(as_markdown(task, rows))
-    signal = max(row.outcome.signal for row in rows)
-    if signal:
-        say("stopped by a signal before all six rows; go on with --resume", err=True)
-    elif not quiet and not as_json:
-        say(f"written to {options['out']}/{TABLE_FILE}", err=True)
-    if signal == SIGINT:
-        raise typer.Exit(130)
-
 
 TaskArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="TASK",
-        help="A task of `bertworks tasks`; glue: all of it; classify, regress, tag, answer, ...: your own files.",
+        metavar="TASK", help="A task of `bertworks tasks`; classify, regress, tag, answer, ...: your own files."
     ),
 ]
 ModelOption = Annotated[
@@ -205,6 +51,22 @@ FeaturesOption = Annotated[
     typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
 ]
 CacheOption = Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")]
+_GRID_HELP = (
+    "Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of values given: "
+    "optim.lr=3e-4,1e-4."
+)
+GridOption = Annotated[bool, typer.Option("--grid", help=_GRID_HELP)]
+GridOrNotOption = Annotated[
+    bool | None, typer.Option("--grid/--no-grid", help=f"{_GRID_HELP} Or the settings as they are; default: --grid.")
+]
+RestartsOption = Annotated[int | None, typer.Option(help="Run with so many seeds, from train.seed on.")]
+RestartBestOption = Annotated[
+    bool, typer.Option("--restart-best", help="With a grid: one seed for all points, --restarts for the best alone.")
+]
+SearchExamplesOption = Annotated[
+    int | None, typer.Option(help="With --restart-best: how many examples the search sees; default: all.")
+]
+FromMnliOption = Annotated[bool, typer.Option("--from-mnli", help="Start RTE, MRPC and STS-B from the model of MNLI.")]
 
 
 def finetune(
@@ -218,52 +80,219 @@ def finetune(
     column: ColumnOption = None,
     init: InitOption = "model",
     beside: BesideOption = None,
-    grid: GridOption = False,
-    restarts: RestartsOption = None,
-    restart_best: RestartBestOption = False,
-    search_examples: SearchExamplesOption = None,
-    from_mnli: FromMnliOption = False,
     resume: ResumeOption = False,
     features: FeaturesOption = None,
     cache: CacheOption = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
+    grid: Annotated[bool, typer.Option("--grid", hidden=True)] = False,
+    restarts: Annotated[int | None, typer.Option(hidden=True)] = None,
+    restart_best: Annotated[bool, typer.Option("--restart-best", hidden=True)] = False,
+    search_examples: Annotated[int | None, typer.Option(hidden=True)] = None,
+    from_mnli: Annotated[bool, typer.Option("--from-mnli", hidden=True)] = False,
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
+        raise UserError("--features and task.features say the same; leave one of them out")
+    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    task, files, given = _arguments(task, overrides, start, data, train, dev, column)
+    start["overrides"] = [*given, *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
+    many = {
+        "grid": grid or None,
+        "restarts": restarts,
+        "restart_best": restart_best or None,
+        "search_examples": search_examples,
+        "from_mnli": from_mnli or None,
+    }
+    if task is None:
+        task = _resumed(out, ("finetune", "grid", "glue"), files, start, many)
+    if task == "glue" or set(many.values()) != {None}:
+        if features == TABLE7 or cache is not None:
+            raise UserError(
+                "--grid, --restarts and glue go with --features LAYERS, not with --features table7 or --cache"
+            )
+        _run_many(task, out, files, start, many, quiet=quiet, as_json=as_json)
+    else:
+        options = files | start | {"out": out, "cache": cache}
+        _run_one(task, options, is_table=features == TABLE7, quiet=quiet, as_json=as_json)
+
+
+def search(
+    out: OutOption,
+    task: TaskArgument = None,
+    model: ModelOption = None,
+    overrides: OverridesArgument = None,
+    data: DataOption = None,
+    train: TrainOption = None,
+    dev: DevOption = None,
+    column: ColumnOption = None,
+    init: InitOption = "model",
+    beside: BesideOption = None,
+    grid: GridOrNotOption = None,
+    restarts: RestartsOption = None,
+    restart_best: RestartBestOption = False,
+    search_examples: SearchExamplesOption = None,
+    resume: ResumeOption = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fine-tune a model with many settings or seeds, and keep the best."""
+    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    task, files, start["overrides"] = _arguments(task, overrides, start, data, train, dev, column)
+    many = {
+        "grid": grid,
+        "restarts": restarts,
+        "restart_best": restart_best or None,
+        "search_examples": search_examples,
+        "from_mnli": None,
+    }
+    if task == "glue":
+        raise UserError("all of GLUE is a command of its own: `bertworks glue`")
+    if task is None:
+        task = _resumed(out, ("grid",), files, start, many)
+    if task is None:
+        raise UserError(f"{out} holds no search to go on with; to start one, give TASK and --model MODEL")
+    many["grid"] = True if many["grid"] is None else many["grid"]
+    _run_many(task, out, files, start, many, quiet=quiet, as_json=as_json)
+
+
+def glue(
+    out: OutOption,
+    model: ModelOption = None,
+    overrides: OverridesArgument = None,
+    data: DataOption = None,
+    init: InitOption = "model",
+    beside: BesideOption = None,
+    from_mnli: FromMnliOption = False,
+    grid: GridOption = False,
+    restarts: RestartsOption = None,
+    restart_best: RestartBestOption = False,
+    search_examples: SearchExamplesOption = None,
+    resume: ResumeOption = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fine-tune a model for all tasks of GLUE, and write the predictions for its server."""
+    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    _, files, start["overrides"] = _arguments("glue", overrides, start, data, None, None, None)
+    many = {
+        "grid": grid or None,
+        "restarts": restarts,
+        "restart_best": restart_best or None,
+        "search_examples": search_examples,
+        "from_mnli": from_mnli or None,
+    }
+    if resume:
+        _resumed(out, ("glue",), files, start, many)
+    _run_many("glue", out, files, start, many, quiet=quiet, as_json=as_json)
+
+
+def _arguments(
+    task: str | None,
+    overrides: list[str] | None,
+    start: dict[str, Any],
+    data: str | None,
+    train: str | None,
+    dev: str | None,
+    column: list[str] | None,
+) -> tuple[str | None, dict[str, Any], list[str]]:
+    """Return the task, its files and the settings; only to resume may the task and the model be left out."""
     from bertworks.tasks.own_files import named_columns
 
-    if task is not None and resume and "=" in task:  # there is no task: it is the first of the settings
-        overrides, task = [task, *(overrides or [])], None
-    if not resume and (task is None or model is None):
+    overrides = overrides or []
+    if task is not None and start["resume"] and "=" in task:  # there is no task: it is the first of the settings
+        overrides, task = [task, *overrides], None
+    if not start["resume"] and (task is None or start["model"] is None):
         needed = "a task, see `bertworks tasks`" if task is None else "a model to start from: --model MODEL"
         raise UserError(f"give {needed}; or --resume --out RUN to go on with a run")
     if task is None and column:
         raise UserError("--column belongs to a task's files; give the task too")
     if task == "glue" and column:
         raise UserError("GLUE's files have columns of their own; leave out --column")
-    if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
-        raise UserError("--features and task.features say the same; leave one of them out")
     columns = named_columns(task, column) if task is not None and column else None
-    files = {"data": data, "train": train, "dev": dev, "columns": columns}
-    given = [*(overrides or []), *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
-    start = {"model": model, "overrides": given, "init": init, "beside": beside, "resume": resume, "device": device}
-    asked = Asked(task, out, grid, restarts, restart_best, search_examples, from_mnli, quiet, as_json)
-    if task is None:
-        asked = as_before(asked, files, start)
-    if asked.is_many():
-        refuse_together(features, cache)
-        run_many(asked, files, **start)
+    return task, {"data": data, "train": train, "dev": dev, "columns": columns}, overrides
+
+
+def _resumed(
+    out: str, commands: tuple[str, ...], files: dict[str, Any], start: dict[str, Any], many: dict[str, Any]
+) -> str | None:
+    """Fill in what a folder of many runs was started with and is not given anew; returns its task, if it is one."""
+    from bertworks.train.run_folder import check_still_there, read_inputs
+
+    inputs = read_inputs(Path(out), *commands)
+    if inputs is None or inputs.command == "finetune":
+        return None
+    recorded = {"data": inputs.data, "train": inputs.train, "dev": inputs.dev}
+    missing = {name: path for name, path in recorded.items() if files[name] is None}
+    check_still_there(Path(out), **missing)
+    files |= missing | {"columns": inputs.columns or None}
+    start["overrides"] = [*inputs.overrides, *start["overrides"]]
+    start |= {name: start[name] or getattr(inputs, name) for name in ("model", "beside")}
+    start["init"] = inputs.init if start["init"] == "model" else start["init"]
+    start["device"] = inputs.device if start["device"] == "auto" else start["device"]
+    plan = {"grid": False, "restarts": 1, "restart_best": False, "search_examples": 0} | inputs.plan
+    plan |= {"search_examples": plan["search_examples"] or None, "from_mnli": inputs.from_mnli}
+    many |= {name: plan[name] for name, value in many.items() if value is None}
+    return "glue" if inputs.command == "glue" else inputs.task
+
+
+def _run_many(
+    task: str | None,
+    out: str,
+    files: dict[str, Any],
+    start: dict[str, Any],
+    many: dict[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make the runs, print a table or JSON, and end with 130 after Ctrl-C, with 1 if all runs failed."""
+    from bertworks.finetuning.search import GridPlan
+
+    started, is_silent = time.monotonic(), quiet or as_json
+    restarts = 1 if many["restarts"] is None else many["restarts"]
+    # A search over no examples is refused there, where 0 would mean all.
+    examples = -1 if many["search_examples"] == 0 else many["search_examples"] or 0
+    plan = GridPlan(bool(many["grid"]), restarts, bool(many["restart_best"]), examples)
+    options = start | {"out": out, "plan": plan, "quiet": is_silent}
+    outcome: Any
+    if task == "glue":
+        from bertworks.finetuning import glue_suite
+
+        if files["data"] is None or files["train"] or files["dev"]:
+            raise UserError("GLUE is read from a folder: give --data DIR")
+        outcome = glue_suite.glue(data=files["data"], from_mnli=bool(many["from_mnli"]), **options)
     else:
-        options = files | start | {"out": out, "cache": cache}
-        _run_one(task, options, is_table=features == TABLE7, quiet=quiet, as_json=as_json)
+        from bertworks.finetuning import search as searching
+
+        if many["from_mnli"]:
+            raise UserError("--from-mnli is for `bertworks glue`; for a single task give its model: --model RUN")
+        outcome = searching.search(str(task), **files, **options)
+    if as_json:
+        print_json({"out": out, **outcome.results, "seconds": round(time.monotonic() - started, 2)})
+    elif not quiet:
+        say(str(outcome))
+    if outcome.signal:
+        say("stopped by a signal", err=True)
+        say_next("glue" if task == "glue" else "search", "--resume", "--out", out)
+    elif not is_silent and not outcome.is_failed:
+        model = f"{out}/sst2" if task == "glue" else out
+        why = f"{out}/glue.zip is for GLUE's server" if task == "glue" else f"all runs: {out}/grid.md"
+        say_next("predict", model, "INPUT.csv", "--out", "predictions.csv", why=why)
+    if outcome.signal == SIGINT:
+        raise typer.Exit(130)
+    if outcome.is_failed:
+        raise typer.Exit(1)
 
 
 def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet: bool, as_json: bool) -> None:
     from bertworks.finetuning.finetune import finetune
     from bertworks.train.distributed import is_first_rank
 
-    started, is_silent = time.monotonic(), quiet or as_json
+    started, is_silent, out = time.monotonic(), quiet or as_json, options["out"]
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -273,33 +302,25 @@ def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet
 
     options |= {"quiet": is_silent, "note": note}
     if is_table:
-        print_table7(str(task), options, quiet=quiet, as_json=as_json)
+        _print_table7(str(task), options, quiet=quiet, as_json=as_json)
         return
     outcome = finetune(task, **options)
-    if is_first_rank():
-        _tell(outcome, options["out"], time.monotonic() - started, notes, quiet=quiet, as_json=as_json)
+    if is_first_rank() and as_json:
+        facts = {"out": out, "reason": outcome.reason, "steps": outcome.place.step, "best_step": outcome.step}
+        metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
+        cost = {"minutes": round(outcome.minutes, 3), "seconds": round(time.monotonic() - started, 2)}
+        print_json(facts | metrics | cost | {"notes": notes})
+    elif is_first_rank() and not quiet:
+        ended, then = how_ended(outcome.reason)
+        steps = counted(outcome.place.step, "step")
+        minutes = f"{outcome.minutes:.1f} minutes on the device"
+        say(f"{out}: {ended} after {steps}{then}; {_best_model(outcome)}; {minutes}")
+        say_next(*(("finetune", "--resume", "--out", out) if outcome.signal else _in_use(out)))
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
 
-def _tell(outcome: Any, out: str, seconds: float, notes: list[str], *, quiet: bool, as_json: bool) -> None:
-    if as_json:
-        facts = {"out": out, "reason": outcome.reason, "steps": outcome.place.step, "best_step": outcome.step}
-        metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
-        cost = {"minutes": round(outcome.minutes, 3), "seconds": round(seconds, 2)}
-        print_json(facts | metrics | cost | {"notes": notes})
-    elif not quiet:
-        ended, then = how_ended(outcome.reason)
-        steps = counted(outcome.place.step, "step")
-        minutes = f"{outcome.minutes:.1f} minutes on the device"
-        say(f"{out}: {ended} after {steps}{then}; {_said_of_model(outcome)}; {minutes}")
-        if outcome.signal:
-            say_next("finetune", "--resume", "--out", out)
-        else:
-            say_next(*_in_use(out))
-
-
-def _said_of_model(outcome: Any) -> str:
+def _best_model(outcome: Any) -> str:
     """Say what the run has: its best model, or what there is before one was measured."""
     if not outcome.metrics:
         from bertworks.report.logs import CHECKPOINTS
@@ -316,8 +337,6 @@ def _said_of_model(outcome: Any) -> str:
 
 def _in_use(out: str) -> tuple[str, ...]:
     """Return the command that uses the model, by the kind of its task."""
-    from pathlib import Path
-
     from bertworks.models.folder import OWN_FILE, read_json
 
     task = read_json(Path(out) / "model" / OWN_FILE).get("task")
@@ -329,3 +348,21 @@ def _in_use(out: str) -> tuple[str, ...]:
     }
     pair = ("--pair", "A second text.") if isinstance(task, dict) and task.get("is_pair") else ()
     return asked.get(str(kind), ("classify", out, "A text.", *pair))
+
+
+def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
+    """Train the six rows of the paper's Table 7 and print them beside the paper's."""
+    from bertworks.finetuning.search import TABLE7_FILE, table7, table7_markdown
+
+    rows = table7(task, **options)
+    if as_json:
+        print_json({"out": options["out"], "rows": [row.facts() for row in rows]})
+    elif not quiet:
+        say(table7_markdown(task, rows))
+    signal = max(row.outcome.signal for row in rows)
+    if signal:
+        say("stopped by a signal before all six rows; go on with --resume", err=True)
+    elif not quiet and not as_json:
+        say(f"written to {options['out']}/{TABLE7_FILE}", err=True)
+    if signal == SIGINT:
+        raise typer.Exit(130)

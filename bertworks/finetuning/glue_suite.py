@@ -1,8 +1,13 @@
-"""`bertworks finetune glue`: all tasks of GLUE that there are files for, the paper's row beside ours, one zip.
+"""`bertworks glue`: all tasks of GLUE that there are files for, the paper's row beside ours, one zip.
 
 Each task is a grid, of one run if nothing else is asked for, in OUT/<task>; what is finished there is not made again.
-When a task is through, its model is measured on the splits that it was not chosen by, and predicts the test sets. All
-that is known is in OUT/glue.json, written after every task.
+When a task is through, its model is measured on the splits that it was not chosen by, and predicts the test sets in the
+form of GLUE's server. All that is known is in OUT/glue.json, written after every task. WNLI gets the most frequent
+label of its train set, as nothing is learnt for it: the paper leaves it out too.
+
+Ours stands beside the paper's Table 1, in percent. The paper's average is the plain mean of nine columns, MNLI counted
+twice (matched and mismatched), WNLI left out. Where tasks are missing, ours is the mean of the columns there are, and
+so is what stands beside it.
 """
 
 import json
@@ -29,8 +34,8 @@ from bertworks.finetuning.search import (
     Row,
     Views,
     aligned,
-    finetune_grid,
     markdown_rows,
+    search,
     shown,
     wrapped,
 )
@@ -48,198 +53,10 @@ from bertworks.tasks.submission import GLUE_FILES, write_glue, zip_glue
 from bertworks.tasks.task import DEV, TEST, TRAIN, Dataset, Task, open_dataset
 from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, write_inputs
 
-# Predictions for GLUE's test sets, in its server's form: one file for each that is there, and one zip of all.
-#
-# WNLI gets the most frequent label of its train set, as nothing is learnt for it: the paper leaves it out too.
-
-
-PREDICTIONS, ZIP_FILE = "predictions", "glue.zip"
-
-
-def open_part(task: Task, data: AnyPath) -> Dataset | None:
-    """Return a task of GLUE's with its files below a folder, or nothing if there are none."""
-    try:
-        return open_dataset(task, Path(data))
-    except UserError:
-        return None
-
-
-def server_files(dataset: Dataset) -> dict[str, str]:
-    """Return the server's name for each test set that there is, by split."""
-    return {
-        split: name
-        for (task, split), name in GLUE_FILES.items()
-        if task == dataset.task.name and split in dataset.found
-    }
-
-
-def write_tests(folder: Path, model: Model, dataset: Dataset) -> list[str]:
-    """Predict for a task's test sets; returns the names of the files."""
-    names = server_files(dataset)
-    for split in names:
-        examples = list(dataset.examples(split))
-        results = model.results(examples)
-        said = [result["label"] if "label" in result else result["score"] for result in results]
-        write_glue(folder, dataset.task, split, [example.id for example in examples], said)
-    return list(names.values())
-
-
-def write_diagnostics(folder: Path, model: Model, data: AnyPath) -> list[str]:
-    """Predict for the diagnostic set with a model of MNLI, if it is there."""
-    dataset = open_part(AX, data)
-    return write_tests(folder, model, dataset) if dataset and server_files(dataset) else []
-
-
-def write_majority(folder: Path, data: AnyPath) -> str:
-    """Predict WNLI's most frequent label for its test set; returns what it is, "" if there are no files."""
-    dataset = open_part(WNLI, data)
-    if dataset is None or not {TRAIN, TEST} <= set(dataset.found):
-        return ""
-    label = Counter(str(getattr(example, "label", "")) for example in dataset.examples(TRAIN)).most_common(1)[0][0]
-    ids = [example.id for example in dataset.examples(TEST)]
-    write_glue(folder, WNLI, TEST, ids, [label] * len(ids))
-    return label
-
-
-def pack(out: Path) -> list[str]:
-    """Pack what there is into one zip; returns the names of the files that the server wants and that are missing."""
-    folder = out / PREDICTIONS
-    if not any((folder / name).is_file() for name in GLUE_FILES.values()):
-        return sorted(GLUE_FILES.values())
-    return zip_glue(folder, out / ZIP_FILE)
-
-
-# GLUE for a person: ours beside the paper's Table 1, in percent, for a terminal and as markdown.
-#
-# The paper's average is the plain mean of nine columns, MNLI counted twice (matched and mismatched), WNLI left out.
-# Where tasks are missing, ours is the mean of the columns there are, and so is what stands beside it.
-
-
+GLUE_FILE, TABLE_FILE, PREDICTIONS, ZIP_FILE = "glue.json", "glue.md", "predictions", "glue.zip"
 MISMATCHED, GOLD = "dev-mismatched", "test-gold"
 # In the order of the paper's columns, which is that of their train sets' sizes.
 PAPERS_TASKS = (MNLI, QQP, QNLI, SST2, COLA, STSB, MRPC, RTE)
-
-
-class Column(NamedTuple):
-    """A column of Table 1."""
-
-    task: Task
-    title: str
-    split: str
-    base: float
-    large: float
-
-
-def _columns() -> tuple[Column, ...]:
-    columns = []
-    for task in PAPERS_TASKS:
-        assert task.published, task.name
-        splits = {DEV: task.title} if task is not MNLI else {DEV: "MNLI-m", MISMATCHED: "MNLI-mm"}
-        scores = zip(task.published.base.split("/"), task.published.large.split("/"), strict=True)
-        for (split, title), (base, large) in zip(splits.items(), scores, strict=True):
-            columns.append(Column(task, title, split, float(base), float(large)))
-    return tuple(columns)
-
-
-COLUMNS = _columns()
-
-
-def average(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of the columns there are, in percent, of ours and of the paper's models over the same columns."""
-    there = [column for column in COLUMNS if _score(tasks, column) is not None]
-    ours = [100 * score for column in there if (score := _score(tasks, column)) is not None]
-    return {
-        "ours": fmean(ours) if ours else None,
-        "base": fmean(column.base for column in there) if ours else None,
-        "large": fmean(column.large for column in there) if ours else None,
-        "columns": len(there),
-        "tasks": len({column.task.name for column in there}),
-    }
-
-
-def _score(tasks: Mapping[str, Mapping[str, Any]], column: Column) -> float | None:
-    score: float | None = tasks[column.task.name].get("measured", {}).get(column.split)
-    return score
-
-
-def glue_text(results: Mapping[str, Any]) -> str:
-    """Write what glue.json holds for a terminal."""
-    lines = [line for text in _closing(results) for line in wrapped(text)]
-    return "\n".join([*aligned(_rows(results)), "", *lines])
-
-
-def glue_markdown(results: Mapping[str, Any]) -> str:
-    """Write what glue.json holds as markdown."""
-    lines = ["# GLUE", "", *markdown_rows(_rows(results))]
-    for line in _closing(results):
-        lines += ["", line]
-    return "\n".join(lines) + "\n"
-
-
-def _rows(results: Mapping[str, Any]) -> list[Row]:
-    tasks, mean = results["tasks"], results["average"]
-    head = ["", "metric", "ours, dev", "mean, std of seeds", "base, test", "large, test", "minutes"]
-    rows = [_row(tasks[column.task.name], column) for column in COLUMNS]
-    rows.append(["average", "", shown(mean["ours"], 1), "", shown(mean["base"], 1), shown(mean["large"], 1), ""])
-    if not _has_gold(tasks):
-        return [head, *rows]
-    golds = [_percent(tasks[column.task.name].get("measured", {}).get(GOLD)) for column in COLUMNS]
-    return [[*row[:3], gold, *row[3:]] for row, gold in zip([head, *rows], ["ours, test", *golds, ""], strict=True)]
-
-
-def _has_gold(tasks: Mapping[str, Mapping[str, Any]]) -> bool:
-    return any(GOLD in task.get("measured", {}) for task in tasks.values())
-
-
-def _row(task: Mapping[str, Any], column: Column) -> Row:
-    score = task.get("measured", {}).get(column.split)
-    spread = "" if task.get("std") is None else f"{100 * task['mean']:.1f}, {100 * task['std']:.1f} of {task['seeds']}"
-    minutes = f"{task['minutes']:.2f}" if "minutes" in task and column.split == DEV else ""
-    return [
-        column.title,
-        column.task.metrics[0],
-        _percent(score) if task["state"] == "finished" else task["state"],
-        spread if column.split == DEV else "",
-        f"{column.base:.1f}",
-        f"{column.large:.1f}",
-        minutes,
-    ]
-
-
-def _percent(score: float | None) -> str:
-    return shown(None if score is None else 100 * score, 1)
-
-
-def _closing(results: Mapping[str, Any]) -> Sequence[str]:
-    """Return what must be said beside the scores."""
-    tasks, mean = results["tasks"], results["average"]
-    lines = [
-        "In percent. Ours is measured on dev sets, by which its models are chosen too; the columns base and large are "
-        "the paper's (Table 1), on test sets by GLUE's server.",
-        *(["Ours on test is by the labels in the original archives, not by the server."] if _has_gold(tasks) else []),
-        f"The average is the paper's: the mean of the columns above, MNLI twice, without WNLI; over {mean['tasks']} of "
-        f"{len(PAPERS_TASKS)} tasks ({mean['columns']} of {len(COLUMNS)} columns), base's and large's over the same.",
-    ]
-    for state in ("missing", "failed"):
-        names = [task["title"] for task in tasks.values() if task["state"] == state]
-        lines += [f"{state}: {', '.join(names)}"] if names else []
-    for task in tasks.values():
-        lines += [f"{task['title']}: {said}" for said in (*task.get("notes", ()), task.get("error", "")) if said]
-    return [*lines, *_submission(results["submission"]), f"{results['minutes']:.2f} minutes of training in all"]
-
-
-def _submission(submission: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if submission["wnli"]:
-        lines.append(f"WNLI is not learnt, as in the paper: all of its test set is said to be {submission['wnli']}")
-    if submission["zip"]:
-        lines.append(f"{submission['zip']} holds the predictions for the server")
-    if submission["missing"]:
-        lines.append(f"not in it, as there are no test files or no model: {', '.join(submission['missing'])}")
-    return lines
-
-
-GLUE_FILE, TABLE_FILE = "glue.json", "glue.md"
 _FROM_MNLI = (RTE, MRPC, STSB)
 _ONE_RUN = GridPlan(grid=False)
 _log = logging.getLogger(__name__)
@@ -266,7 +83,7 @@ class GlueOutcome(NamedTuple):
         return glue_text(self.results)
 
 
-def finetune_glue(
+def glue(
     *,
     model: AnyPath,
     data: AnyPath,
@@ -315,7 +132,7 @@ def finetune_glue(
     settings = [point.settings for some in points for point in some]
     check_settings(folders, settings, is_random=init == "random")
     start = partial(
-        finetune_grid, data=data, overrides=overrides, plan=plan, init=init, beside=beside, resume=True,
+        search, data=data, overrides=overrides, plan=plan, init=init, beside=beside, resume=True,
         device=device, views=views, note=note,
     )  # fmt: skip
     inputs = Inputs(
@@ -325,39 +142,6 @@ def finetune_glue(
     with hold_run(folder):
         write_inputs(folder, inputs)
         return Session(folder, Path(data), model, datasets, start, device, note).run(from_mnli=from_mnli)
-
-
-class _TaskState(Stated):
-    """What is known of a task."""
-
-    title: str
-    metric: str
-    state: Literal["waiting", "missing", "failed", "finished"]
-    minutes: float = Field(default=0.0, ge=0, le=1e9)
-    notes: list[str] = Field(default_factory=list)
-    error: str = ""
-    mean: float | None = None
-    std: float | None = None
-    seeds: int = 0
-    measured: dict[str, float | None] = Field(default_factory=dict)
-    model_of: str = ""
-    predicted: list[str] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _has_scores(self) -> Self:
-        needed = {"mean", "seeds"} if self.std is not None else set()
-        needed |= (
-            {"measured", "predicted"} if self.state == "finished" or "model_of" in self.model_fields_set else set()
-        )
-        if missing := sorted(needed - self.model_fields_set):
-            raise ValueError(f"{', '.join(missing)} should be there")
-        return self
-
-
-class _File(Stated):
-    """What is read of `glue.json`."""
-
-    tasks: dict[str, _TaskState]
 
 
 class Session:
@@ -393,7 +177,7 @@ class Session:
         for number, task in enumerate([task for task in PAPERS_TASKS if task.name in self.datasets], 1):
             self._note(f"{task.title}, {number} of {counted(len(self.datasets), 'task')}")
             try:
-                signal = self._learn(task, self._start_model(task, from_mnli))
+                signal = self._learn(task, from_mnli=from_mnli)
             except KeyboardInterrupt:
                 signal = SIGINT
             except CannotGoOn:  # the task is as it was, and so would be the others
@@ -406,19 +190,16 @@ class Session:
             self._write()
         return GlueOutcome(self._write())
 
-    def _start_model(self, task: Task, from_mnli: bool) -> AnyPath:
-        if not from_mnli or task not in _FROM_MNLI:
-            return self.model
-        if self.tasks[MNLI.name]["state"] == "finished":
-            self._note(f"{task.title} starts from the model of MNLI")
-            return self.out / MNLI.name
-        self._note(f"there is no model of MNLI: {task.title} starts from {self.model}")
-        return self.model
-
-    def _learn(self, task: Task, model: AnyPath) -> int:
+    def _learn(self, task: Task, *, from_mnli: bool) -> int:
         """Fine-tune for a task, measure its best model further and let it predict; returns a signal that ended it."""
-        run = self.out / task.name
-        grid = self._start(task.name, model=model, out=run)
+        model = self.model
+        if from_mnli and task in _FROM_MNLI:
+            if self.tasks[MNLI.name]["state"] == "finished":
+                self._note(f"{task.title} starts from the model of MNLI")
+                model = self.out / MNLI.name
+            else:
+                self._note(f"there is no model of MNLI: {task.title} starts from {self.model}")
+        grid = self._start(task.name, model=model, out=self.out / task.name)
         results = grid.results
         if grid.signal:
             return grid.signal
@@ -429,9 +210,13 @@ class Session:
             error = next(one["error"] for one in results["runs"].values())
             self.tasks[task.name] = known | {"state": "failed", "error": " ".join(error.split())}
             return 0
+        known["state"] = "finished"
+        # The mean and spread of the best point; that of the search if there is no other.
+        best = sorted((point for point in results["points"] if point["is_best"]), key=lambda point: point["is_search"])
+        if best:
+            known |= {"mean": best[0]["mean"], "std": best[0]["std"], "seeds": len(best[0]["scores"])}
         score = results["runs"][results["model_of"]]["score"]
-        found = self._further(task, results["model_of"], score)
-        self.tasks[task.name] = known | {"state": "finished", **_spread(results), **found}
+        self.tasks[task.name] = known | self._further(task, results["model_of"], score)
         return 0
 
     def _further(self, task: Task, model_of: str, score: float | None) -> dict[str, Any]:
@@ -451,13 +236,14 @@ class Session:
                 ]
                 measured[split] = None if math.isnan(found) else found
         predicted = write_tests(folder, model, self.datasets[task.name])
-        if task is MNLI:
-            predicted += write_diagnostics(folder, model, self.data)
+        if task is MNLI and (diagnostics := open_part(AX, self.data)):
+            predicted += write_tests(folder, model, diagnostics)
         return {"model_of": model_of, "measured": measured, "predicted": predicted}
 
     def _write(self) -> dict[str, Any]:
         """Pack the predictions there are and write what is known, as JSON and as a table; returns it."""
-        missing = pack(self.out)
+        names, folder = sorted(GLUE_FILES.values()), self.out / PREDICTIONS
+        missing = zip_glue(folder, self.out / ZIP_FILE) if any((folder / name).is_file() for name in names) else names
         has_zip = (self.out / ZIP_FILE).is_file()
         content = {
             "model": str(self.model),
@@ -479,7 +265,168 @@ def _unknown(task: Task, has_data: bool = True) -> dict[str, Any]:
     return {"title": task.title, "metric": task.metrics[0], "state": "waiting" if has_data else "missing"}
 
 
-def _spread(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the mean and spread of a grid's best point; that of the search if there is no other."""
-    best = sorted((point for point in results["points"] if point["is_best"]), key=lambda point: point["is_search"])
-    return {"mean": best[0]["mean"], "std": best[0]["std"], "seeds": len(best[0]["scores"])} if best else {}
+class _TaskState(Stated):
+    """What is known of a task."""
+
+    title: str
+    metric: str
+    state: Literal["waiting", "missing", "failed", "finished"]
+    minutes: float = Field(default=0.0, ge=0, le=1e9)
+    notes: list[str] = Field(default_factory=list)
+    error: str = ""
+    mean: float | None = None
+    std: float | None = None
+    seeds: int = 0
+    measured: dict[str, float | None] = Field(default_factory=dict)
+    model_of: str = ""
+    predicted: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _has_scores(self) -> Self:
+        needed = {"mean", "seeds"} if self.std is not None else set()
+        needed |= (
+            {"measured", "predicted"} if self.state == "finished" or "model_of" in self.model_fields_set else set()
+        )
+        if missing := sorted(needed - self.model_fields_set):
+            raise ValueError(f"{', '.join(missing)} should be there")
+        return self
+
+
+class _File(Stated):
+    """What is read of `glue.json`."""
+
+    tasks: dict[str, _TaskState]
+
+
+def open_part(task: Task, data: AnyPath) -> Dataset | None:
+    """Return a task of GLUE's with its files below a folder, or nothing if there are none."""
+    try:
+        return open_dataset(task, Path(data))
+    except UserError:
+        return None
+
+
+def write_tests(folder: Path, model: Model, dataset: Dataset) -> list[str]:
+    """Predict for a task's test sets; returns the names of the files."""
+    predictor, names = model.predictor(), []
+    for (task, split), name in GLUE_FILES.items():
+        if task == dataset.task.name and split in dataset.found:
+            examples = list(dataset.examples(split))
+            said = [result["label"] if "label" in result else result["score"] for result in predictor.results(examples)]
+            write_glue(folder, dataset.task, split, [example.id for example in examples], said)
+            names.append(name)
+    return names
+
+
+def write_majority(folder: Path, data: AnyPath) -> str:
+    """Predict WNLI's most frequent label for its test set; returns what it is, "" if there are no files."""
+    dataset = open_part(WNLI, data)
+    if dataset is None or not {TRAIN, TEST} <= set(dataset.found):
+        return ""
+    label = Counter(str(getattr(example, "label", "")) for example in dataset.examples(TRAIN)).most_common(1)[0][0]
+    ids = [example.id for example in dataset.examples(TEST)]
+    write_glue(folder, WNLI, TEST, ids, [label] * len(ids))
+    return label
+
+
+class Column(NamedTuple):
+    """A column of Table 1."""
+
+    task: Task
+    title: str
+    split: str
+    base: float
+    large: float
+
+
+def _columns() -> tuple[Column, ...]:
+    columns = []
+    for task in PAPERS_TASKS:
+        assert task.published, task.name
+        splits = {DEV: task.title} if task is not MNLI else {DEV: "MNLI-m", MISMATCHED: "MNLI-mm"}
+        scores = zip(task.published.base.split("/"), task.published.large.split("/"), strict=True)
+        for (split, title), (base, large) in zip(splits.items(), scores, strict=True):
+            columns.append(Column(task, title, split, float(base), float(large)))
+    return tuple(columns)
+
+
+COLUMNS = _columns()
+
+
+def average(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of the columns there are, in percent, of ours and of the paper's models over the same columns."""
+    measured = [(column, tasks[column.task.name].get("measured", {}).get(column.split)) for column in COLUMNS]
+    there = [(column, score) for column, score in measured if score is not None]
+    return {
+        "ours": fmean(100 * score for _, score in there) if there else None,
+        "base": fmean(column.base for column, _ in there) if there else None,
+        "large": fmean(column.large for column, _ in there) if there else None,
+        "columns": len(there),
+        "tasks": len({column.task.name for column, _ in there}),
+    }
+
+
+def glue_text(results: Mapping[str, Any]) -> str:
+    """Write what glue.json holds for a terminal."""
+    rows, closing = _glue_parts(results)
+    return "\n".join([*aligned(rows), "", *(line for text in closing for line in wrapped(text))])
+
+
+def glue_markdown(results: Mapping[str, Any]) -> str:
+    """Write what glue.json holds as markdown."""
+    rows, closing = _glue_parts(results)
+    lines = ["# GLUE", "", *markdown_rows(rows)]
+    for line in closing:
+        lines += ["", line]
+    return "\n".join(lines) + "\n"
+
+
+def _glue_parts(results: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
+    """Return the rows of the table, and what must be said beside the scores."""
+    tasks, mean, submission = results["tasks"], results["average"], results["submission"]
+    has_gold = any(GOLD in task.get("measured", {}) for task in tasks.values())
+
+    def percent(score: float | None) -> str:
+        return shown(None if score is None else 100 * score, 1)
+
+    gold = ["ours, test"] if has_gold else []
+    rows: list[Row] = [["", "metric", "ours, dev", *gold, "mean, std of seeds", "base, test", "large, test", "minutes"]]
+    for column in COLUMNS:
+        task, is_first = tasks[column.task.name], column.split == DEV
+        measured = task.get("measured", {})
+        spread = ""
+        if task.get("std") is not None and is_first:
+            spread = f"{100 * task['mean']:.1f}, {100 * task['std']:.1f} of {task['seeds']}"
+        rows.append(
+            [
+                column.title,
+                column.task.metrics[0],
+                percent(measured.get(column.split)) if task["state"] == "finished" else task["state"],
+                *([percent(measured.get(GOLD))] if has_gold else []),
+                spread,
+                f"{column.base:.1f}",
+                f"{column.large:.1f}",
+                f"{task['minutes']:.2f}" if "minutes" in task and is_first else "",
+            ]
+        )
+    means = [shown(mean[name], 1) for name in ("ours", "base", "large")]
+    rows.append(["average", "", means[0], *([""] if has_gold else []), "", *means[1:], ""])
+    lines = [
+        "In percent. Ours is measured on dev sets, by which its models are chosen too; the columns base and large are "
+        "the paper's (Table 1), on test sets by GLUE's server.",
+        *(["Ours on test is by the labels in the original archives, not by the server."] if has_gold else []),
+        f"The average is the paper's: the mean of the columns above, MNLI twice, without WNLI; over {mean['tasks']} of "
+        f"{len(PAPERS_TASKS)} tasks ({mean['columns']} of {len(COLUMNS)} columns), base's and large's over the same.",
+    ]
+    for state in ("missing", "failed"):
+        names = [task["title"] for task in tasks.values() if task["state"] == state]
+        lines += [f"{state}: {', '.join(names)}"] if names else []
+    for task in tasks.values():
+        lines += [f"{task['title']}: {said}" for said in (*task.get("notes", ()), task.get("error", "")) if said]
+    if submission["wnli"]:
+        lines.append(f"WNLI is not learnt, as in the paper: all of its test set is said to be {submission['wnli']}")
+    if submission["zip"]:
+        lines.append(f"{submission['zip']} holds the predictions for the server")
+    if submission["missing"]:
+        lines.append(f"not in it, as there are no test files or no model: {', '.join(submission['missing'])}")
+    return rows, [*lines, f"{results['minutes']:.2f} minutes of training in all"]

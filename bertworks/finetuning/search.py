@@ -1,13 +1,19 @@
-"""`bertworks finetune --grid`, `--restarts`: many runs of one task, the best of them, and a table of all.
+"""`bertworks search`: many runs of one task with other settings or seeds, the best of them, and a table of all.
 
-Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written down in
+Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written to
 `grid.json`, its model becomes OUT/model if it is the best so far, and of the folder only logs and settings are kept. So
-a grid of any size takes the disk of one run and one model, and one that was killed goes on where it was, to the same
-results. The files of the task are read once, and tokenized once; frozen features are computed once and are there until
-all runs have ended.
+a grid of any size takes the disk of one run and one model, and one that was killed is resumed to the same results. That
+order is what makes it safe to kill: after a kill before the result is written the run is whole, and the next start ends
+it again; after a later one there is a result, and the rest is removed.
 
 With `restart_best` the points are searched with one seed, on a part of the examples if that is asked for, and only the
 best is run with all seeds on all examples.
+
+The files of the task are read once, and tokenized once: what items are depends on the examples and on how they are cut,
+and on nothing else that runs differ in. Those of every cut are kept until the grid ends: of one the 100 MB that 400,000
+pairs take. Frozen features are computed once and are there until all runs have ended.
+
+`table7` at the end is another set of runs: the six feature-based rows of the paper's Table 7 on one cache.
 """
 
 import gc
@@ -25,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean, stdev
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -33,7 +39,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertworks.config import Settings, Stated, check_overrides, read_record
 from bertworks.errors import CannotGoOn, UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
-from bertworks.finetuning.finetune import Init, tune
+from bertworks.finetuning.finetune import Init, finetune, tune
 from bertworks.finetuning.network import CACHE_FOLDER, AnyPath
 from bertworks.finetuning.report import device_minutes, read_starts
 from bertworks.finetuning.session import Finetuned
@@ -42,6 +48,7 @@ from bertworks.finetuning.start import check_settings, examples_of, find_data, u
 from bertworks.models.find import find_model
 from bertworks.models.folder import read_json
 from bertworks.models.sentence_transformers import find_encoder
+from bertworks.nn.config import FEATURES, FeatureName
 from bertworks.report.logs import CHECKPOINTS, MODEL
 from bertworks.report.status import Status
 from bertworks.report.terminal import News, View, clock, print_note, training_view
@@ -55,15 +62,368 @@ from bertworks.train.checkpoint import outcome_of
 from bertworks.train.run_folder import Inputs, ModelWriter, check_out, given_as, hold_run, publish_model, write_inputs
 from bertworks.train.warm_start import checksums
 
-# What is known of a grid's runs, in one file: `grid.json`.
-#
-# It is written anew after every run, so a grid that was killed goes on behind the last one that is in it. A run
-# counts as finished when it is in the file; its checkpoints are removed after that. What is said of points (mean,
-# spread) is computed from the runs, and is in the file for those who read it.
-
-
-GRID_FILE = "grid.json"
+GRID_FILE, TABLE_FILE, TABLE7_FILE = "grid.json", "grid.md", "table7.md"
+_MOST_RESTARTS = 1_000
 _SAME = ("task", "metric", "examples", "data", "model", "init")  # in all runs of a grid; the rest is for people
+_WIDTH = 100  # of a table on a terminal
+Note = Callable[[str], None]
+Views = Callable[[], AbstractContextManager[View]]
+Row = Sequence[str]
+_log = logging.getLogger(__name__)
+
+
+class GridPlan(NamedTuple):
+    """Which runs are made.
+
+    Attributes:
+        grid: whether batch size, rate and epochs that are not given take the paper's ranges, and lists are axes.
+        restarts: how many seeds each point is run with, from `train.seed` on.
+        restart_best: run each point with one seed first, and only the best with all of them.
+        search_examples: with `restart_best`, how many examples the first runs see; 0: all.
+    """
+
+    grid: bool = True
+    restarts: int = 1
+    restart_best: bool = False
+    search_examples: int = 0
+
+    def check(self) -> None:
+        """Raise UserError for what does not go together."""
+        if not 1 <= self.restarts <= _MOST_RESTARTS:
+            raise UserError(f"--restarts {self.restarts} is not possible; choose 1 to {_MOST_RESTARTS:,}")
+        if self.restart_best and not self.grid:
+            raise UserError("--restart-best is for a search over settings; give --grid too")
+        if self.search_examples < 0 or (self.search_examples and not self.restart_best):
+            raise UserError(
+                f"--search-examples {self.search_examples}: so many examples a search sees before its best point is "
+                "run on all of them; give a number above 0, with --grid and --restart-best"
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UserError("a grid is run by one process; start it without torchrun")
+
+
+class GridOutcome(NamedTuple):
+    """What came of a grid; as text it is a table.
+
+    Attributes:
+        results: what `grid.json` holds: points with mean and spread, runs, the best, minutes.
+        signal: that ended it before it was through, if one did.
+    """
+
+    results: dict[str, Any]
+    signal: int = 0
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether there were runs and not one came to its end."""
+        return bool(self.results["runs"]) and self.results["failed"] == len(self.results["runs"])
+
+    def __str__(self) -> str:
+        return grid_text(self.results)
+
+
+_PAPERS_GRID = GridPlan()
+
+
+def search(
+    task: str,
+    *,
+    model: AnyPath,
+    out: AnyPath,
+    data: AnyPath | None = None,
+    train: AnyPath | None = None,
+    dev: AnyPath | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    plan: GridPlan = _PAPERS_GRID,
+    init: Init = "model",
+    beside: AnyPath | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+    views: Views | None = None,
+    note: Note | None = None,
+) -> GridOutcome:
+    """Fine-tune a model with many settings or seeds and keep the best.
+
+    Args:
+        task: a benchmark's name, or a kind of task on your own files.
+        model: a model folder, a run folder, or a name in the local cache.
+        out: the grid's folder; new or empty unless `resume`.
+        data: the folder with a benchmark's files.
+        train: your own file to learn from.
+        dev: your own file to measure on.
+        columns: of your own files.
+        overrides: `section.key=value`, or `section.key=value,value,...` for an axis.
+        plan: which runs are made; by default every point of the paper's ranges with one seed.
+        init: whether the model's weights are taken, or only its sizes and vocabulary.
+        beside: a second BERT that reads the same texts.
+        resume: runs that are finished are not made again, those that failed are.
+        device: where to train.
+        quiet: show nothing; else progress is shown on the error stream.
+        views: gives what shows a person the progress of a run, instead.
+        note: is told what a person wants to know, and how each run ended.
+    """
+    plan.check()
+    views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
+    folder = Path(out)
+    check_out(folder, GRID_FILE, resume=resume)
+    check_overrides(overrides)
+    if init not in ("model", "random"):
+        raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
+    sources = [source for source in (model, beside) if source is not None]
+    folders = [find_encoder(find_model(source)) for source in sources]
+    weights = [item for source in folders for item in sorted(checksums(source).items())]
+    dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
+    for line in without_effect(dataset.task, overrides):
+        note(line)
+    usual = usual_for(model, folder, dataset.task, overrides, note, is_grid=plan.grid)
+    points = points_of(dataset.task, [*usual, *overrides], is_grid=plan.grid)
+    check_settings(folders, [point.settings for point in points], is_random=init == "random")
+    notes = list(dataset.notes)
+
+    def noted(text: str) -> None:
+        notes.append(text)
+        note(text)
+
+    examples = {split: examples_of(dataset, split, noted) for split in (TRAIN, DEV)}
+    dataset = replace(dataset, notes=tuple(notes))
+    about = {
+        "task": dataset.task.name,
+        "title": dataset.task.title,
+        "metric": dataset.task.metrics[0],
+        "examples": len(examples[TRAIN]),
+        "data": digest_of(example for some in examples.values() for example in some),
+        "model": digest_of(weights),
+        "init": init,
+        "notes": notes,
+    }
+    told = set[str]()
+
+    def note_once(text: str) -> None:  # what is said of files and the model is the same in every run
+        if text not in told:
+            told.add(text)
+            note(text)
+
+    limit = plan.search_examples if plan.search_examples < len(examples[TRAIN]) else 0
+    start = partial(
+        tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
+        kind=encoded_once(kind_of(dataset.task)), cache=folder / CACHE_FOLDER,
+    )  # fmt: skip
+    with hold_run(folder):
+        runs = GridRuns(folder, Record(folder, about, limit), start, views, note_once)
+        runs.write()  # so that the folder says what it is
+        inputs = Inputs(
+            command="grid", task=task, model=given_as(model), beside=given_as(beside), data=given_as(data),
+            train=given_as(train), dev=given_as(dev), columns=recorded_columns(task, columns), init=init, device=device,
+            overrides=list(overrides), plan=plan._asdict(),
+        )  # fmt: skip
+        write_inputs(folder, inputs)
+        if plan.restart_best:
+            signal = runs.run_best(points, plan.restarts, limit)
+        else:
+            signal = runs.run_all(points, plan.restarts)
+        if not signal and (folder / CACHE_FOLDER).exists():
+            discard_folder(folder / CACHE_FOLDER)
+        return GridOutcome(runs.write(), signal)
+
+
+def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:
+    """Return a dataset whose splits are these examples, read already."""
+
+    def kept(some: list[Example], *_: Any) -> Iterator[Example]:
+        return iter(some)
+
+    found = {split: dataset.found[split]._replace(read=partial(kept, some)) for split, some in examples.items()}
+    return replace(dataset, found=found, chosen={})
+
+
+def encoded_once(kind: Kind) -> Kind:
+    """Return a kind that makes the items of one task's examples for one model, and those of each cut once.
+
+    How many examples there are tells which they are: a part of a train set is always the same for its size. A model
+    that spells words numbers them as it meets them, in every run anew; where items are not made again, its words are
+    met again in the same order, so that items mean what they meant.
+    """
+    kept: dict[tuple[Any, ...], tuple[Items, list[str]]] = {}
+
+    def encode(
+        examples: Sequence[Example], tokenizer: Any, task: Task, cut: Cut, *, is_training: bool = False
+    ) -> Items:
+        met = tokenizer.met if isinstance(tokenizer, SpeltTokenizer) else None
+        key = (is_training, len(examples), cut, met.digest() if met else "")
+        if key not in kept:
+            items = kind.encode(examples, tokenizer, task, cut, is_training=is_training)
+            kept[key] = items, list(met.words) if met else []
+        items, words = kept[key]
+        if met:
+            for word in words[len(met) :]:
+                met.id_of(word)
+        return items
+
+    return kind._replace(encode=encode)
+
+
+class Trial(NamedTuple):
+    """A run that is to be made; 0 examples at most: as many as the point's settings let it see."""
+
+    point: Point
+    seed: int
+    max_examples: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Its name below the grid's folder."""
+        return "search/" * bool(self.max_examples) + f"{self.point.name}/seed-{self.seed}"
+
+    @property
+    def settings(self) -> FinetuneSettings:
+        """The point's, with what is the trial's own."""
+        task, train = self.point.settings.task, self.point.settings.train
+        update: dict[str, Any] = {"train": train.model_copy(update={"seed": self.seed})}
+        if self.max_examples:
+            most = min(self.max_examples, task.max_examples or self.max_examples)
+            update["task"] = task.model_copy(update={"max_examples": most})
+        return self.point.settings.model_copy(update=update)
+
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that are not the usual ones, as JSON."""
+        return self.settings.model_dump(mode="json", exclude_defaults=True)
+
+    def work(self, num_examples: int) -> float:
+        """Return how many examples it goes through in all."""
+        settings = self.settings
+        return settings.train.epochs * min(settings.task.max_examples or num_examples, num_examples)
+
+
+class GridRuns:
+    """One start of a grid.
+
+    Args:
+        out: the grid's folder, held by this process.
+        record: of the runs there are.
+        start: makes one run, or resumes it: `start(settings, run=folder, view=view, note=note)`.
+        views, note: for a person.
+    """
+
+    def __init__(self, out: Path, record: "Record", start: Callable[..., Finetuned], views: Views, note: Note) -> None:
+        self.out, self.record, self._start, self._views, self._note = out, record, start, views, note
+        self._num_examples: int = record.about["examples"]
+
+    def run_all(self, points: Sequence[Point], restarts: int) -> int:
+        """Run every point with every seed, all points with the first one first; returns a signal that ended it."""
+        trials = [Trial(point, point.settings.train.seed + number) for number in range(restarts) for point in points]
+        self.record.chosen = None  # of a search before
+        return self._go_through(trials, GridProgress(len(trials), self._work(trials), self._note))
+
+    def run_best(self, points: Sequence[Point], restarts: int, search_examples: int) -> int:
+        """Run every point with one seed, and the best of them with all seeds; returns a signal that ended it."""
+        search = [Trial(point, point.settings.train.seed, search_examples) for point in points]
+        num_more = restarts if search_examples else restarts - 1
+        # Which point it will be is not known yet: one as long as the mean of them.
+        one_more = self._work([trial._replace(max_examples=0) for trial in search]) / len(search)
+        progress = GridProgress(len(search) + num_more, self._work(search) + num_more * one_more, self._note)
+        if signal := self._go_through(search, progress):
+            return signal
+        found = [trial for trial in search if self.record.runs[trial.folder].score is not None]
+        if not found:
+            return 0
+        best = max(found, key=lambda trial: self.record.runs[trial.folder].rank).point
+        self.record.chosen = best.name
+        trials = [Trial(best, best.settings.train.seed + number) for number in range(restarts)]
+        again = [trial for trial in trials if trial not in search]
+        progress.work_left = self._work(again)
+        return self._go_through(again, progress)
+
+    def _work(self, trials: Sequence[Trial]) -> float:
+        return sum(trial.work(self._num_examples) for trial in trials)
+
+    def _go_through(self, trials: Sequence[Trial], progress: "GridProgress") -> int:
+        """Make the runs that are not finished yet; returns a signal that asked for an end, or 0."""
+        for trial in trials:
+            work = trial.work(self._num_examples)
+            folder = safe_join(self.out, trial.folder)
+            if self.record.finished(trial.folder, trial.changed()):
+                _clear(folder)
+                progress.pass_over(work)
+                continue
+            started = time.monotonic()
+            try:
+                result, signal = self._run(trial, folder, progress.title(trial.folder, self.record))
+            except KeyboardInterrupt:  # between two runs, where the loop does not catch it
+                return SIGINT
+            if signal:
+                return signal
+            best = self.record.best_run()
+            if not result.error and (best is None or result.rank > best.rank):
+                _publish(folder / MODEL, self.out)
+                self.record.model_of = trial.folder
+            self.record.runs[trial.folder] = result
+            self.write()
+            _clear(folder)
+            progress.end(trial.folder, result, self.record, work, time.monotonic() - started)
+        self.write()
+        return 0
+
+    def _run(self, trial: Trial, folder: Path, title: str) -> tuple["Result", int]:
+        """Make a run, or resume it; an error that its settings bring about ends this run alone."""
+        facts = {
+            "point": trial.point.name,
+            "values": trial.point.values,
+            "seed": trial.seed,
+            "is_search": bool(trial.max_examples),
+            "settings": trial.changed(),
+        }
+        try:
+            with self._views() as view:
+
+                def titled(news: News, status: Status) -> None:
+                    status.about = status.about._replace(title=title)
+                    view(news, status)
+
+                ended = self._start(trial.settings, run=folder, view=titled, note=self._note)
+        except CannotGoOn:  # no run could
+            raise
+        except (UserError, torch.OutOfMemoryError) as error:
+            return Result(**facts, minutes=device_minutes(read_starts(folder)), error=str(error)), 0
+        finally:
+            _free_memory()
+        score = ended.metrics.get(ended.metric)
+        result = Result(**facts, score=score, step=ended.step, metrics=ended.metrics, minutes=ended.minutes)
+        return result, ended.signal
+
+    def write(self) -> dict[str, Any]:
+        """Write what is known, as JSON and as a table; returns it."""
+        content = self.record.save()
+        with atomic_write(self.out / TABLE_FILE) as stream:
+            stream.write(grid_markdown(content))
+        return content
+
+
+def _publish(model: Path, out: Path) -> None:
+    def write(folder: Path) -> None:
+        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+
+    num_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+    publish_model(out, ModelWriter(write, num_bytes))
+
+
+def _clear(run: Path) -> None:
+    """Keep only logs and settings of a run."""
+    try:
+        for name in (CHECKPOINTS, MODEL):
+            if (run / name).exists():
+                discard_folder(run / name)
+        remove_leftovers(run)
+    except OSError as error:
+        _log.warning("cannot clear %s: %s", run, error.strerror)
+
+
+def _free_memory() -> None:
+    """Have the device's memory back: a run's parts refer to each other, so only the collector lets go of them."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 class Result(Settings):
@@ -116,11 +476,14 @@ class _File(Stated):
 
 
 class Record:
-    """The runs of a grid by their folders, and which of them the model is of.
+    """What is known of a grid's runs, by their folders: `grid.json`, written anew after every run.
+
+    A run counts as finished when it is in the file. Mean and spread of points are computed from the runs, and are in
+    the file for those who read it.
 
     Args:
         out: the grid's folder.
-        about: what all runs have in common; those of another model or other data are not gone on with.
+        about: what all runs have in common; those of another model or other data are not resumed.
         search_examples: how many examples runs of the search see; 0: all.
     """
 
@@ -129,10 +492,8 @@ class Record:
         self.runs: dict[str, Result] = {}
         self.model_of: str | None = None
         self.chosen: str | None = None  # the point that was chosen to be run again
-        if self.path.exists():
-            self._read()
-
-    def _read(self) -> None:
+        if not self.path.exists():
+            return
         content = read_json(self.path)
         for name in _SAME:
             if content.get(name) != self.about[name]:
@@ -168,11 +529,38 @@ class Record:
         return content
 
     def content(self) -> dict[str, Any]:
-        """Return all that is known, as JSON."""
+        """Return all that is known, as JSON; of points the mean and spread over those seeds that did not fail."""
+        by_point: dict[tuple[bool, str], list[Result]] = {}
+        for run in self.runs.values():
+            by_point.setdefault((run.is_search, run.point), []).append(run)
+        points: list[dict[str, Any]] = []
+        for (is_search, name), runs in by_point.items():
+            scores = [run.score for run in runs if run.score is not None]
+            points.append(
+                {
+                    "name": name,
+                    "values": runs[0].values,
+                    "is_search": is_search,
+                    "seeds": [run.seed for run in runs],
+                    "scores": [run.score for run in runs],
+                    "mean": fmean(scores) if scores else None,
+                    "std": stdev(scores) if len(scores) > 1 else None,
+                    "min": min(scores, default=None),
+                    "max": max(scores, default=None),
+                    "minutes": round(sum(run.minutes for run in runs), 4),
+                    "failed": sum(bool(run.error) for run in runs),
+                }
+            )
+        for is_search in (True, False):
+            same = [point for point in points if point["is_search"] == is_search]
+            measured = [point for point in same if point["mean"] is not None]
+            highest = max(measured, key=lambda point: point["mean"], default={"name": None})
+            for point in same:
+                point["is_best"] = point["name"] == (self.chosen or highest["name"])
         return {
             **self.about,
             "search_examples": self.search_examples,
-            "points": self._points(),
+            "points": points,
             "chosen": self.chosen,
             "model_of": self.model_of,
             "minutes": round(sum(run.minutes for run in self.runs.values()), 4),
@@ -180,51 +568,12 @@ class Record:
             "runs": {folder: run.model_dump() for folder, run in self.runs.items()},
         }
 
-    def _points(self) -> list[dict[str, Any]]:
-        by_point: dict[tuple[bool, str], list[Result]] = {}
-        for run in self.runs.values():
-            by_point.setdefault((run.is_search, run.point), []).append(run)
-        points = [_summary(runs) for runs in by_point.values()]
-        for is_search in (True, False):
-            same = [point for point in points if point["is_search"] == is_search]
-            best = self.chosen or _best_name(same)
-            for point in same:
-                point["is_best"] = point["name"] == best
-        return points
-
-
-def _best_name(points: list[dict[str, Any]]) -> str | None:
-    """Return the point with the highest mean, the first of equal ones."""
-    measured = [point for point in points if point["mean"] is not None]
-    return max(measured, key=lambda point: point["mean"])["name"] if measured else None
-
-
-def _summary(runs: list[Result]) -> dict[str, Any]:
-    """Return mean and spread over the seeds of a point; those that failed are counted, not averaged."""
-    scores = [run.score for run in runs if run.score is not None]
-    return {
-        "name": runs[0].point,
-        "values": runs[0].values,
-        "is_search": runs[0].is_search,
-        "seeds": [run.seed for run in runs],
-        "scores": [run.score for run in runs],
-        "mean": fmean(scores) if scores else None,
-        "std": stdev(scores) if len(scores) > 1 else None,
-        "min": min(scores, default=None),
-        "max": max(scores, default=None),
-        "minutes": round(sum(run.minutes for run in runs), 4),
-        "failed": sum(bool(run.error) for run in runs),
-    }
-
-
-# How far a grid is, for a person: which run of how many, the best so far, and how long the rest will take.
-#
-# Runs differ in length, so the time left goes by work, which is epochs times examples, at the pace of the runs that
-# this start has made.
-
 
 class GridProgress:
-    """Counts runs and work.
+    """Which run of how many it is, the best so far, and how long the rest will take.
+
+    Runs differ in length, so the time left goes by work, which is epochs times examples, at the pace of the runs that
+    this start has made.
 
     Args:
         num_runs: of the whole grid.
@@ -232,7 +581,7 @@ class GridProgress:
         note: is told how each run ended.
     """
 
-    def __init__(self, num_runs: int, work: float, note: Callable[[str], None]) -> None:
+    def __init__(self, num_runs: int, work: float, note: Note) -> None:
         self.num_runs, self.work_left, self._note = num_runs, work, note
         self.num_done = 0
         self._work_done = self._seconds = 0.0
@@ -247,8 +596,10 @@ class GridProgress:
         self.pass_over(work)
         self._work_done += work
         self._seconds += seconds
-        told = f"failed: {result.error}" if result.error else _figures(result, record)
-        self._note(f"run {self.num_done} of {self.num_runs}, {folder}: {told}{self._rest(record)}")
+        score = math.nan if result.score is None else result.score
+        ended = f"{record.about['metric']} {score:.4f} at step {result.step:,}, {result.minutes:.2f} minutes"
+        ended = f"failed: {result.error}" if result.error else ended
+        self._note(f"run {self.num_done} of {self.num_runs}, {folder}: {ended}{self._rest(record)}")
 
     def title(self, folder: str, record: Record) -> str:
         """Return what stands above the figures of a run that begins."""
@@ -266,54 +617,72 @@ class GridProgress:
         return self.work_left * self._seconds / self._work_done if self._work_done else None
 
 
-def _figures(result: Result, record: Record) -> str:
-    score = math.nan if result.score is None else result.score
-    return f"{record.about['metric']} {score:.4f} at step {result.step:,}, {result.minutes:.2f} minutes"
-
-
-def titled(view: View, title: str) -> View:
-    """Return a view that shows a run under another title."""
-
-    def show(news: News, status: Status) -> None:
-        status.about = status.about._replace(title=title)
-        view(news, status)
-
-    return show
-
-
-# A grid for a person: a row for each point, at most 100 columns on a terminal, and the same as markdown.
-#
-# |    batch_size  lr    seeds  mean    std     min..max        minutes
-# |    16          5e-5  3      0.8913  0.0041  0.8870..0.8952  4.13
-# | *  16          3e-5  3      0.8990  0.0012  0.8979..0.9002  4.20
-
-
-_WIDTH = 100
-_BEST = "*"
-Row = Sequence[str]
-
-
 def grid_text(results: Mapping[str, Any]) -> str:
-    """Write what grid.json holds for a terminal."""
-    lines = [_heading(results)]
-    for title, points in _tables(results):
-        lines += ["", *([title] if title else []), *aligned(_rows(points))]
-    failures = [_cut(line) for line in _failures(results)]
-    return "\n".join([*lines, "", *failures, *(line for text in _closing(results) for line in wrapped(text))])
+    """Write what grid.json holds for a terminal, at most 100 columns wide.
+
+        batch_size  lr    seeds  mean    std     min..max        minutes
+        16          5e-5  3      0.8913  0.0041  0.8870..0.8952  4.13
+    *   16          3e-5  3      0.8990  0.0012  0.8979..0.9002  4.20
+    """
+    heading, tables, failures, closing = _grid_parts(results)
+    lines = [heading]
+    for title, rows in tables:
+        lines += ["", *([title] if title else []), *aligned(rows)]
+    return "\n".join([*lines, "", *map(_cut, failures), *(line for text in closing for line in wrapped(text))])
 
 
 def grid_markdown(results: Mapping[str, Any]) -> str:
     """Write what grid.json holds as markdown."""
-    lines = [f"# {_heading(results)}"]
-    for title, points in _tables(results):
-        lines += ["", *([title, ""] if title else []), *markdown_rows(_rows(points))]
-    for line in (*_failures(results), *_closing(results)):
+    heading, tables, failures, closing = _grid_parts(results)
+    lines = [f"# {heading}"]
+    for title, rows in tables:
+        lines += ["", *([title, ""] if title else []), *markdown_rows(rows)]
+    for line in (*failures, *closing):
         lines += ["", line]
     return "\n".join(lines) + "\n"
 
 
+def _grid_parts(results: Mapping[str, Any]) -> tuple[str, list[tuple[str, list[Row]]], list[str], list[str]]:
+    """Return the heading, tables with their titles, the runs that failed, and what stands below the tables."""
+    points, runs, metric, best = (results[name] for name in ("points", "runs", "metric", "model_of"))
+    searched, full = ([point for point in points if point["is_search"] == which] for which in (True, False))
+    seen = f"Search, on {results['search_examples']:,} of {counted(results['examples'], 'example')}:"
+    titled = [(seen, searched), ("At the best of these:", full)] if searched else [("", full)]
+    tables: list[tuple[str, list[Row]]] = []
+    for title, some in titled:
+        names = list(dict.fromkeys(name for point in some for name in point["values"]))
+        rows: list[Row] = [["", *names, "seeds", "mean", "std", "min..max", "minutes"]]
+        for point in some:
+            count, failed = len(point["seeds"]), point["failed"]
+            rows.append(
+                [
+                    "*" if point["is_best"] else "",
+                    *(point["values"].get(name, "") for name in names),
+                    f"{count - failed} of {count}" if failed else str(count),
+                    "failed" if failed == count else shown(point["mean"]),
+                    shown(point["std"]),
+                    "–" if point["mean"] is None else f"{point['min']:.4f}..{point['max']:.4f}",
+                    f"{point['minutes']:.2f}",
+                ]
+            )
+        tables += [(title, rows)] if some or not searched else []
+    failures = [" ".join(f"{folder} failed: {run['error']}".split()) for folder, run in runs.items() if run["error"]]
+    closing = []
+    if best:
+        score = shown(runs[best]["score"])
+        closing.append(f"model/ is of the best run, {best}: {metric} {score}; * marks the best point")
+    failed = f", {results['failed']} of them failed" if results["failed"] else ""
+    closing.append(f"{counted(len(runs), 'run')}{failed}, {results['minutes']:.2f} minutes of training in all")
+    return f"{results['title']}, {metric} on the dev set", tables, failures, closing
+
+
+def shown(value: float | None, digits: int = 4) -> str:
+    """Write a score, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
 def aligned(rows: Sequence[Row]) -> list[str]:
-    """Lay rows out in columns, two spaces between them; what is wider than a terminal is cut."""
+    """Write rows in columns, two spaces between them; what is wider than a terminal is cut."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         _cut("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()) for row in rows
@@ -335,457 +704,91 @@ def _cut(line: str) -> str:
     return line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."
 
 
-def _heading(results: Mapping[str, Any]) -> str:
-    return f"{results['title']}, {results['metric']} on the dev set"
-
-
-def _tables(results: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """Return the points of the search, if it saw fewer examples, and then the others."""
-    search, full = ([point for point in results["points"] if point["is_search"] == which] for which in (True, False))
-    if not search:
-        return [("", full)]
-    seen = f"Search, on {results['search_examples']:,} of {counted(results['examples'], 'example')}:"
-    return [(seen, search), *([("At the best of these:", full)] if full else [])]
-
-
-def _rows(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    names = list(dict.fromkeys(name for point in points for name in point["values"]))
-    return [["", *names, "seeds", "mean", "std", "min..max", "minutes"], *(_row(point, names) for point in points)]
-
-
-def _row(point: Mapping[str, Any], names: Sequence[str]) -> Row:
-    count, failed = len(point["seeds"]), point["failed"]
-    spread = "–" if point["mean"] is None else f"{point['min']:.4f}..{point['max']:.4f}"
-    return [
-        _BEST if point["is_best"] else "",
-        *(point["values"].get(name, "") for name in names),
-        f"{count - failed} of {count}" if failed else str(count),
-        "failed" if failed == count else shown(point["mean"]),
-        shown(point["std"]),
-        spread,
-        f"{point['minutes']:.2f}",
-    ]
-
-
-def shown(value: float | None, digits: int = 4) -> str:
-    """Write a score, or a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _failures(results: Mapping[str, Any]) -> list[str]:
-    failures = [f"{folder} failed: {run['error']}" for folder, run in results["runs"].items() if run["error"]]
-    return [" ".join(failure.split()) for failure in failures]
-
-
-def _closing(results: Mapping[str, Any]) -> list[str]:
-    """Return what stands below the table: the best, and what all of it cost."""
-    lines, best = [], results["model_of"]
-    if best:
-        score = shown(results["runs"][best]["score"])
-        lines.append(f"model/ is of the best run, {best}: {results['metric']} {score}; {_BEST} marks the best point")
-    failed = f", {results['failed']} of them failed" if results["failed"] else ""
-    runs = counted(len(results["runs"]), "run")
-    return [*lines, f"{runs}{failed}, {results['minutes']:.2f} minutes of training in all"]
-
-
-# The runs of a grid, one after the other: made, or gone on with, written down, and cleared of what nobody needs.
-#
-# The order in which a run ends is what makes a grid safe to kill: its model is published if it is the best so far,
-# then its result is written down, then its checkpoints and its model are removed. A kill before the second step
-# finds the run whole, and the next start ends it again; one after it finds a result, and removes the rest.
-
-
-TABLE_FILE = "grid.md"
-Note = Callable[[str], None]
-Views = Callable[[], AbstractContextManager[View]]
-_SEARCH = "search"
-_log = logging.getLogger(__name__)
-
-
-class Start(Protocol):
-    """Makes a run, or goes on with it."""
-
-    def __call__(self, settings: FinetuneSettings, *, run: Path, view: View, note: Note) -> Finetuned:
-        """Fine-tune into a folder."""
-
-
-class Trial(NamedTuple):
-    """A run that is to be made; 0 examples at most: as many as the point's settings let it see."""
-
-    point: Point
-    seed: int
-    max_examples: int = 0
-
-    @property
-    def folder(self) -> str:
-        """Where it lies below the grid's folder."""
-        return f"{_SEARCH}/" * bool(self.max_examples) + f"{self.point.name}/seed-{self.seed}"
-
-    @property
-    def settings(self) -> FinetuneSettings:
-        """The point's, with what is the trial's own."""
-        task, train = self.point.settings.task, self.point.settings.train
-        update: dict[str, Any] = {"train": train.model_copy(update={"seed": self.seed})}
-        if self.max_examples:
-            most = min(self.max_examples, task.max_examples or self.max_examples)
-            update["task"] = task.model_copy(update={"max_examples": most})
-        return self.point.settings.model_copy(update=update)
-
-    def changed(self) -> dict[str, Any]:
-        """Return the settings that are not the usual ones, as JSON."""
-        return self.settings.model_dump(mode="json", exclude_defaults=True)
-
-    def work(self, num_examples: int) -> float:
-        """Return how many examples it goes through in all."""
-        settings = self.settings
-        return settings.train.epochs * min(settings.task.max_examples or num_examples, num_examples)
-
-    def result(self, **found: Any) -> Result:
-        """Return how it ended."""
-        return Result(
-            point=self.point.name,
-            values=self.point.values,
-            seed=self.seed,
-            is_search=bool(self.max_examples),
-            settings=self.changed(),
-            **found,
-        )
-
-
-class GridRuns:
-    """One start of a grid.
-
-    Args:
-        out: the grid's folder, held by this process.
-        record: of the runs there are.
-        start: makes one run, or goes on with it.
-        views, note: for a person.
-    """
-
-    def __init__(self, out: Path, record: Record, start: Start, views: Views, note: Note) -> None:
-        self.out, self.record, self._start, self._views, self._note = out, record, start, views, note
-        self._num_examples: int = record.about["examples"]
-
-    def run_all(self, points: Sequence[Point], restarts: int) -> int:
-        """Run every point with every seed, all points with the first one first; returns a signal that ended it."""
-        trials = [Trial(point, point.settings.train.seed + number) for number in range(restarts) for point in points]
-        self.record.chosen = None  # of a search before
-        return self._go_through(trials, GridProgress(len(trials), self._work(trials), self._note))
-
-    def run_best(self, points: Sequence[Point], restarts: int, search_examples: int) -> int:
-        """Run every point with one seed, and the best of them with all seeds; returns a signal that ended it."""
-        search = [Trial(point, point.settings.train.seed, search_examples) for point in points]
-        num_more = restarts if search_examples else restarts - 1
-        # Which point it will be is not known yet: one as long as the mean of them.
-        one_more = self._work([trial._replace(max_examples=0) for trial in search]) / len(search)
-        progress = GridProgress(len(search) + num_more, self._work(search) + num_more * one_more, self._note)
-        if signal := self._go_through(search, progress):
-            return signal
-        found = [trial for trial in search if self.record.runs[trial.folder].score is not None]
-        if not found:
-            return 0
-        best = max(found, key=lambda trial: self.record.runs[trial.folder].rank).point
-        self.record.chosen = best.name
-        trials = [Trial(best, best.settings.train.seed + number) for number in range(restarts)]
-        again = [trial for trial in trials if trial not in search]
-        progress.work_left = self._work(again)
-        return self._go_through(again, progress)
-
-    def _work(self, trials: Sequence[Trial]) -> float:
-        return sum(trial.work(self._num_examples) for trial in trials)
-
-    def _go_through(self, trials: Sequence[Trial], progress: GridProgress) -> int:
-        """Make the runs that are not finished yet; returns a signal that asked for an end, or 0."""
-        for trial in trials:
-            work = trial.work(self._num_examples)
-            if self.record.finished(trial.folder, trial.changed()):
-                _clear(self._folder(trial))
-                progress.pass_over(work)
-                continue
-            started = time.monotonic()
-            try:
-                result, signal = self._run(trial, progress.title(trial.folder, self.record))
-            except KeyboardInterrupt:  # between two runs, where the loop does not catch it
-                return SIGINT
-            if signal:
-                return signal
-            self._keep(trial, result)
-            progress.end(trial.folder, result, self.record, work, time.monotonic() - started)
-        self.write()
-        return 0
-
-    def _folder(self, trial: Trial) -> Path:
-        return safe_join(self.out, trial.folder)
-
-    def _run(self, trial: Trial, title: str) -> tuple[Result, int]:
-        """Make a run, or go on with it; what its settings bring about ends this run alone."""
-        folder = self._folder(trial)
-        try:
-            with self._views() as view:
-                ended = self._start(trial.settings, run=folder, view=titled(view, title), note=self._note)
-        except CannotGoOn:  # no run could
-            raise
-        except (UserError, torch.OutOfMemoryError) as error:
-            return trial.result(minutes=device_minutes(read_starts(folder)), error=str(error)), 0
-        finally:
-            _free_memory()
-        score = ended.metrics.get(ended.metric)
-        return trial.result(score=score, step=ended.step, metrics=ended.metrics, minutes=ended.minutes), ended.signal
-
-    def _keep(self, trial: Trial, result: Result) -> None:
-        """Publish a run's model if it is the best, write its result down and remove what is not needed any more."""
-        folder, best = self._folder(trial), self.record.best_run()
-        if not result.error and (best is None or result.rank > best.rank):
-            publish_model(self.out, _copier(folder / MODEL))
-            self.record.model_of = trial.folder
-        self.record.runs[trial.folder] = result
-        self.write()
-        _clear(folder)
-
-    def write(self) -> dict[str, Any]:
-        """Write what is known, as JSON and as a table; returns it."""
-        content = self.record.save()
-        with atomic_write(self.out / TABLE_FILE) as stream:
-            stream.write(grid_markdown(content))
-        return content
-
-
-def _copier(model: Path) -> ModelWriter:
-    def write(folder: Path) -> None:
-        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
-
-    return ModelWriter(write, sum(path.stat().st_size for path in model.rglob("*") if path.is_file()))
-
-
-def _clear(run: Path) -> None:
-    """Keep only logs and settings of a run."""
-    try:
-        for name in (CHECKPOINTS, MODEL):
-            if (run / name).exists():
-                discard_folder(run / name)
-        remove_leftovers(run)
-    except OSError as error:
-        _log.warning("cannot clear %s: %s", run, error.strerror)
-
-
-def _free_memory() -> None:
-    """Have the device's memory back: a run's parts refer to each other, so only the collector lets go of them."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-# Examples become items once for all runs of a grid: tokenizing is the same work for every point and every seed.
-#
-# What items are depends on the examples and on how they are cut, and on nothing else that runs differ in. Those of
-# every cut are kept until the grid ends: of one the 100 MB that 400,000 pairs take, of a grid over
-# `task.max_length` as many times that as it has lengths. A model that spells words numbers them as it meets them,
-# in every run anew; where items are not made again, its words are met again in the same order, so that items mean
-# what they meant.
-
-
-def encoded_once(kind: Kind) -> Kind:
-    """Return a kind that makes the items of one task's examples for one model, and those of each cut once.
-
-    How many examples there are tells which they are: a part of a train set is always the same for its size.
-    """
-    kept: dict[tuple[Any, ...], tuple[Items, list[str]]] = {}
-
-    def encode(
-        examples: Sequence[Example], tokenizer: Any, task: Task, cut: Cut, *, is_training: bool = False
-    ) -> Items:
-        met = tokenizer.met if isinstance(tokenizer, SpeltTokenizer) else None
-        key = (is_training, len(examples), cut, met.digest() if met else "")
-        if key not in kept:
-            items = kind.encode(examples, tokenizer, task, cut, is_training=is_training)
-            kept[key] = items, list(met.words) if met else []
-        items, words = kept[key]
-        if met:
-            for word in words[len(met) :]:
-                met.id_of(word)
-        return items
-
-    return kind._replace(encode=encode)
-
-
-_MOST_RESTARTS = 1_000
-
-
-class GridOutcome(NamedTuple):
-    """What came of a grid; as text it is a table.
-
-    Attributes:
-        results: what `grid.json` holds: points with mean and spread, runs, the best, minutes.
-        signal: that ended it before it was through, if one did.
-    """
-
-    results: dict[str, Any]
-    signal: int = 0
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether there were runs and not one came to its end."""
-        return bool(self.results["runs"]) and self.results["failed"] == len(self.results["runs"])
-
-    def __str__(self) -> str:
-        return grid_text(self.results)
-
-
-class GridPlan(NamedTuple):
-    """Which runs are made.
-
-    Attributes:
-        grid: whether batch size, rate and epochs that are not said take the paper's ranges, and lists are axes.
-        restarts: how many seeds each point is run with, from `train.seed` on.
-        restart_best: run each point with one seed first, and only the best with all of them.
-        search_examples: with `restart_best`, how many examples the first runs see; 0: all.
-    """
-
-    grid: bool = True
-    restarts: int = 1
-    restart_best: bool = False
-    search_examples: int = 0
-
-    def check(self) -> None:
-        """Raise UserError for what does not go together."""
-        if not 1 <= self.restarts <= _MOST_RESTARTS:
-            raise UserError(f"--restarts {self.restarts} is not possible; choose 1 to {_MOST_RESTARTS:,}")
-        if self.restart_best and not self.grid:
-            raise UserError("--restart-best is for a search over settings; give --grid too")
-        if self.search_examples < 0 or (self.search_examples and not self.restart_best):
-            raise UserError(
-                f"--search-examples {self.search_examples}: so many examples a search sees before its best point is "
-                "run on all of them; give a number above 0, with --grid and --restart-best"
-            )
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UserError("a grid is run by one process; start it without torchrun")
-
-
-_PAPERS_GRID = GridPlan()
-
-
-def finetune_grid(
+# Titles as in the paper; dev F1 of BERT base, the mean of five restarts.
+_TABLE7: dict[FeatureName, tuple[str, float]] = {
+    "embeddings": ("Embeddings", 91.0),
+    "second-to-last": ("Second-to-Last Hidden", 95.6),
+    "last": ("Last Hidden", 94.9),
+    "sum-last-four": ("Weighted Sum Last Four Hidden", 95.9),
+    "concat-last-four": ("Concat Last Four Hidden", 96.1),
+    "sum-all": ("Weighted Sum All Layers", 95.5),
+}
+
+
+class Table7Row(NamedTuple):
+    """One row of the table."""
+
+    features: FeatureName
+    outcome: Finetuned
+
+    def facts(self) -> dict[str, Any]:
+        """Return its figures, scores in percent."""
+        title, paper = _TABLE7[self.features]
+        score = None if math.isnan(self.outcome.score) else round(100 * self.outcome.score, 2)
+        steps, minutes = self.outcome.step, round(self.outcome.minutes, 3)
+        return {
+            "features": self.features, "title": title, "paper": paper, self.outcome.metric: score, "best_step": steps,
+            "minutes": minutes,
+        }  # fmt: skip
+
+
+def table7(
     task: str,
     *,
-    model: AnyPath,
-    out: AnyPath,
-    data: AnyPath | None = None,
-    train: AnyPath | None = None,
-    dev: AnyPath | None = None,
-    columns: Columns | Mapping[str, Any] | None = None,
+    out: str | Path,
     overrides: Sequence[str] = (),
-    plan: GridPlan = _PAPERS_GRID,
-    init: Init = "model",
-    beside: AnyPath | None = None,
+    cache: str | Path | None = None,
     resume: bool = False,
-    device: str = "auto",
-    quiet: bool = False,
-    views: Views | None = None,
-    note: Callable[[str], None] | None = None,
-) -> GridOutcome:
-    """Fine-tune a model with many settings or seeds and keep the best.
+    **options: Any,
+) -> list[Table7Row]:
+    """Train the six feature-based rows of the paper's Table 7 into folders of `out`, and write `table7.md` there.
+
+    Each row is a run folder of its own, so it can be opened, measured and resumed.
 
     Args:
-        task: a benchmark's name, or a kind of task on your own files.
-        model: a model folder, a run folder, or a name in the local cache.
-        out: the grid's folder; new or empty unless `resume`.
-        data: the folder with a benchmark's files.
-        train: your own file to learn from.
-        dev: your own file to measure on.
-        columns: of your own files.
-        overrides: `section.key=value`, or `section.key=value,value,...` for an axis.
-        plan: which runs are made; every point of the paper's ranges with one seed if it is not said.
-        init: whether the model's weights are taken, or only its sizes and vocabulary.
-        beside: a second BERT that reads the same texts.
-        resume: go on; runs that are finished are not made again, those that failed are.
-        device: where to train.
-        quiet: show nothing; else how it goes is shown on the error stream.
-        views: gives what shows a person how a run goes, instead.
-        note: is told what a person wants to know, and how each run ended.
+        task: a benchmark, or "tag" on your own files.
+        out: the folder of the six runs and the table.
+        overrides: settings for all rows.
+        cache: where features are kept; in `out` without it.
+        resume: a row that is finished is not trained again.
+        options: as `finetune` takes them.
+
+    Returns:
+        the rows, in the order of the paper; fewer where a signal came.
     """
-    plan.check()
-    views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
     folder = Path(out)
-    check_out(folder, GRID_FILE, resume=resume)
-    check_overrides(overrides)
-    if init not in ("model", "random"):
-        raise UserError(f"init {str(init)[:40]!r} is not known; choose model or random")
-    sources = [source for source in (model, beside) if source is not None]
-    folders = [find_encoder(find_model(source)) for source in sources]
-    weights = [item for source in folders for item in sorted(checksums(source).items())]
-    dataset = find_data(task, data, {TRAIN: train, DEV: dev}, note, columns)
-    for line in without_effect(dataset.task, overrides):
-        note(line)
-    usual = usual_for(model, folder, dataset.task, overrides, note, is_grid=plan.grid)
-    points = points_of(dataset.task, [*usual, *overrides], is_grid=plan.grid)
-    check_settings(folders, [point.settings for point in points], is_random=init == "random")
-    dataset, examples = _read(dataset, note)
-    about = _about(dataset, examples, {"model": digest_of(weights), "init": init})
-    limit = plan.search_examples if plan.search_examples < about["examples"] else 0
-    start = partial(
-        tune, in_memory(dataset, examples), model=model, is_random=init == "random", beside=beside, device=device,
-        kind=encoded_once(kind_of(dataset.task)), cache=folder / CACHE_FOLDER,
-    )  # fmt: skip
-    with hold_run(folder):
-        runs = GridRuns(folder, Record(folder, about, limit), start, views, _told_once(note))
-        runs.write()  # so that the folder tells what it is
-        inputs = Inputs(
-            command="grid", task=task, model=given_as(model), beside=given_as(beside), data=given_as(data),
-            train=given_as(train), dev=given_as(dev), columns=recorded_columns(task, columns), init=init, device=device,
-            overrides=list(overrides), plan=plan._asdict(),
+    if not resume and folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+    found = {}
+    # Those of four layers first: a model that has fewer is refused before anything is trained.
+    for features in sorted(FEATURES, key=lambda name: not name.endswith("four")):
+        outcome = finetune(
+            task, out=folder / features, overrides=[*overrides, f"task.features={features}"],
+            cache=cache or folder / CACHE_FOLDER, resume=resume, **options,
         )  # fmt: skip
-        write_inputs(folder, inputs)
-        if plan.restart_best:
-            signal = runs.run_best(points, plan.restarts, limit)
-        else:
-            signal = runs.run_all(points, plan.restarts)
-        if not signal and (folder / CACHE_FOLDER).exists():
-            discard_folder(folder / CACHE_FOLDER)
-        return GridOutcome(runs.write(), signal)
+        found[features] = Table7Row(features, outcome)
+        if outcome.signal:
+            break
+    rows = [found[features] for features in FEATURES if features in found]
+    if len(rows) == len(FEATURES):
+        with atomic_write(folder / TABLE7_FILE) as stream:
+            stream.write(table7_markdown(task, rows))
+    return rows
 
 
-def _read(dataset: Dataset, note: Callable[[str], None]) -> tuple[Dataset, dict[str, list[Example]]]:
-    """Return the examples of all splits, and the dataset with what was said of them among its notes."""
-    notes: list[str] = []
-
-    def noted(text: str) -> None:
-        notes.append(text)
-        note(text)
-
-    examples = {split: examples_of(dataset, split, noted) for split in (TRAIN, DEV)}
-    return replace(dataset, notes=(*dataset.notes, *notes)), examples
-
-
-def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:
-    """Return a dataset whose splits are these examples, read already."""
-
-    def kept(some: list[Example], *_: Any) -> Iterator[Example]:
-        return iter(some)
-
-    found = {split: dataset.found[split]._replace(read=partial(kept, some)) for split, some in examples.items()}
-    return replace(dataset, found=found, chosen={})
-
-
-def _about(dataset: Dataset, examples: dict[str, list[Example]], start: dict[str, str]) -> dict[str, Any]:
-    """Return what all runs of a grid have in common."""
-    return {
-        "task": dataset.task.name,
-        "title": dataset.task.title,
-        "metric": dataset.task.metrics[0],
-        "examples": len(examples[TRAIN]),
-        "data": digest_of(example for some in examples.values() for example in some),
-        **start,
-        "notes": list(dataset.notes),
-    }
-
-
-def _told_once(note: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a note that says nothing twice: what is said of files and the model is the same in every run."""
-    told: set[str] = set()
-
-    def tell(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            note(text)
-
-    return tell
+def table7_markdown(task: str, rows: Sequence[Table7Row]) -> str:
+    """Return the rows as a table."""
+    lines = [
+        f"The feature-based rows of the paper's Table 7 (CoNLL-2003, BERT base, dev F1 of 5 restarts), and {task}:",
+        "",
+        "| features | paper | ours | best step | minutes |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        facts = row.facts()
+        score = facts[row.outcome.metric]
+        ours = "-" if score is None else f"{score:.1f}"
+        lines.append(
+            f"| {facts['title']} | {facts['paper']:.1f} | {ours} | {facts['best_step']:,} | {facts['minutes']:.1f} |"
+        )
+    return "\n".join(lines) + "\n"

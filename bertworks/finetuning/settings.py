@@ -114,7 +114,7 @@ def without_effect(task: Task, overrides: Sequence[str]) -> list[str]:
 def _with_grid_hint(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
     """Return an error that says of each list of values that it needs a grid, which would have divided it."""
     lists = {key.strip() for key, _, text in (override.partition("=") for override in overrides) if "," in text}
-    hint = "; several values need --grid (in Python: finetune_grid)"
+    hint = "; several values are for `bertworks search` (in Python: bw.search)"
     return ConfigError(
         error.where, [f"{text}{hint}" if text.partition(":")[0] in lists else text for text in error.problems]
     )

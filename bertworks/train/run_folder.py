@@ -111,8 +111,8 @@ def check_still_there(run: Path, **recorded: str | None) -> None:
 
 
 _TELLING = {  # of what a folder holds: by the file that is there from the start, what it is and how it is gone on with
-    "grid.json": "runs of a grid, with which finetune goes on by --grid or --restarts",
-    "glue.json": "runs of GLUE, with which `finetune glue` goes on",
+    "grid.json": "runs of a grid, which `search` resumes",
+    "glue.json": "runs of GLUE, which `glue` resumes",
     "recipe.toml": "one run, with which the command goes on that has begun it",
 }
 _OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there early

@@ -36,7 +36,7 @@ from bertworks.files import exclusive, write_manifest
 from bertworks.finetuning import glue_suite as glue
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.report import is_finetuned, write_finetune_report
-from bertworks.finetuning.search import GridPlan, finetune_grid
+from bertworks.finetuning.search import GridPlan, search
 from bertworks.inference.describe import model_report, report_text
 from bertworks.inference.evaluate import training_cost
 from bertworks.models.convert import convert
@@ -154,7 +154,7 @@ def run_task(folder, more=(), **options):
 
 
 def use_grid(folder, resume=True):
-    finetune_grid(
+    search(
         "classify", model=folder / "model", train=folder / "train.jsonl", dev=folder / "dev.jsonl", out=folder / "grid",
         device="cpu", overrides=[*QUICK, "train.epochs=1", "optim.lr=1e-3"], plan=GridPlan(restarts=1), resume=resume,
         quiet=True,
@@ -162,7 +162,7 @@ def use_grid(folder, resume=True):
 
 
 def use_glue(folder):
-    glue.finetune_glue(
+    glue.glue(
         model=folder / "model", data=folder / "glue", out=folder / "out", overrides=["train.epochs=1", *QUICK[1:3]],
         device="cpu", resume=True, quiet=True,
     )  # fmt: skip

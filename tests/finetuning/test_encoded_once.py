@@ -9,7 +9,7 @@ from toy_elmo_tasks import write_elmo
 from toy_tasks import SIZES, write_task
 
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.search import GridPlan, encoded_once, finetune_grid
+from bertworks.finetuning.search import GridPlan, encoded_once, search
 from bertworks.tasks.examples import Cut, TextExample
 from bertworks.tasks.heads import KINDS, Items
 from bertworks.tasks.task import Task
@@ -43,7 +43,7 @@ def test_every_run_of_a_grid_has_the_bits_that_it_has_alone(tmp_path, made, kind
     train, dev = write_task(tmp_path, "classify", num_train=64)
     few = (*(QUICK_ELMO if kind == "elmo" else ()), *FEW, "optim.lr=3e-3")
     task = {"model": write_model(tmp_path / "model", kind), "train": train, "dev": dev, "device": "cpu"}
-    grid = finetune_grid(
+    grid = search(
         "classify", out=tmp_path / "grid", plan=GridPlan(restarts=2), overrides=(*few, "task.max_length=6,16"), **task
     )
     assert len(grid.results["runs"]) == 4
@@ -60,7 +60,7 @@ def test_no_items_are_in_memory_when_a_grid_has_ended(tmp_path, made):
     train, dev = write_task(tmp_path, "classify", num_train=32)
     model = write_small_model(tmp_path / "model", **SIZES)
     overrides = (*FEW, "task.max_length=16", "optim.lr=3e-3,1e-3")
-    finetune_grid("classify", model=model, train=train, dev=dev, out=tmp_path / "g", overrides=overrides, device="cpu")
+    search("classify", model=model, train=train, dev=dev, out=tmp_path / "g", overrides=overrides, device="cpu")
     assert [items() for _, items in made] == [None, None]
 
 

@@ -14,7 +14,7 @@ import bertworks as bw
 from bertworks.errors import CannotGoOn, UserError
 from bertworks.finetuning import glue_suite as module
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.glue_suite import COLUMNS, GlueOutcome, average, finetune_glue, glue_text
+from bertworks.finetuning.glue_suite import COLUMNS, GlueOutcome, average, glue, glue_text
 from bertworks.finetuning.search import GridPlan
 
 QUICK = ("task.max_length=16", "train.epochs=2", "optim.lr=3e-3", "train.batch_size=16")
@@ -37,9 +37,7 @@ def data(tmp_path_factory):
 def finished(model, data, tmp_path_factory):
     torch.set_num_threads(1)
     out, said = tmp_path_factory.mktemp("glue-run") / "out", []
-    outcome = finetune_glue(
-        model=model, data=data, out=out, overrides=QUICK, from_mnli=True, device="cpu", note=said.append
-    )
+    outcome = glue(model=model, data=data, out=out, overrides=QUICK, from_mnli=True, device="cpu", note=said.append)
     return out, outcome, said
 
 
@@ -157,10 +155,10 @@ def test_a_second_start_makes_nothing_again(finished, model, data, monkeypatch):
     monkeypatch.setattr(module, "load", refuse)
     monkeypatch.setattr(bw.finetuning.search, "tune", refuse)
     options = {"overrides": QUICK, "from_mnli": True, "device": "cpu"}
-    again = finetune_glue(model=model, data=data, out=out, resume=True, **options)
+    again = glue(model=model, data=data, out=out, resume=True, **options)
     assert again.results == outcome.results
     with pytest.raises(UserError, match="is not empty; go on in it with --resume"):
-        finetune_glue(model=model, data=data, out=out, **options)
+        glue(model=model, data=data, out=out, **options)
 
 
 def test_scores_of_another_model_under_the_same_name_are_measured_again(finished, model, data, tmp_path):
@@ -171,7 +169,7 @@ def test_scores_of_another_model_under_the_same_name_are_measured_again(finished
     known["tasks"]["rte"]["measured"]["dev"] += 0.5
     path.write_text(json.dumps(known))
     options = {"overrides": QUICK, "from_mnli": True, "device": "cpu"}
-    again = finetune_glue(model=model, data=data, out=tmp_path / "out", resume=True, **options)
+    again = glue(model=model, data=data, out=tmp_path / "out", resume=True, **options)
     assert again.results["tasks"] == outcome.results["tasks"]
 
 
@@ -179,21 +177,21 @@ def test_other_settings_are_refused_and_leave_all_scores_as_they_were(finished, 
     out, outcome, _ = finished
     options = {"from_mnli": True, "resume": True, "device": "cpu"}
     with pytest.raises(CannotGoOn, match="was run with other settings"):
-        finetune_glue(model=model, data=data, out=out, overrides=[*QUICK, "task.dropout=0.2"], **options)
+        glue(model=model, data=data, out=out, overrides=[*QUICK, "task.dropout=0.2"], **options)
     assert json.loads((out / "glue.json").read_text()) == outcome.results
 
 
 def test_a_task_that_fails_leaves_the_others_alone(model, data, tmp_path, monkeypatch):
-    real = module.finetune_grid
+    real = module.search
 
     def refuse(task, **options):
         if task == "mnli":
             raise UserError("MNLI/train.tsv, line 3: broken")
         return real(task, **options)
 
-    monkeypatch.setattr(module, "finetune_grid", refuse)
+    monkeypatch.setattr(module, "search", refuse)
     options, said = {"overrides": [*QUICK, "train.epochs=1"], "from_mnli": True, "device": "cpu"}, []
-    outcome = finetune_glue(model=model, data=data, out=tmp_path / "out", note=said.append, **options)
+    outcome = glue(model=model, data=data, out=tmp_path / "out", note=said.append, **options)
     states = [outcome.results["tasks"][name]["state"] for name in ("mnli", "rte", "stsb")]
     assert (states, outcome.is_failed) == (["failed", "finished", "finished"], False)
     assert "MNLI: MNLI/train.tsv, line 3: broken" in " ".join(str(outcome).split())
@@ -203,9 +201,7 @@ def test_a_task_that_fails_leaves_the_others_alone(model, data, tmp_path, monkey
 def test_a_grid_of_a_task_gives_mean_and_spread(model, tmp_path):
     write_sst2(tmp_path / "glue")
     plan = GridPlan(grid=False, restarts=2)
-    outcome = finetune_glue(
-        model=model, data=tmp_path / "glue", out=tmp_path / "out", overrides=QUICK, plan=plan, device="cpu"
-    )
+    outcome = glue(model=model, data=tmp_path / "glue", out=tmp_path / "out", overrides=QUICK, plan=plan, device="cpu")
     task = outcome.results["tasks"]["sst2"]
     scores = [run["score"] for run in json.loads((tmp_path / "out/sst2/grid.json").read_text())["runs"].values()]
     assert (task["seeds"], task["mean"]) == (2, pytest.approx(sum(scores) / 2))
@@ -220,8 +216,8 @@ def test_an_interrupt_ends_it_and_keeps_what_is_known(finished, model, data, mon
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "finetune_grid", interrupt)
-    stopped = finetune_glue(model=model, data=data, out=out, overrides=QUICK, resume=True, device="cpu")
+    monkeypatch.setattr(module, "search", interrupt)
+    stopped = glue(model=model, data=data, out=out, overrides=QUICK, resume=True, device="cpu")
     assert stopped == GlueOutcome(outcome.results, signal=2)
 
 
@@ -236,7 +232,7 @@ def test_an_interrupt_ends_it_and_keeps_what_is_known(finished, model, data, mon
 def test_mistakes_are_told_before_anything_is_learnt(model, data, tmp_path, overrides, said):
     folder = data if overrides else tmp_path
     with pytest.raises(UserError, match=said):
-        finetune_glue(model=model, data=folder, out=tmp_path / "out", overrides=overrides, device="cpu")
+        glue(model=model, data=folder, out=tmp_path / "out", overrides=overrides, device="cpu")
     assert not (tmp_path / "out").exists()
 
 

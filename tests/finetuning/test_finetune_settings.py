@@ -18,7 +18,7 @@ from bertworks.finetuning import finetune as module
 from bertworks.finetuning import session as session_module
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.network import rate_scales
-from bertworks.finetuning.search import GridPlan, finetune_grid
+from bertworks.finetuning.search import GridPlan, search
 from bertworks.finetuning.session import order_of
 from bertworks.finetuning.settings import TaskSettings, settings_for, without_effect
 from bertworks.models.convert import convert
@@ -90,7 +90,7 @@ def test_all_problems_of_overrides_are_told_at_once():
 def test_several_values_of_a_setting_are_told_to_need_a_grid():
     with pytest.raises(ConfigError) as refused:
         settings_for(find_task("sst2"), ["optim.lr=1e-4,2e-4", "train.epochs=x"])
-    hint = "; several values need --grid (in Python: finetune_grid)"
+    hint = "; several values are for `bertworks search` (in Python: bw.search)"
     assert refused.value.problems == [
         f"optim.lr: '1e-4,2e-4' is not a number{hint}",
         "train.epochs: 'x' is not a whole number",
@@ -101,7 +101,7 @@ def test_what_only_another_kind_of_task_reads_is_said_to_change_nothing(task, tm
     told = "task.doc_stride changes nothing: only tasks of kind answer have it, and classify is of kind classify"
     for more in ({}, {"plan": GridPlan(restarts=2)}):
         notes = []
-        run = finetune_grid if more else finetune
+        run = search if more else finetune
         overrides = (*QUICK, "train.epochs=1", "task.doc_stride=8", "task.max_length=16")
         run("classify", out=tmp_path / str(len(more)), overrides=overrides, note=notes.append, **task, **more)
         assert notes.count(told) == 1
@@ -202,7 +202,7 @@ def test_what_is_not_said_of_windows_is_what_a_model_takes_without_settings():
     assert set(Cut._fields) < set(TaskSettings.model_fields)
 
 
-@pytest.mark.parametrize("start", [finetune, finetune_grid])
+@pytest.mark.parametrize("start", [finetune, search])
 def test_overrides_that_are_one_text_are_refused(task, tmp_path, start):
     with pytest.raises(UserError, match=r"overrides are a list, not one text; write overrides=\['train.epochs=1'\]"):
         start("classify", out=tmp_path / "run", overrides="train.epochs=1", **task)
@@ -255,9 +255,9 @@ def test_a_model_is_fine_tuned_at_the_rate_that_its_folder_says(rated, tmp_path,
 
 def test_a_grid_tries_the_rates_that_the_model_names(rated, tmp_path):
     few = (*QUICKEST, "train.batch_size=16")
-    outcome = finetune_grid("classify", **rated, out=tmp_path / "grid", overrides=few)
+    outcome = search("classify", **rated, out=tmp_path / "grid", overrides=few)
     assert [point["values"]["lr"] for point in outcome.results["points"]] == ["0.001", "2e-4"]
-    outcome = finetune_grid("classify", **rated, out=tmp_path / "own", overrides=[*few, "optim.lr=3e-5"])
+    outcome = search("classify", **rated, out=tmp_path / "own", overrides=[*few, "optim.lr=3e-5"])
     assert [point["values"]["lr"] for point in outcome.results["points"]] == ["3e-5"]
 
 

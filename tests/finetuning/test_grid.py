@@ -17,7 +17,7 @@ from bertworks.errors import CannotGoOn
 from bertworks.finetuning import features as feature_cache
 from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.search import GridPlan, finetune_grid
+from bertworks.finetuning.search import GridPlan, search
 from bertworks.nn.bert import Bert
 from bertworks.train import run as engine
 
@@ -37,7 +37,7 @@ def task(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(task, tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "grid"
-    return out, finetune_grid(out=out, plan=GridPlan(restarts=2), **task)
+    return out, search(out=out, plan=GridPlan(restarts=2), **task)
 
 
 def test_every_point_is_run_with_every_seed_and_the_best_is_the_model(finished, task, tmp_path):
@@ -72,7 +72,7 @@ def test_features_are_computed_once_for_all_runs_and_not_kept_when_these_have_en
     computed, real = [], feature_cache.compute_rows
     monkeypatch.setattr(feature_cache, "compute_rows", lambda *given: computed.append(1) or real(*given))
     overrides = ("task.features=last", "task.cells=4", "task.max_length=18", "train.batch_size=8", "train.epochs=1")
-    outcome = finetune_grid(
+    outcome = search(
         "conll2003", model=write_calm_model(tmp_path / "model"), data=write_conll(tmp_path / "data"), device="cpu",
         out=tmp_path / "grid", overrides=(*overrides, "optim.lr=1e-2,1e-3"),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def told(results):
 def test_a_grid_that_is_killed_at_any_instant_goes_on_to_the_same_results(finished, task, tmp_path):
     """F1: killed at random instants until it is through."""
     out = tmp_path / "grid"
-    kill_until_through(lambda: finetune_grid(out=out, plan=GridPlan(restarts=2), resume=True, **task), 0)
+    kill_until_through(lambda: search(out=out, plan=GridPlan(restarts=2), resume=True, **task), 0)
     assert told(json.loads((out / "grid.json").read_text())) == told(finished[1].results)
     assert files_of(out / "model") == files_of(finished[0] / "model")
     assert not list(out.rglob("checkpoints"))
@@ -106,9 +106,9 @@ def test_other_settings_end_a_grid_and_leave_the_run_under_way_as_it_was(task, t
         (out / point / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = files_of(out / point)
     with pytest.raises(CannotGoOn, match="was trained with other settings or data"):
-        finetune_grid(out=out, resume=True, **(task | {"overrides": (*FEW, "task.max_length=12")}))
+        search(out=out, resume=True, **(task | {"overrides": (*FEW, "task.max_length=12")}))
     assert files_of(out / point) == before
-    outcome = finetune_grid(out=out, resume=True, **task)
+    outcome = search(out=out, resume=True, **task)
     assert (len(outcome.results["runs"]), outcome.results["failed"]) == (2, 0)
     assert outcome.results["runs"][point]["minutes"] == pytest.approx(10, abs=1)
 
@@ -117,7 +117,7 @@ def test_a_model_says_what_was_left_out_of_its_train_set_as_after_a_run_alone(ta
     train = tmp_path / "train.jsonl"
     train.write_text(task["train"].read_text() + json.dumps({"text": "of no kind", "label": ""}) + "\n")
     given = task | {"train": train, "overrides": [*FEW[:3], "optim.lr=1e-3"]}
-    finetune_grid(out=tmp_path / "grid", plan=GridPlan(grid=False), **given)
+    search(out=tmp_path / "grid", plan=GridPlan(grid=False), **given)
     finetune(out=tmp_path / "alone", **given)
     notes = [bw.load(tmp_path / run).about["provenance"]["notes"] for run in ("grid", "alone")]
     assert notes[0] == notes[1]
@@ -127,7 +127,7 @@ def test_a_model_says_what_was_left_out_of_its_train_set_as_after_a_run_alone(ta
 def test_part_of_the_examples_is_learnt_from_in_a_search(task, tmp_path):
     plan = GridPlan(restarts=1, restart_best=True, search_examples=20)
     overrides = (*FEW[:2], "train.batch_size=16,32", "optim.lr=1e-3")
-    finetune_grid(out=tmp_path / "grid", plan=plan, **(task | {"overrides": overrides}))
+    search(out=tmp_path / "grid", plan=plan, **(task | {"overrides": overrides}))
     steps = {}
     for log in (tmp_path / "grid").rglob("metrics.jsonl"):
         steps[log.parent.relative_to(tmp_path / "grid").as_posix()] = json.loads(log.read_text().splitlines()[-1])[
@@ -156,7 +156,7 @@ def test_no_run_leaves_its_network_in_memory_for_the_next(task, tmp_path, monkey
     before = sum(type(thing) is Bert for thing in gc.get_objects())
     monkeypatch.setattr(engine, "train", train)
     monkeypatch.setattr(grid_runs, "_free_memory", free)
-    outcome = finetune_grid(out=tmp_path / "grid", **task)
+    outcome = search(out=tmp_path / "grid", **task)
     assert (outcome.results["failed"], alive) == (1, [before, before])
 
 
@@ -167,7 +167,7 @@ def test_the_panel_of_a_run_says_which_it_is(task, tmp_path):
     def watched():
         yield lambda news, status: titles.append(status.about.title)
 
-    finetune_grid(out=tmp_path / "grid", views=watched, **(task | {"overrides": [*FEW[:3], "optim.lr=1e-3"]}))
+    search(out=tmp_path / "grid", views=watched, **(task | {"overrides": [*FEW[:3], "optim.lr=1e-3"]}))
     assert set(titles) == {"run 1 of 1, batch_size16-lr0.001-epochs2/seed-0"}
 
 
@@ -175,7 +175,7 @@ def test_the_panel_of_a_run_says_which_it_is(task, tmp_path):
 def test_tagging_and_answering_are_searched_as_all_else(task, tmp_path, kind, metric):
     train, dev = write_task(tmp_path, kind, num_train=40, num_dev=10)
     overrides = ("task.max_length=16", "task.doc_stride=4", "train.batch_size=16", "train.epochs=1", "optim.lr=1e-3")
-    outcome = finetune_grid(
+    outcome = search(
         kind, model=task["model"], train=train, dev=dev, out=tmp_path / "grid", overrides=overrides, device="cpu",
         plan=GridPlan(restart_best=True, search_examples=20),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from bertworks.errors import CannotGoOn, UserError
 from bertworks.files import exclusive, verify_manifest
 from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning import search as module
-from bertworks.finetuning.search import GridPlan, GridProgress, Result, finetune_grid
+from bertworks.finetuning.search import GridPlan, GridProgress, Result, search
 from bertworks.finetuning.session import Finetuned
 from bertworks.train.trainer import Place
 
@@ -60,7 +60,7 @@ RATES = ("train.epochs=2", "train.batch_size=16", "optim.lr=0.1,0.3,0.2", "train
 
 
 def run(task, out, plan=None, **changes):
-    return finetune_grid(out=out, plan=plan or GridPlan(), **(task | {"overrides": RATES} | changes))
+    return search(out=out, plan=plan or GridPlan(), **(task | {"overrides": RATES} | changes))
 
 
 def model_of(out):
