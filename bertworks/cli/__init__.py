@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperOption
 from bertworks import __version__
 from bertworks.cli.convert import convert
 from bertworks.cli.finetune import finetune, glue, search
-from bertworks.cli.info import demo, models, recipes, tasks
+from bertworks.cli.info import demo, models, recipes, settings, tasks
 from bertworks.cli.options import say
 from bertworks.cli.pretrain import plan, pretrain, report
 from bertworks.cli.text import inspect, prepare, texts, tokenize, vocab
@@ -66,8 +66,8 @@ class _Command(TyperCommand):
 
 
 for _command in (
-    vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict, convert,
-    fill, nsp, classify, tag, answer, choose, embed, features, attend,
+    vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict,
+    convert, fill, nsp, classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(cls=_Command, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, settings, demo):

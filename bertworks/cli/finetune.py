@@ -95,7 +95,7 @@ def finetune(
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
     if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
         raise UserError("--features and task.features say the same; leave one of them out")
-    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
     task, files, given = _arguments(task, overrides, start, data, train, dev, column)
     start["overrides"] = [*given, *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
     many = {
@@ -139,7 +139,7 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model with many settings or seeds, and keep the best."""
-    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
     task, files, start["overrides"] = _arguments(task, overrides, start, data, train, dev, column)
     many = {
         "grid": grid,
@@ -176,7 +176,7 @@ def glue(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for all tasks of GLUE, and write the predictions for its server."""
-    start = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
+    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
     _, files, start["overrides"] = _arguments("glue", overrides, start, data, None, None, None)
     many = {
         "grid": grid or None,
@@ -233,7 +233,7 @@ def _resumed(
     start |= {name: start[name] or getattr(inputs, name) for name in ("model", "beside")}
     start["init"] = inputs.init if start["init"] == "model" else start["init"]
     start["device"] = inputs.device if start["device"] == "auto" else start["device"]
-    plan = {"grid": False, "restarts": 1, "restart_best": False, "search_examples": 0} | inputs.plan
+    plan: dict[str, Any] = {"grid": False, "restarts": 1, "restart_best": False, "search_examples": 0} | inputs.plan
     plan |= {"search_examples": plan["search_examples"] or None, "from_mnli": inputs.from_mnli}
     many |= {name: plan[name] for name, value in many.items() if value is None}
     return "glue" if inputs.command == "glue" else inputs.task

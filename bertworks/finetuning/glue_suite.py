@@ -308,11 +308,11 @@ def open_part(task: Task, data: AnyPath) -> Dataset | None:
 
 def write_tests(folder: Path, model: Model, dataset: Dataset) -> list[str]:
     """Predict for a task's test sets; returns the names of the files."""
-    predictor, names = model.predictor(), []
+    names = []
     for (task, split), name in GLUE_FILES.items():
         if task == dataset.task.name and split in dataset.found:
             examples = list(dataset.examples(split))
-            said = [result["label"] if "label" in result else result["score"] for result in predictor.results(examples)]
+            said = [result["label"] if "label" in result else result["score"] for result in model.results(examples)]
             write_glue(folder, dataset.task, split, [example.id for example in examples], said)
             names.append(name)
     return names

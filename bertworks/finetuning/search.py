@@ -367,7 +367,7 @@ class GridRuns:
 
     def _run(self, trial: Trial, folder: Path, title: str) -> tuple["Result", int]:
         """Make a run, or resume it; an error that its settings bring about ends this run alone."""
-        facts = {
+        facts: dict[str, Any] = {
             "point": trial.point.name,
             "values": trial.point.values,
             "seed": trial.seed,
