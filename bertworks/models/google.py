@@ -1,13 +1,16 @@
-"""A folder of the original BERT (bert_config.json, vocab.txt, bert_model.ckpt.*), read as Hugging Face would have it.
+"""A folder of the original BERT (bert_config.json, vocab.txt, bert_model.ckpt.*), by Hugging Face's names.
 
-The configuration, the vocabulary and every tensor's shape must agree before a tensor is read; what contradicts is told
-together.
+- The configuration, the vocabulary and every tensor's shape must agree before a tensor is read or written; everything
+  that does not is reported together.
+- The original says "gelu" and computes the tanh form of it, which Hugging Face calls "gelu_new"; its LayerNorm epsilon
+  of 1e-12 is in its code alone. What a file does not say has the value that the original's code has for it.
+- What the original code would compute differently from the model that is written for it is returned as warnings.
 """
 
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,15 +34,12 @@ from bertworks.models.names import (
 from bertworks.models.tf_bundle import Bundle, write_bundle
 from bertworks.text.vocabulary import PAD, read_vocabulary, write_vocabulary
 
-# bert_config.json of the original code, and config.json of a model folder.
-#
-# The original says "gelu" and computes the tanh form of it, which Hugging Face calls "gelu_new"; its LayerNorm
-# epsilon of 1e-12 stands in its code alone. What a file does not say has the value that the original's code has for
-# it.
-
-
+CONFIG_FILE, VOCABULARY_FILE, _STATE_FILE = "bert_config.json", "vocab.txt", "checkpoint"
 LAYER_NORM_EPS = 1e-12
 _MAX_SIZE = 10_000_000
+_ENDING = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+Tensors = dict[str, NDArray[Any]]
+Shape = tuple[int, ...]
 _TO_HUGGINGFACE = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 # The tanh form has three names there; the other two of them compute it in other ways.
 _TO_GOOGLE = {"gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu": "gelu"} | {
@@ -105,20 +105,7 @@ def to_huggingface(config: GoogleConfig, architecture: str, pad_id: int) -> dict
 
 def to_google(config: dict[str, Any], where: str) -> tuple[GoogleConfig, list[str]]:
     """Return the bert_config.json for a config.json, and what of it the original code will do differently."""
-    _check_is_bert(config, where)
-    values = {name: config[name] for name in GoogleConfig.model_fields if config.get(name) is not None}
-    activation = values.get("hidden_act", "gelu")
-    if not isinstance(activation, str) or activation not in _TO_GOOGLE:
-        raise UserError(
-            f"{where}: the original code has no hidden_act {activation!r:.60}; only {', '.join(_TO_GOOGLE)}"
-        )
-    # Hugging Face's BERT has 2 segments where nothing is said, the original 16; all other defaults are the same.
-    values = {"vocab_size": 30_522, "type_vocab_size": 2} | values | {"hidden_act": _TO_GOOGLE[activation]}
-    return validate(GoogleConfig, values, where), _differences(config, activation)
-
-
-def _check_is_bert(config: dict[str, Any], where: str) -> None:
-    problems = []
+    problems, differences = [], []
     if config.get("model_type") != "bert":
         problems.append(f"model_type is {config.get('model_type')!r:.60}; Google's checkpoints hold 'bert'")
     if config.get("position_embedding_type") not in (None, "absolute"):
@@ -127,10 +114,12 @@ def _check_is_bert(config: dict[str, Any], where: str) -> None:
         problems.append("is_decoder: Google's code has no decoder")
     if problems:
         raise ConfigError(where, problems)
-
-
-def _differences(config: dict[str, Any], activation: str) -> list[str]:
-    differences = []
+    values = {name: config[name] for name in GoogleConfig.model_fields if config.get(name) is not None}
+    activation = values.get("hidden_act", "gelu")
+    if not isinstance(activation, str) or activation not in _TO_GOOGLE:
+        raise UserError(
+            f"{where}: the original code has no hidden_act {activation!r:.60}; only {', '.join(_TO_GOOGLE)}"
+        )
     if activation == "gelu":
         differences.append(
             "hidden_act is the exact (erf) gelu, which Google's config cannot say; the original code computes the tanh "
@@ -138,21 +127,26 @@ def _differences(config: dict[str, Any], activation: str) -> list[str]:
         )
     if config.get("layer_norm_eps", LAYER_NORM_EPS) != LAYER_NORM_EPS:
         differences.append(f"layer_norm_eps is {config['layer_norm_eps']!r:.60}; the original code has 1e-12 fixed")
-    return differences
-
-
-# Whether tensors and a configuration make one BERT: what is missing, misshapen or too much, all of it at once.
-#
-# Both ways of conversion ask this before they read or write a tensor. Shapes and names are Google's.
-
-
-Shape = tuple[int, ...]
+    # Hugging Face's BERT has 2 segments where nothing is said, the original 16; all other defaults are the same.
+    values = {"vocab_size": 30_522, "type_vocab_size": 2} | values | {"hidden_act": _TO_GOOGLE[activation]}
+    return validate(GoogleConfig, values, where), differences
 
 
 def contradictions(shapes: Mapping[str, Shape], config: GoogleConfig) -> list[str]:
-    """Return a line for each contradiction; names that are no part of BERT are not looked at."""
+    """Return a line for each tensor that is missing, misshapen or too much, by Google's names.
+
+    A head may be missing as a whole, the pooler where nothing uses it; names that are no part of BERT are ignored.
+    """
+    needed = {part for part in OPTIONAL if has_part(shapes, part)}
+    if MASKED_WORD_HEAD not in needed or NEXT_SENTENCE_HEAD in needed:
+        needed.add(POOLER)
+    dispensable = tuple(part for part in OPTIONAL if part not in needed)
     every = list(parameters(config.num_hidden_layers))
-    problems = [f"{name} is missing" for name in _missing(every, shapes)]
+    problems = [
+        f"{parameter.google} is missing"
+        for parameter in every
+        if parameter.google not in shapes and not parameter.google.startswith(dispensable)
+    ]
     for parameter in every:
         expected = tuple(config.size(size) for size in parameter.shape)
         for name in (parameter.google, *(slot.google for slot in parameter.slots())):
@@ -165,19 +159,6 @@ def contradictions(shapes: Mapping[str, Shape], config: GoogleConfig) -> list[st
     return problems
 
 
-def _missing(every: list[Parameter], names: Collection[str]) -> list[str]:
-    """Name what must be there and is not: a head may be missing as a whole, the pooler where nothing uses it."""
-    needed = {part for part in OPTIONAL if has_part(names, part)}
-    if MASKED_WORD_HEAD not in needed or NEXT_SENTENCE_HEAD in needed:
-        needed.add(POOLER)
-    dispensable = tuple(part for part in OPTIONAL if part not in needed)
-    return [
-        parameter.google
-        for parameter in every
-        if parameter.google not in names and not parameter.google.startswith(dispensable)
-    ]
-
-
 def architecture(names: Collection[str]) -> str:
     """Return the class of transformers that a checkpoint is for, by the heads it has."""
     if not has_part(names, MASKED_WORD_HEAD):
@@ -188,11 +169,6 @@ def architecture(names: Collection[str]) -> str:
 def has_part(names: Collection[str], part: str) -> bool:
     """Tell whether any of the names belongs to a part of the model."""
     return any(name.startswith(part) for name in names)
-
-
-CONFIG_FILE, VOCABULARY_FILE = "bert_config.json", "vocab.txt"
-_ENDING = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
-Tensors = dict[str, NDArray[Any]]
 
 
 class GoogleModel(NamedTuple):
@@ -238,42 +214,33 @@ def read_google(path: str | os.PathLike[str], *, with_optimizer: bool = False) -
     config_path, vocabulary_path = prefix.with_name(CONFIG_FILE), prefix.with_name(VOCABULARY_FILE)
     config, pieces = read_google_config(config_path), read_vocabulary(vocabulary_path)
     names = bundle.names()
-    present = _check(bundle, config, len(pieces))
-    slots = [slot for parameter in present for slot in parameter.slots() if slot.google in names and with_optimizer]
-    step = [GLOBAL_STEP] if with_optimizer and GLOBAL_STEP in names else []
-    used = {parameter.google for parameter in [*present, *slots]} | {*step}
-    return GoogleModel(
-        config=to_huggingface(config, architecture(names), pieces.index(PAD) if PAD in pieces else 0),
-        tensors=_read(bundle, present),
-        optimizer=_read(bundle, slots) | {name: bundle.read(name).astype(np.int64) for name in step},
-        pieces=pieces,
-        left_out=[name for name in names if name not in used],
-        files=[*bundle.files(), config_path, vocabulary_path],
-        warnings=pieces_warnings(len(pieces), config.vocab_size),
-    )
-
-
-def _check(bundle: Bundle, config: GoogleConfig, num_pieces: int) -> list[Parameter]:
-    """Return the parameters that a checkpoint has, or raise with all contradictions to its configuration."""
-    shapes = {name: bundle.shape(name) for name in bundle.names()}
+    shapes = {name: bundle.shape(name) for name in names}
     present = [parameter for parameter in parameters(config.num_hidden_layers) if parameter.google in shapes]
     if not present:
-        some = ", ".join([*shapes][:3]) or "nothing"
-        raise UserError(f"{bundle.prefix} has no variable of BERT by the original's names; it has {some:.200}")
+        some = ", ".join(names[:3]) or "nothing"
+        raise UserError(f"{prefix} has no variable of BERT by the original's names; it has {some:.200}")
     problems = contradictions(shapes, config)
     for parameter in present:
         dtype = bundle.dtype(parameter.google)
         if dtype not in (np.float32, np.float16):
             problems.append(f"{parameter.google} is {dtype}, not float32 (float16 and bfloat16 will do)")
-    if num_pieces > config.vocab_size:
-        problems.append(f"{VOCABULARY_FILE} has {num_pieces:,} pieces, but vocab_size is {config.vocab_size:,}")
+    if len(pieces) > config.vocab_size:
+        problems.append(f"{VOCABULARY_FILE} has {len(pieces):,} pieces, but vocab_size is {config.vocab_size:,}")
     if problems:
-        raise ConfigError(f"{bundle.prefix} and {CONFIG_FILE} beside it do not agree", problems)
-    return present
-
-
-def _read(bundle: Bundle, wanted: Iterable[Parameter]) -> Tensors:
-    return {parameter.huggingface: turned(bundle.read(parameter.google), parameter) for parameter in wanted}
+        raise ConfigError(f"{prefix} and {CONFIG_FILE} beside it do not agree", problems)
+    slots = [slot for parameter in present for slot in parameter.slots() if slot.google in shapes and with_optimizer]
+    step = [GLOBAL_STEP] if with_optimizer and GLOBAL_STEP in shapes else []
+    used = {parameter.google for parameter in [*present, *slots]} | {*step}
+    return GoogleModel(
+        config=to_huggingface(config, architecture(names), pieces.index(PAD) if PAD in pieces else 0),
+        tensors={one.huggingface: turned(bundle.read(one.google), one) for one in present},
+        optimizer={one.huggingface: turned(bundle.read(one.google), one) for one in slots}
+        | {name: bundle.read(name).astype(np.int64) for name in step},
+        pieces=pieces,
+        left_out=[name for name in names if name not in used],
+        files=[*bundle.files(), config_path, vocabulary_path],
+        warnings=pieces_warnings(len(pieces), config.vocab_size),
+    )
 
 
 def turned(tensor: NDArray[Any], parameter: Parameter) -> NDArray[np.float32]:
@@ -286,12 +253,6 @@ def pieces_warnings(num_pieces: int, vocab_size: int) -> list[str]:
     if num_pieces == vocab_size:
         return []
     return [f"{VOCABULARY_FILE} has {num_pieces:,} pieces for a vocab_size of {vocab_size:,}: the last ids have none"]
-
-
-# A model by Hugging Face's names to a folder of the original BERT, ready for its code and for TensorFlow.
-
-
-_STATE_FILE = "checkpoint"
 
 
 def write_google(
@@ -314,41 +275,27 @@ def write_google(
     google_config, warnings = to_google(dict(config), "config.json")
     step = {name: np.asarray(value, np.int64) for name, value in (optimizer or {}).items() if name == GLOBAL_STEP}
     given = {name: value for name, value in {**tensors, **(optimizer or {})}.items() if name not in step}
-    every = _by_name(google_config.num_hidden_layers)
-    _check_of_google_writer(given, every, google_config, len(pieces))
-    write_bundle(prefix, {every[name].google: turned(tensor, every[name]) for name, tensor in given.items()} | step)
-    said = {name: value for name, value in google_config if value is not None}
-    write_vocabulary(prefix.with_name(VOCABULARY_FILE), pieces)
-    _write_text(prefix.with_name(CONFIG_FILE), json.dumps(said, indent=2, sort_keys=True) + "\n")
-    quoted = json.dumps(prefix.name, ensure_ascii=False)
-    _write_text(
-        prefix.with_name(_STATE_FILE), f"model_checkpoint_path: {quoted}\nall_model_checkpoint_paths: {quoted}\n"
-    )
-    return warnings + pieces_warnings(len(pieces), google_config.vocab_size)
-
-
-def _by_name(num_layers: int) -> dict[str, Parameter]:
-    """Return what Google has a place for, Adam's state too, by Hugging Face's names."""
-    table = parameters(num_layers)
-    return {parameter.huggingface: parameter for known in table for parameter in (known, *known.slots())}
-
-
-def _check_of_google_writer(
-    given: Mapping[str, NDArray[Any]], every: Mapping[str, Parameter], config: GoogleConfig, num_pieces: int
-) -> None:
+    # What Google has a place for, Adam's state too.
+    table = parameters(google_config.num_hidden_layers)
+    every = {one.huggingface: one for known in table for one in (known, *known.slots())}
     problems = [f"Google's model has no parameter {name[:80]!r}" for name in given if name not in every]
     shapes = {
         every[name].google: tensor.shape[::-1] if every[name].is_transposed else tensor.shape
         for name, tensor in given.items()
         if name in every
     }
-    problems += contradictions(shapes, config)
-    if num_pieces > config.vocab_size:
-        problems.append(f"the vocabulary has {num_pieces:,} pieces, but vocab_size is {config.vocab_size:,}")
+    problems += contradictions(shapes, google_config)
+    if len(pieces) > google_config.vocab_size:
+        problems.append(f"the vocabulary has {len(pieces):,} pieces, but vocab_size is {google_config.vocab_size:,}")
     if problems:
         raise ConfigError("config.json and the tensors do not agree", problems)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_write(path) as stream:
-        stream.write(text)
+    write_bundle(prefix, {every[name].google: turned(tensor, every[name]) for name, tensor in given.items()} | step)
+    write_vocabulary(prefix.with_name(VOCABULARY_FILE), pieces)
+    said = {name: value for name, value in google_config if value is not None}
+    quoted = json.dumps(prefix.name, ensure_ascii=False)
+    state = f"model_checkpoint_path: {quoted}\nall_model_checkpoint_paths: {quoted}\n"
+    texts = {CONFIG_FILE: json.dumps(said, indent=2, sort_keys=True) + "\n", _STATE_FILE: state}
+    for name, text in texts.items():
+        with atomic_write(prefix.with_name(name)) as stream:
+            stream.write(text)
+    return warnings + pieces_warnings(len(pieces), google_config.vocab_size)

@@ -1,12 +1,22 @@
-"""TensorFlow's checkpoint of named tensors ("tensor bundle", version 2), read without TensorFlow.
+"""TensorFlow's checkpoint of named tensors ("tensor bundle", version 2), read and written without TensorFlow.
 
-`PREFIX.index` is a sorted table that tells of each tensor its type, shape, place and checksum; the numbers lie in
-`PREFIX.data-00000-of-00001` and its like. A variable that was split over machines is stored as parts under keys of
-their own, and is given whole here.
-
-Everything is checked against the real sizes of the files before memory is asked for, and each tensor against its
-checksum as it is read: in pieces that stay in the processor's cache, so that checking costs no second pass over memory.
-Tensors are read and not mapped: a mapped file that is cut short under its reader kills the process.
+- `PREFIX.index` is a sorted table that tells of each tensor its type, shape, place and checksum; the numbers lie in
+  `PREFIX.data-00000-of-00001` and its like. A variable that was split over machines is stored as parts under keys of
+  their own, and is given whole here.
+- The table is LevelDB's: blocks lie end to end: data blocks, a block about the table itself (empty here), and an index
+  block whose values say where each data block lies; 48 bytes at the end say where the last two are. Each block is
+  followed by its kind and a checksum of both. A block holds its entries in the order of their keys, each without the
+  bytes that it shares with the key before.
+- The messages are BundleHeaderProto (under the empty key) and BundleEntryProto of TensorFlow's tensor_bundle.proto.
+- Reading is strict: blocks must fill the file without gap or overlap, checksums must hold, keys must ascend. So every
+  byte is checked by something, and nothing can point in circles. What keys expand to is bounded, for sharing could make
+  gigabytes of a small file. Types and shapes must agree with sizes, and parts must fill their whole as a grid, which is
+  the only way TensorFlow splits a variable.
+- Everything is checked against the real sizes of the files before memory is asked for, and each tensor against its
+  checksum as it is read: in pieces that stay in the processor's cache, so that checking costs no second pass over
+  memory.
+- Tensors are read and not mapped: a mapped file that is cut short under its reader kills the process.
+- It is written here because nothing but TensorFlow itself reads this.
 """
 
 import itertools
@@ -32,18 +42,6 @@ from bertworks.models.protobuf import (
     write_varint,
 )
 
-# A sorted table of keys and values in one file, as LevelDB made it and TensorFlow uses it for a checkpoint's index.
-#
-# Blocks lie end to end: data blocks, a block about the table itself (empty here), and an index block whose values
-# say where each data block lies; 48 bytes at the end say where the last two are. Each block is followed by its kind
-# and a checksum of both. A block holds its entries in the order of their keys, each without the bytes that it
-# shares with the key before.
-#
-# Reading is strict: blocks must fill the file without gap or overlap, checksums must hold, keys must ascend. So
-# every byte is checked by something, and nothing can point in circles. What keys expand to is bounded, for sharing
-# could make gigabytes of a small file.
-
-
 # The largest BERT with its optimizer's state has 1,200 tensors, in 0.1 MB; this many are read in half a second.
 MAX_TABLE_BYTES, _MAX_ENTRIES = 1 << 20, 20_000
 _MAX_KEY_BYTES = 1 << 12
@@ -52,6 +50,25 @@ _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _UNCOMPRESSED = 0
+FULL_EXTENT = -1  # as a length: everything along this axis
+STRING, BFLOAT16 = 7, 14
+# By the numbers of types.proto: the type that an array has here.
+NUMPY_TYPES: dict[int, np.dtype[Any]] = {
+    number: np.dtype(name).newbyteorder("<")
+    for number, name in {
+        1: "float32", 2: "float64", 3: "int32", 4: "uint8", 9: "int64", 10: "bool", BFLOAT16: "float32", 19: "float16",
+    }.items()
+}  # fmt: skip
+TYPE_NAMES = {STRING: "text", 5: "int16", 6: "int8", 8: "complex64", 17: "uint16", 22: "uint32", 23: "uint64"}
+_MAX_RANK = 32
+_MAX_ELEMENTS = 1 << 40
+_MAX_SHARDS = 100_000
+_BIG_ENDIAN = 1
+
+Place = tuple[tuple[int, int], ...]  # a start and a length for each axis
+_PIECE_BYTES = 1 << 18
+_TYPE_NUMBERS = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != BFLOAT16}
+_HEADER = varint_field(1, 1) + bytes_field(3, varint_field(1, 1))  # one data file; written by format version 1
 
 
 class _Handle(NamedTuple):
@@ -67,9 +84,21 @@ def read_table(table: bytes) -> list[tuple[bytes, bytes]]:
     """Return all keys with their values, or raise CorruptFile with the reason."""
     if len(table) > MAX_TABLE_BYTES:
         raise CorruptFile(f"{len(table):,} bytes are too many for an index; at most {MAX_TABLE_BYTES:,}")
-    metaindex, index = _read_footer(table[-_FOOTER_BYTES:])
+    footer = table[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or not footer.endswith(_MAGIC):
+        raise CorruptFile("it does not end as an index does: truncated, or another kind of file")
+    metaindex, position = _read_handle(footer, 0)
+    index, position = _read_handle(footer, position)
+    if position > _FOOTER_BYTES - len(_MAGIC) or any(footer[position : -len(_MAGIC)]):
+        raise CorruptFile("its last bytes do not say where its blocks are")
     blocks = [_read_handle(value, 0)[0] for _, value in _entries(_read_block(table, index))]
-    _check_tiling([*blocks, metaindex, index], len(table) - _FOOTER_BYTES)
+    position = 0
+    for handle in (*blocks, metaindex, index):
+        if handle.offset != position:
+            raise CorruptFile("its blocks do not lie end to end")
+        position = handle.end
+    if position != len(table) - _FOOTER_BYTES:
+        raise CorruptFile("its blocks do not fill it")
     _read_block(table, metaindex)
     entries: list[tuple[bytes, bytes]] = []
     expanded = 0
@@ -84,30 +113,10 @@ def read_table(table: bytes) -> list[tuple[bytes, bytes]]:
     return entries
 
 
-def _read_footer(footer: bytes) -> tuple[_Handle, _Handle]:
-    if len(footer) < _FOOTER_BYTES or not footer.endswith(_MAGIC):
-        raise CorruptFile("it does not end as an index does: truncated, or another kind of file")
-    metaindex, position = _read_handle(footer, 0)
-    index, position = _read_handle(footer, position)
-    if position > _FOOTER_BYTES - len(_MAGIC) or any(footer[position : -len(_MAGIC)]):
-        raise CorruptFile("its last bytes do not say where its blocks are")
-    return metaindex, index
-
-
 def _read_handle(data: bytes, position: int) -> tuple[_Handle, int]:
     offset, position = read_varint(data, position)
     size, position = read_varint(data, position)
     return _Handle(offset, size), position
-
-
-def _check_tiling(handles: Sequence[_Handle], end: int) -> None:
-    position = 0
-    for handle in handles:
-        if handle.offset != position:
-            raise CorruptFile("its blocks do not lie end to end")
-        position = handle.end
-    if position != end:
-        raise CorruptFile("its blocks do not fill it")
 
 
 def _read_block(table: bytes, handle: _Handle) -> bytes:
@@ -144,13 +153,13 @@ def write_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return a table of entries in ascending order: one data block, nothing shared between keys."""
     assert all(before[0] < after[0] for before, after in itertools.pairwise(entries))
     data, metaindex = _write_block(entries), _write_block([])
-    index = _write_block([(entries[-1][0], _handle_bytes(0, data))])
-    footer = _handle_bytes(len(data), metaindex) + _handle_bytes(len(data) + len(metaindex), index)
+    handles = [
+        write_varint(offset) + write_varint(len(block) - _TRAILER_BYTES)
+        for offset, block in ((0, data), (len(data), metaindex))
+    ]
+    index = _write_block([(entries[-1][0], handles[0])])
+    footer = handles[1] + write_varint(len(data) + len(metaindex)) + write_varint(len(index) - _TRAILER_BYTES)
     return data + metaindex + index + footer.ljust(_FOOTER_BYTES - len(_MAGIC), b"\0") + _MAGIC
-
-
-def _handle_bytes(offset: int, block: bytes) -> bytes:
-    return write_varint(offset) + write_varint(len(block) - _TRAILER_BYTES)
 
 
 def _write_block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -164,58 +173,27 @@ def _write_block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     return bytes(block) + masked(crc32c(bytes(block))).to_bytes(4, "little")
 
 
-# The key under which a part of a partitioned variable is stored: its name and its place, in an order-keeping code.
-#
-# The code is made so that comparing bytes compares names and numbers; nobody needs that here, but the key must be
-# byte for byte the one that TensorFlow writes. A key begins with a zero byte, which no variable's name does.
-
-
-FULL_EXTENT = -1  # as a length: everything along this axis
-
-
 def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
-    """Return the key of the part of a variable that begins at each start and has each length."""
-    numbers = b"".join(_signed(number) for extent in extents for number in extent)
+    """Return the key of the part of a variable that begins at each start and has each length.
+
+    In this code comparing bytes compares names and numbers; nobody needs that here, but the key must be byte for byte
+    the one that TensorFlow writes. A key begins with a zero byte, which no variable's name does.
+    """
+
+    def unsigned(number: int) -> bytes:
+        size = (number.bit_length() + 7) // 8
+        return bytes([size]) + number.to_bytes(size, "big")
+
+    def signed(number: int) -> bytes:
+        # As many leading ones as there are bytes, then the number; a negative one has every bit turned.
+        size = (number if number >= 0 else ~number).bit_length() // 7 + 1
+        bits = number & (1 << 8 * size) - 1
+        return (bits ^ ((1 << size) - 1) << 7 * size).to_bytes(size, "big")
+
     # The code escapes zero bytes and bytes of 255, and no UTF-8 has the latter.
     text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
-    return _unsigned(0) + text + _unsigned(len(extents)) + numbers
-
-
-def _unsigned(number: int) -> bytes:
-    size = (number.bit_length() + 7) // 8
-    return bytes([size]) + number.to_bytes(size, "big")
-
-
-def _signed(number: int) -> bytes:
-    """As many leading ones as there are bytes, then the number; a negative one has every bit turned."""
-    size = (number if number >= 0 else ~number).bit_length() // 7 + 1
-    bits = number & (1 << 8 * size) - 1
-    return (bits ^ ((1 << size) - 1) << 7 * size).to_bytes(size, "big")
-
-
-# What a checkpoint's index says: for each tensor its type, shape, place and checksum, or the parts it is split
-# into.
-#
-# The messages are BundleHeaderProto (under the empty key) and BundleEntryProto of TensorFlow's tensor_bundle.proto.
-# Types and shapes must agree with sizes, and parts must fill their whole as a grid, which is the only way
-# TensorFlow splits a variable; both are known before any tensor is read.
-
-
-STRING, BFLOAT16 = 7, 14
-# By the numbers of types.proto: the type that an array has here.
-NUMPY_TYPES: dict[int, np.dtype[Any]] = {
-    number: np.dtype(name).newbyteorder("<")
-    for number, name in {
-        1: "float32", 2: "float64", 3: "int32", 4: "uint8", 9: "int64", 10: "bool", BFLOAT16: "float32", 19: "float16",
-    }.items()
-}  # fmt: skip
-TYPE_NAMES = {STRING: "text", 5: "int16", 6: "int8", 8: "complex64", 17: "uint16", 22: "uint32", 23: "uint64"}
-_MAX_RANK = 32
-_MAX_ELEMENTS = 1 << 40
-_MAX_SHARDS = 100_000
-_BIG_ENDIAN = 1
-
-Place = tuple[tuple[int, int], ...]  # a start and a length for each axis
+    numbers = b"".join(signed(number) for extent in extents for number in extent)
+    return unsigned(0) + text + unsigned(len(extents)) + numbers
 
 
 class Entry(NamedTuple):
@@ -252,36 +230,27 @@ def read_index(path: Path) -> tuple[dict[str, Entry], int]:
 
 def _read_entries(content: bytes) -> tuple[dict[str, Entry], int]:
     raw = dict(read_table(content))
-    num_shards = _read_header(raw.pop(b"", None))
+    if b"" not in raw:
+        raise CorruptFile("it has no header")
+    header = _Fields(raw.pop(b""))
+    if header.number(2) == _BIG_ENDIAN:
+        raise CorruptFile("its numbers are big-endian, which is not supported; write it again on a usual machine")
+    num_shards = header.number(1)
+    if not 1 <= num_shards <= _MAX_SHARDS:
+        raise CorruptFile(f"{num_shards:,} data files are not possible")
     entries = {}
     for key, value in raw.items():
         if not key.startswith(b"\0"):
-            name = _text(key)
-            entry, places = _read_entry(value, num_shards)
-            entries[name] = _with_parts(name, entry, places, raw, num_shards) if places else _checked(name, entry)
+            try:
+                name = key.decode()
+            except UnicodeDecodeError as error:
+                raise CorruptFile(f"the name {key[:80]!r} is not UTF-8") from error
+            entry, places = _read_entry(name, value, num_shards)
+            entries[name] = _with_parts(name, entry, places, raw, num_shards) if places else entry
     return entries, num_shards
 
 
-def _text(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptFile(f"the name {key[:80]!r} is not UTF-8") from error
-
-
-def _read_header(header: bytes | None) -> int:
-    if header is None:
-        raise CorruptFile("it has no header")
-    fields = _Fields(header)
-    if fields.number(2) == _BIG_ENDIAN:
-        raise CorruptFile("its numbers are big-endian, which is not supported; write it again on a usual machine")
-    num_shards = fields.number(1)
-    if not 1 <= num_shards <= _MAX_SHARDS:
-        raise CorruptFile(f"{num_shards:,} data files are not possible")
-    return num_shards
-
-
-def _read_entry(message: bytes, num_shards: int) -> tuple[Entry, list[Place]]:
+def _read_entry(name: str, message: bytes, num_shards: int, *, is_part: bool = False) -> tuple[Entry, list[Place]]:
     """Return what an entry says, and the places of its parts as they are written, with lengths of FULL_EXTENT."""
     fields = _Fields(message)
     shape = tuple(_Fields(dim).number(1) for part in fields.messages(2) for dim in _Fields(part).messages(2))
@@ -296,6 +265,10 @@ def _read_entry(message: bytes, num_shards: int) -> tuple[Entry, list[Place]]:
         raise CorruptFile(f"data file {entry.shard:,} of {num_shards:,}")
     if len(shape) > _MAX_RANK or math.prod(max(dim, 1) for dim in shape) > _MAX_ELEMENTS:
         raise CorruptFile(f"a tensor of {len(shape)} axes and {math.prod(shape):.3g} elements")
+    if (is_part or not places) and entry.type_number in NUMPY_TYPES:
+        stored_bytes = 2 if entry.type_number == BFLOAT16 else NUMPY_TYPES[entry.type_number].itemsize
+        if entry.size != entry.num_elements * stored_bytes:
+            raise CorruptFile(f"{name[:80]!r} of shape {list(entry.shape)} has {entry.size:,} bytes")
     return entry, places
 
 
@@ -322,14 +295,6 @@ class _Fields:
         return found
 
 
-def _checked(name: str, entry: Entry) -> Entry:
-    if entry.type_number in NUMPY_TYPES:
-        stored_bytes = 2 if entry.type_number == BFLOAT16 else NUMPY_TYPES[entry.type_number].itemsize
-        if entry.size != entry.num_elements * stored_bytes:
-            raise CorruptFile(f"{name[:80]!r} of shape {list(entry.shape)} has {entry.size:,} bytes")
-    return entry
-
-
 def _with_parts(name: str, whole: Entry, places: list[Place], raw: dict[bytes, bytes], num_shards: int) -> Entry:
     """Look up the parts of a partitioned variable and check that they make it up."""
     parts = []
@@ -341,7 +306,7 @@ def _with_parts(name: str, whole: Entry, places: list[Place], raw: dict[bytes, b
             (start, dim if length == FULL_EXTENT else length)
             for (start, length), dim in zip(written, whole.shape, strict=True)
         )
-        part = _checked(name, _read_entry(part_bytes, num_shards)[0])
+        part, _ = _read_entry(name, part_bytes, num_shards, is_part=True)
         if part.shape != tuple(length for _, length in place) or part.type_number != whole.type_number:
             raise CorruptFile(f"a part of {name[:80]!r} has another shape or type than its whole says")
         parts.append((place, part))
@@ -363,9 +328,6 @@ def _is_grid(places: list[Place], shape: tuple[int, ...]) -> bool:
             return False
         num_cells *= len(lines)
     return len(set(places)) == len(places) == num_cells
-
-
-_PIECE_BYTES = 1 << 18
 
 
 class Bundle:
@@ -462,24 +424,13 @@ def _check_places(parts: list[tuple[str, Entry]], shard_path: Callable[[int], Pa
     last_shard, end, size = -1, 0, 0
     for name, entry in sorted(parts, key=lambda part: (part[1].shard, part[1].offset, part[1].size)):
         if entry.shard != last_shard:
-            last_shard, end, size = entry.shard, 0, _size_of(shard_path(entry.shard))
+            if not (path := shard_path(entry.shard)).is_file():
+                raise CorruptFile(f"{path} is missing, but the checkpoint's index refers to it")
+            last_shard, end, size = entry.shard, 0, path.stat().st_size
         if entry.offset < end or entry.offset + entry.size > size:
             fault = "overlaps another tensor" if entry.offset < end else f"goes past its end, {size:,} bytes"
             raise CorruptFile(f"{shard_path(last_shard)} is damaged or not of this index: {name[:80]!r} {fault}")
         end = entry.offset + entry.size
-
-
-def _size_of(path: Path) -> int:
-    if not path.is_file():
-        raise CorruptFile(f"{path} is missing, but the checkpoint's index refers to it")
-    return path.stat().st_size
-
-
-# Write a checkpoint that TensorFlow opens: one data file, and an index with the checksum of every tensor.
-
-
-_TYPE_NUMBERS = {dtype: number for number, dtype in NUMPY_TYPES.items() if number != BFLOAT16}
-_HEADER = varint_field(1, 1) + bytes_field(3, varint_field(1, 1))  # one data file; written by format version 1
 
 
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -493,38 +444,21 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, NDArray[A
         raise UserError(f"there is a checkpoint {prefix} already; choose another name or remove it")
     entries, offset = [(b"", _HEADER)], 0
     with atomic_write(data_path, "wb") as stream:
-        for key, name in sorted((_key(name), name) for name in tensors):
-            numbers = _plain(name, tensors[name])
-            raw = numbers.reshape(-1).view(np.uint8)
+        for key, name in sorted((name.encode(), name) for name in tensors):
+            if not name or name.startswith("\0"):
+                raise UserError(f"{name[:80]!r} cannot be the name of a tensor")
+            numbers = np.asarray(tensors[name])
+            stored = numbers.dtype.newbyteorder("<")
+            if stored not in _TYPE_NUMBERS:
+                known = ", ".join(sorted(dtype.name for dtype in _TYPE_NUMBERS))
+                raise UserError(f"{name[:80]!r} has the type {numbers.dtype}; a checkpoint is written of {known}")
+            raw = np.asarray(numbers, stored, order="C").reshape(-1).view(np.uint8)
             stream.write(raw.data)
-            entries.append((key, _entry(numbers, offset, masked(crc32c(raw)))))
+            shape = b"".join(bytes_field(2, varint_field(1, dim)) for dim in numbers.shape)
+            entries.append((key, b"".join([
+                varint_field(1, _TYPE_NUMBERS[stored]), bytes_field(2, shape), varint_field(4, offset),
+                varint_field(5, len(raw)), fixed32_field(6, masked(crc32c(raw))),
+            ])))  # fmt: skip
             offset += len(raw)
     with atomic_write(index_path, "wb") as stream:
         stream.write(write_table(entries))
-
-
-def _key(name: str) -> bytes:
-    if not name or name.startswith("\0"):
-        raise UserError(f"{name[:80]!r} cannot be the name of a tensor")
-    return name.encode()
-
-
-def _plain(name: str, tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return a tensor as it is stored: row by row, the low byte first."""
-    numbers = np.asarray(tensor)
-    stored = numbers.dtype.newbyteorder("<")
-    if stored not in _TYPE_NUMBERS:
-        known = ", ".join(sorted(dtype.name for dtype in _TYPE_NUMBERS))
-        raise UserError(f"{name[:80]!r} has the type {numbers.dtype}; a checkpoint is written of {known}")
-    return np.asarray(numbers, stored, order="C")
-
-
-def _entry(numbers: NDArray[Any], offset: int, checksum: int) -> bytes:
-    shape = b"".join(bytes_field(2, varint_field(1, dim)) for dim in numbers.shape)
-    return (
-        varint_field(1, _TYPE_NUMBERS[numbers.dtype.newbyteorder("<")])
-        + bytes_field(2, shape)
-        + varint_field(4, offset)
-        + varint_field(5, numbers.nbytes)
-        + fixed32_field(6, checksum)
-    )
