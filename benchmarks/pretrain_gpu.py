@@ -14,7 +14,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,12 @@ from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
 from bertworks.nn.packing import Tokens, pack_lengths
 from bertworks.recipe import OptimSettings, load_recipe
-from bertworks.report.terminal import unseen
 from bertworks.train.cuda_graph import Replayed
-from bertworks.train.objectives import TrainBatch, Trainee, mlm_and_nsp, with_backward
+from bertworks.train.log import Progress
+from bertworks.train.objectives import ModelWithLoss, TrainBatch, mlm_and_nsp
 from bertworks.train.optim import Optimizer
-from bertworks.train.pretrain import Session
-from bertworks.train.trainer import Place, Window, train
+from bertworks.train.pretrain import Pretraining
+from bertworks.train.trainer import Trainer
 
 Step = Callable[[], torch.Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,17 +67,21 @@ def ours(config: BertConfig, lengths: np.ndarray, compiled: bool = True) -> Step
     seed = torch.zeros((), dtype=torch.int32, device=DEVICE)
     net = Bert(config, {"mlm": 0, "nsp": 2})
     initialise(net, config.initializer_range, seed=0)
-    trainee = Trainee(net, mlm_and_nsp, torch.bfloat16 if flash else torch.float32).to(DEVICE).train()
+    trainee = ModelWithLoss(net, mlm_and_nsp, torch.bfloat16 if flash else torch.float32).to(DEVICE).train()
     optimizer = Optimizer(net, ADAMW)
     batch = ours_batch(lengths, flash)
     batch = batch._replace(tokens=batch.tokens._replace(dropout_seed=seed))
     counts = torch.tensor([len(batch.masked_ids), len(lengths)], dtype=torch.float32, device=DEVICE)
     forward = torch.compile(trainee) if compiled and flash else trainee
-    compute = Replayed(forward, optimizer.weights()) if flash else with_backward(forward)
+    recorded = Replayed(forward, optimizer.weights()) if flash else None
 
     def step() -> torch.Tensor:
         seed.add_(1)
-        sums = compute(batch, counts)
+        if recorded:
+            sums = recorded(batch, counts)
+        else:
+            loss, sums = forward(batch, counts)
+            loss.backward()
         optimizer.step(1e-4, optimizer.gradient_norm())
         optimizer.clear_gradients()
         return (sums[:, 0] / counts).sum()
@@ -91,28 +95,31 @@ class WithLoader:
     def __init__(self, data: Path, size: str, batch_size: int, length: int) -> None:
         settings = [f"model.preset={size}", f"data.max_length={length}", f"train.batch_size={batch_size}"]
         recipe = load_recipe("tiny-cpu", [*settings, "model.max_positions=512", "optim.name=adamw", "optim.lr=1e-4"])
-        session = Session(recipe, Dataset(data), Path(), torch.device(DEVICE), unseen)
-        batches = session.feed.batches(Place(), lambda _: 0.0)
+        self.trainer = Trainer(Pretraining(recipe, Dataset(data)), recipe, Path(), torch.device(DEVICE))
         nothing: Any = lambda *_: None  # noqa: E731
-        job = session.engine._job(self._timed(batches), session._duties())
-        self.job = job._replace(report=nothing, evaluate=nothing, save=nothing)
-        self.place, self.window, self.waited, self.instances = Place(), Window(device=DEVICE), 0.0, 0.0
+        self.trainer.report = self.trainer.evaluate = self.trainer.save = nothing  # type: ignore[method-assign]
+        self.batches = self.trainer.task.batches(Progress())
+        self.trainer.task.batches = lambda _: self  # type: ignore[assignment, method-assign, return-value]
+        self.progress, self.waited, self.instances = Progress(), 0.0, 0.0
         self.batch_size, self.elapsed = batch_size, 0.0
 
-    def _timed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            started = time.perf_counter()
-            parts, state = next(batches)
-            self.waited += time.perf_counter() - started
-            self.instances += sum(part.counts[1] for part in parts)
-            yield parts, state
+    def __next__(self) -> Any:
+        started = time.perf_counter()
+        parts, state = next(self.batches)
+        self.waited += time.perf_counter() - started
+        self.instances += sum(part.counts[1] for part in parts)
+        return parts, state
+
+    def close(self) -> None:
+        """Keep the batches open: training goes on with them."""
 
     def milliseconds(self, num_steps: int) -> float:
         """Train so many steps; returns the time for as many instances as a batch of the peer has."""
         self.waited = self.instances = 0.0
-        settings = self.job.settings.model_copy(update={"max_steps": self.place.step + num_steps})
+        update = {"max_steps": self.progress.step + num_steps}
+        self.trainer.settings = self.trainer.settings.model_copy(update=update)
         started = time.perf_counter()
-        self.place = train(self.job._replace(settings=settings), self.place, self.window).place
+        self.progress = self.trainer.train(self.progress).progress
         if DEVICE == "cuda":
             torch.cuda.synchronize()
         self.elapsed = time.perf_counter() - started

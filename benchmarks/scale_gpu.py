@@ -22,10 +22,9 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise, recompute_blocks
 from bertworks.recipe import OptimSettings
-from bertworks.train.distributed import Ranks, joined_ranks, local_device, spread, whole
-from bertworks.train.objectives import Trainee, mlm_and_nsp
+from bertworks.train.distributed import GradientSums, Ranks, joined_ranks, local_device, spread, whole
+from bertworks.train.objectives import ModelWithLoss, mlm_and_nsp
 from bertworks.train.optim import Optimizer
-from bertworks.train.trainer import GradientSums
 
 
 class Way(NamedTuple):
@@ -49,7 +48,7 @@ class Steps:
         net = Bert(preset(case["size"]), {"mlm": 0, "nsp": 2})
         initialise(net, net.config.initializer_range, seed=0)
         makes_copies = half and not way.shard
-        trainee = Trainee(net, mlm_and_nsp, torch.bfloat16 if makes_copies else torch.float32).train()
+        trainee = ModelWithLoss(net, mlm_and_nsp, torch.bfloat16 if makes_copies else torch.float32).train()
         if way.shard:
             spread(trainee.inner, net, torch.device(DEVICE), half=half)
         trainee.to(DEVICE)

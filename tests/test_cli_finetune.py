@@ -17,7 +17,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.finetune import finetune
 from bertworks.inference import predict as predictions
-from bertworks.train.record import Record
+from bertworks.train.log import RunLog
 
 KINDS = ("classify", "regress", "multilabel", "choose")
 
@@ -68,7 +68,7 @@ def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_o
     settings = (*QUICK, "train.log_every=1", "train.max_steps=14", "train.save_every=2", "--device", "cpu")
     command = ("finetune", "classify", "--model", model, "--train", named.name, *columns, *settings)
     assert bertworks(*command, "--out", tmp_path / "whole", "-q")[0] == 0
-    told = Record.train
+    told = RunLog.train
 
     def interrupted(self, place, values):
         told(self, place, values)
@@ -77,7 +77,7 @@ def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_o
 
     run = tmp_path / "run"
     with monkeypatch.context() as patches:
-        patches.setattr(Record, "train", interrupted)
+        patches.setattr(RunLog, "train", interrupted)
         code, out, err = bertworks(*command, "--out", run)
     assert (code, out.count("\n")) == (130, 1)
     assert "after 3 steps; not measured yet, so there is no model; saved: checkpoints/step-00000003" in out

@@ -5,11 +5,14 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
+import torch
 from sweeps import IS_FULL
 
 from bertworks.config import validate
 from bertworks.data.prepare import prepare
+from bertworks.data.shards import Dataset
 from bertworks.recipe import Recipe
 from bertworks.text.corpus import Corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS, WordTokenizer
@@ -17,6 +20,8 @@ from bertworks.text.gpt import END_OF_WORD, UNK, GptTokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.train.pretrain import Pretraining
+from bertworks.train.trainer import Trainer
 
 WORDS = [f"word{number}" for number in range(40)]
 LETTERS = [chr(0x430 + number) for number in range(40)]  # words that GPT-1's tokenizer need not merge
@@ -49,6 +54,11 @@ def write_data(folder, kind="bert", *, holdout=0.2):
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     prepare(Corpus([folder / "text.txt"]), tokenizer_of(kind), folder / "data", holdout=holdout, workers=1)
     return folder / "data"
+
+
+def trainer_of(recipe, data, device="cpu"):
+    """A network in its place, and all that trains it."""
+    return Trainer(Pretraining(recipe, Dataset(data)), recipe, Path("run"), torch.device(device))
 
 
 def recipe(**changes):

@@ -306,13 +306,13 @@ def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet
         return
     outcome = finetune(task, **options)
     if is_first_rank() and as_json:
-        facts = {"out": out, "reason": outcome.reason, "steps": outcome.place.step, "best_step": outcome.step}
+        facts = {"out": out, "reason": outcome.reason, "steps": outcome.progress.step, "best_step": outcome.step}
         metrics = {name: or_null(value) for name, value in {outcome.metric: outcome.score, **outcome.metrics}.items()}
         cost = {"minutes": round(outcome.minutes, 3), "seconds": round(time.monotonic() - started, 2)}
         print_json(facts | metrics | cost | {"notes": notes})
     elif is_first_rank() and not quiet:
         ended, then = how_ended(outcome.reason)
-        steps = counted(outcome.place.step, "step")
+        steps = counted(outcome.progress.step, "step")
         minutes = f"{outcome.minutes:.1f} minutes on the device"
         say(f"{out}: {ended} after {steps}{then}; {_best_model(outcome)}; {minutes}")
         say_next(*(("finetune", "--resume", "--out", out) if outcome.signal else _in_use(out)))
@@ -325,9 +325,8 @@ def _best_model(outcome: Any) -> str:
     if not outcome.metrics:
         from bertworks.report.logs import CHECKPOINTS
 
-        kept = (
-            f"{CHECKPOINTS}/step-{outcome.place.step:08}" if outcome.place.step else "nothing yet, it will start anew"
-        )
+        step = outcome.progress.step
+        kept = f"{CHECKPOINTS}/step-{step:08}" if step else "nothing yet, it will start anew"
         return f"not measured yet, so there is no model; saved: {kept}"
     best = f"best {outcome.metric} on dev {outcome.score:.4f}"
     if math.isnan(outcome.score):

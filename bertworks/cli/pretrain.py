@@ -99,8 +99,8 @@ def pretrain(
     result: dict[str, Any] = {
         "out": None if dry_run else out,
         "reason": outcome.reason,
-        "steps": outcome.place.step,
-        "tokens": outcome.place.tokens,
+        "steps": outcome.progress.step,
+        "tokens": outcome.progress.tokens,
         **outcome.metrics,
         "seconds": round(time.monotonic() - started, 2),
     }

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bertworks.finetuning.session import Finetuned
-    from bertworks.train.run import Outcome
+    from bertworks.train.trainer import Result
 
 
 _COPIES = 4  # the help has half a megabyte, and a measurement wants some more
@@ -185,7 +185,7 @@ def pretrain_tiny(show: Show) -> None:
     title = f"Pre-training: a BERT of size {show.recipe.model.preset} reads them, masks and all"
     with show.stage(title, pretraining_command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
         outcome = pretrained(show)
-        told = f"{counted(outcome.place.step, 'step')}, {counted(outcome.place.tokens, 'token')}"
+        told = f"{counted(outcome.progress.step, 'step')}, {counted(outcome.progress.tokens, 'token')}"
         accuracy = outcome.metrics.get("holdout_mlm_accuracy")
         if accuracy is not None:
             told += f"; it fills {accuracy:.0%} of the masks of held-out documents rightly"
@@ -193,7 +193,7 @@ def pretrain_tiny(show: Show) -> None:
         charts = "".join(learning_charts(read_run(show.folder / RUN)))
         stage.html = f'{paragraph(f"{told}.")}<div class="charts">{charts}</div>'
         stage.html += fill_masks(load(show.folder / RUN, device="cpu"), HELP_MASKS)
-    show.tiles.append(tile("Pre-trained", f"{outcome.place.tokens:,}", f"tokens, {outcome.place.step:,} steps"))
+    show.tiles.append(tile("Pre-trained", f"{outcome.progress.tokens:,}", f"tokens, {outcome.progress.step:,} steps"))
 
 
 def pretraining_command(overrides: Sequence[str]) -> str:
@@ -202,7 +202,7 @@ def pretraining_command(overrides: Sequence[str]) -> str:
     return " ".join(["bertworks pretrain demo --data", DATA, "--out my-run", *changed])
 
 
-def pretrained(show: Show) -> "Outcome":
+def pretrained(show: Show) -> "Result":
     """Pre-train, and end where a signal ended that."""
     from bertworks.report.terminal import training_view
     from bertworks.train.pretrain import pretrain
@@ -271,7 +271,7 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
         shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody resumes from there
         told = (
             f"{outcome.score:.0%} of {DEV} is judged rightly, by the model of step {outcome.step:,} of "
-            f"{outcome.place.step:,}: the best one is kept"
+            f"{outcome.progress.step:,}: the best one is kept"
         )
         tell(told)
         found = read_finetune_run(folder / TUNED)

@@ -9,14 +9,14 @@ model's own, 0.1 in the paper's.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from bertworks.config import check_overrides, read_recipe
 from bertworks.errors import ConfigError, UserError
 from bertworks.finetuning.network import AnyPath, check_elmo_settings, open_features, starts_with_elmo
-from bertworks.finetuning.session import Finetuned, Session
+from bertworks.finetuning.session import Finetuned, prepare
 from bertworks.finetuning.settings import FinetuneSettings, settings_for, without_effect
 from bertworks.finetuning.start import find_data, open_task_start, refused_by_model, usual_for
 from bertworks.models.kinds import check_model
@@ -27,6 +27,7 @@ from bertworks.tasks.columns import Columns
 from bertworks.tasks.heads import Kind, kind_of
 from bertworks.tasks.own_files import recorded_columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
+from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.distributed import is_first_rank, joined_ranks, local_device
 from bertworks.train.run_folder import (
     Inputs,
@@ -37,6 +38,7 @@ from bertworks.train.run_folder import (
     read_inputs,
     refuse_missing,
 )
+from bertworks.train.trainer import Trainer
 
 Init = Literal["model", "random"]
 _log = logging.getLogger(__name__)
@@ -168,7 +170,9 @@ def tune(
         if settings.task.features:
             kept = Path(cache) if cache else None
             start = start._replace(features=open_features(start.net, kept, run, settings, place, ranks, note))
-        session = Session(settings, dataset, start, run, place, view, ranks, note, kind)
-        with hold_run(run) if ranks.is_first else nullcontext():
+        task = prepare(settings, dataset, start, note, kind, is_new=not checkpoint_folders(run))
+        trainer = Trainer(task, task.settings, run, place, ranks, view)
+        with hold_run(run) if ranks.is_first else nullcontext(), closing(task.clock):
             ranks.wait()
-            return session.run(inputs)
+            with trainer.start(inputs, note) as progress:
+                return task.finish(trainer.train(progress))

@@ -14,7 +14,7 @@
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,6 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.checkpoint import checkpoint_folders
 from bertworks.train.distributed import Ranks
 from bertworks.train.objectives import Objective
-from bertworks.train.subject import Subject
 
 AnyPath = str | os.PathLike[str]
 CACHE_FOLDER = "features"  # the cache's folder in a run
@@ -593,24 +592,3 @@ def begin_with_mean(start: TaskStart, scores: NDArray[np.float32]) -> None:
     """Let a new head give every text the mean score: at a fine-tuning's rates most of a run may go by until it does."""
     if _BIAS in start.about.get("drawn", ()):  # a GPT-1's has none
         start.net.get_parameter(_BIAS).fill_(float(scores.mean(dtype=np.float64)))
-
-
-def task_subject(start: TaskStart, kind: Kind, task: Task, table: TrainedRows | None) -> Subject:
-    """Return what is fine-tuned; a table that is cut is whole in files."""
-
-    def write(folder: Path, about: dict[str, Any]) -> None:
-        with table.whole() if table else nullcontext():
-            start.write(folder, about)
-
-    def from_file(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = start.from_file(tensors)
-        return table.cut(weights) if table else weights
-
-    return Subject(
-        net=start.reader or start.net,
-        objective=task_objective(kind, task, start.lm_weight),
-        kinds=(task.kind, LM) if start.lm_weight else (task.kind,),
-        write=write,
-        from_file=from_file,
-        is_plain=start.is_plain,
-    )

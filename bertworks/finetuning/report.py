@@ -40,7 +40,7 @@ from bertworks.report.page import REPORT_FILE, course_charts, filled_page, tile
 from bertworks.tasks.examples import Example
 from bertworks.tasks.metrics import Breakdown, ClassScore, break_down, gold_of, most_confused
 from bertworks.tasks.task import Task
-from bertworks.train.run_folder import ModelWriter, publish_model
+from bertworks.train.run_folder import replace_model
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,7 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
     if not (model / OWN_FILE).is_file():
         return
 
-    def write(folder: Path) -> None:
+    with replace_model(run, num_bytes=1 << 20) as folder:
         for path in model.iterdir():
             if path.name != OWN_FILE:
                 _link_or_copy(path, folder / path.name)
@@ -128,8 +128,6 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
         about["provenance"] = {**(about.get("provenance") or {}), **cost}
         with atomic_write(folder / OWN_FILE) as stream:
             json.dump(about, stream, ensure_ascii=False, indent=2)
-
-    publish_model(run, ModelWriter(write, num_bytes=1 << 20))
 
 
 def _link_or_copy(path: Path, target: Path) -> None:

@@ -59,7 +59,7 @@ from bertworks.tasks.own_files import recorded_columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
 from bertworks.text.elmo_words import SpeltTokenizer
 from bertworks.train.checkpoint import outcome_of
-from bertworks.train.run_folder import Inputs, ModelWriter, check_out, given_as, hold_run, publish_model, write_inputs
+from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, replace_model, write_inputs
 from bertworks.train.warm_start import checksums
 
 GRID_FILE, TABLE_FILE, TABLE7_FILE = "grid.json", "grid.md", "table7.md"
@@ -401,11 +401,9 @@ class GridRuns:
 
 
 def _publish(model: Path, out: Path) -> None:
-    def write(folder: Path) -> None:
-        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
-
     num_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
-    publish_model(out, ModelWriter(write, num_bytes))
+    with replace_model(out, num_bytes) as folder:
+        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
 
 
 def _clear(run: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertworks.recipe import TrainSettings
 
 if TYPE_CHECKING:
-    from bertworks.train.trainer import Place
+    from bertworks.train.log import Progress
 
 
 _RECENT = 10  # lines of the log, over which the speed is measured
@@ -55,7 +55,7 @@ class Status:
         saved_step: of the last checkpoint; None: there is none yet.
     """
 
-    def __init__(self, about: About, place: "Place", history: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, about: About, place: "Progress", history: Iterable[Mapping[str, Any]] = ()) -> None:
         self.about = about
         self.step, self.tokens, self.seconds = place.step, place.tokens, place.seconds
         self.values: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class Status:
         for line in history:
             self.take_in(line["step"], line)
 
-    def train(self, place: "Place", values: Mapping[str, Any]) -> None:
+    def train(self, place: "Progress", values: Mapping[str, Any]) -> None:
         """Take in a line of training and timing."""
         self.step, self.tokens, self.seconds = place.step, place.tokens, place.seconds
         self._recent.append((place.seconds, place.tokens))

@@ -17,6 +17,7 @@ import os
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from bertworks.models.folder import CONFIG_FILE, INDEX_FILE, OPTIMIZER_FILE, WEI
 from bertworks.models.weights import read_weights, write_weights
 from bertworks.recipe import Recipe
 from bertworks.report.logs import CHECKPOINTS
-from bertworks.train.run_folder import ModelWriter, check_room, refusals_with_room
+from bertworks.train.run_folder import check_room, refusals_with_room
 
 FORMAT = 1  # of state.json
 STATE_FILE = "state.json"
@@ -54,40 +55,49 @@ class Checkpoint(NamedTuple):
     optimizer: dict[str, Tensor]
 
 
-def save_checkpoint(
-    run: Path,
-    step: int,
-    model: ModelWriter,
-    optimizer: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    *,
-    keep: int,
-) -> Path:
-    """Write the checkpoint of a step, then delete those before the last `keep`; returns its folder.
+@contextmanager
+def new_checkpoint(
+    run: Path, step: int, optimizer: Mapping[str, Tensor], state: Mapping[str, Any], *, model_bytes: int, keep: int
+) -> Iterator[Path | None]:
+    """Give a folder to write the model into, complete it to the checkpoint of a step, and delete old checkpoints.
 
     Args:
         run: the run folder.
         step: how many steps have been made.
-        model: writes the model folder's files, weights in fp32.
         optimizer: every tensor that the optimizer carries over.
-        state: what else a run needs to go on, as JSON; the same training must give the same state.
+        state: what else is needed to resume, as JSON; the same training must give the same state.
+        model_bytes: about how many bytes the model takes, its weights in fp32.
         keep: how many checkpoints to keep, at least 1.
 
-    A checkpoint of the step that is whole already is left as it is: the run has just come from there. A disk that
-    refuses ends in a UserError with the bytes needed and free, with nothing left of the attempt.
+    If the checkpoint of the step is there already and whole (the run was resumed from it), it gives None and leaves it.
+    A disk that refuses ends in a UserError with the bytes needed and free, and nothing is left of the attempt.
     """
     folder = run / CHECKPOINTS / f"step-{step:08d}"
-    needed = model.num_bytes + sum(tensor.nbytes for tensor in optimizer.values())
+    needed = model_bytes + sum(tensor.nbytes for tensor in optimizer.values())
     check_room(run, folder, needed)
     with refusals_with_room(folder, needed):
-        if not _is_whole(folder):
-            _write(folder, step, model, optimizer, state)
+        if _is_whole(folder):
+            yield None
+        else:
+            folder.parent.mkdir(exist_ok=True)
+            sync_folder(run)  # or a power cut could take the folder of all checkpoints
+            with atomic_folder(folder) as temporary:
+                yield temporary
+                write_weights(temporary / OPTIMIZER_FILE, optimizer)
+                layouts = {name: layout_of(tensors) for name, tensors in _tensors(temporary).items()}
+                own = {
+                    "format": FORMAT,
+                    "step": step,
+                    "versions": {"bertworks": __version__, "torch": torch.__version__},
+                }
+                assert not {*own, "tensors"} & set(state), "these names are the checkpoint's own"
+                with atomic_write(temporary / STATE_FILE) as stream:
+                    json.dump({**own, **state, "tensors": layouts}, stream, indent=1, allow_nan=False)
     prune(run, keep)
-    return folder
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether a checkpoint is there; one that is corrupt makes way, as the run has come to its step again."""
+    """Tell whether a checkpoint is there; a corrupt one is removed, as the run has come to its step again."""
     if not folder.exists():
         return False
     try:
@@ -97,21 +107,6 @@ def _is_whole(folder: Path) -> bool:
         discard_folder(folder)
         return False
     return True
-
-
-def _write(
-    folder: Path, step: int, model: ModelWriter, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> None:
-    folder.parent.mkdir(exist_ok=True)
-    sync_folder(folder.parent.parent)  # or a power cut could take the folder of all checkpoints
-    with atomic_folder(folder) as temporary:
-        model.write(temporary)
-        write_weights(temporary / OPTIMIZER_FILE, optimizer)
-        layouts = {name: layout_of(tensors) for name, tensors in _tensors(temporary).items()}
-        own = {"format": FORMAT, "step": step, "versions": {"bertworks": __version__, "torch": torch.__version__}}
-        assert not {*own, "tensors"} & set(state), "these names are the checkpoint's own"
-        with atomic_write(temporary / STATE_FILE) as stream:
-            json.dump({**own, **state, "tensors": layouts}, stream, indent=1, allow_nan=False)
 
 
 def latest_checkpoint(run: Path) -> Checkpoint | None:

@@ -1,12 +1,12 @@
-"""What is learnt in pre-training: each objective a function of (network, batch) that gives sums, not means.
+"""What is learnt in pre-training: each objective is a function of (network, batch) that gives sums, not means.
 
-A loss is a sum over rows divided by the number of rows in the whole global batch, over all ranks and accumulated
-parts. So it does not matter how a batch is cut. M masked positions, S sequences, T tokens, D width, V vocabulary.
+A loss is a sum over predictions divided by their number in the whole global batch, over all ranks and micro-batches. So
+it does not matter how a batch is cut. M masked positions, S sequences, T tokens, D width, V vocabulary.
 """
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,9 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.lm import Sums, sums_of
 from bertworks.nn.packing import Packing, Tokens, pack_lengths
 
-# A batch of the loader on the device where it is trained on.
-
 
 class TrainBatch(NamedTuple):
-    """T tokens, S sequences, M masked positions; what is padding has weight 0."""
+    """A batch of the loader on the device where it is trained on; what is padding has weight 0."""
 
     tokens: Tokens
     masked_positions: Tensor  # [M]
@@ -35,7 +33,7 @@ class TrainBatch(NamedTuple):
     next_weights: Tensor  # [S]
 
     def real_tokens(self) -> Tensor:
-        """Return 1 for every token and 0 for the padding behind the last sequence, [T]."""
+        """Return 1 for every token and 0 for the padding after the last sequence, [T]."""
         token_ids, end = self.tokens.token_ids, self.tokens.packing.cumulative_lengths[len(self.next_labels)]
         return (torch.arange(len(token_ids), device=token_ids.device) < end).float()
 
@@ -46,16 +44,16 @@ def moved(small: Tensor, device: torch.device) -> Tensor:
 
 
 def dropout_seed(seed: int, step: int, number: int) -> Tensor:
-    """Return the seed, one int32, of the dropout of a part of a step's batch."""
+    """Return the seed, one int32, of the dropout of a micro-batch of a step."""
     key = hashlib.blake2b(f"{seed} {step} {number}".encode(), digest_size=4).digest()
     return torch.tensor(int.from_bytes(key, "little", signed=True), dtype=torch.int32)
 
 
 def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: bool) -> TrainBatch:
-    """Move the arrays of a slice to a device and say how its sequences lie.
+    """Move the arrays of a micro-batch to a device, packed.
 
-    `max_length` is that of the data and not of the slice, so that a compiled step sees one number. From pinned memory
-    nothing here waits for the device.
+    `max_length` is that of the data and not of the micro-batch, so that a compiled step sees one number. From pinned
+    memory nothing here waits for the device.
     """
     moved = [torch.from_numpy(array).to(device, non_blocking=True) for array in packed]
     token_ids, segment_ids, position_ids, starts, positions, ids, weights, labels, label_weights = moved
@@ -111,20 +109,35 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-# A network with its objective as one module: what torch.compile sees.
-#
-# The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step
-# works on copies of them, made inside the compiled step, and its whole residual stream is in half precision too.
-# Embeddings are looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16
-# would round away.
+def figures_of(
+    kinds: Sequence[str], sums: Sequence[Sequence[float]], num_random: float | None = None
+) -> dict[str, float]:
+    """Return the loss and accuracy of each kind of prediction, given [kinds, (loss, correct, count)].
+
+    Of pairs, with the number of random ones, also the share of the larger class: what a constant answer scores.
+    """
+    values: dict[str, float] = {"loss": 0.0} if sums else {}
+    for kind, (loss, correct, count) in zip(kinds, sums, strict=False):
+        values[f"{kind}_loss"] = loss / max(count, 1)
+        if kind != "regress":  # where nothing is right or wrong
+            values[f"{kind}_accuracy"] = correct / max(count, 1)
+        if kind == "nsp" and num_random is not None:
+            values["nsp_larger_class"] = max(num_random, count - num_random) / max(count, 1)
+        values["loss"] += loss / max(count, 1)
+    return values
 
 
 # BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
 _KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
 
 
-class Trainee(nn.Module):
-    """Computes the loss of a batch.
+class ModelWithLoss(nn.Module):
+    """A network with its objective as one module: what torch.compile sees.
+
+    The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step works
+    on copies of them, made inside the compiled step, and its whole residual stream is in half precision too. Embeddings
+    are looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round
+    away.
 
     Args:
         net: the network, in fp32.
@@ -151,17 +164,6 @@ class Trainee(nn.Module):
 
     def _copy(self, name: str, weight: Tensor) -> Tensor:
         return weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
-
-
-def with_backward(trainee: Callable[[Any, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Any, Tensor], Tensor]:
-    """Return a function that adds the gradients of a batch to the weights', and returns its sums."""
-
-    def compute(batch: Any, counts: Tensor) -> Tensor:
-        loss, sums = trainee(batch, counts)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return sums
-
-    return compute
 
 
 class _WithObjective(nn.Module):

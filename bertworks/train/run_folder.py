@@ -1,17 +1,19 @@
-"""A run folder: held by one process, cleared of what a kill left half done, and with a `model/` that is always whole.
+"""A run folder: held by one process, cleaned of what a kill left half done, with a `model/` that is always whole.
 
-`RUN/model` is replaced in three steps, because no system renames a folder over a folder: the new model is completed as
-`.next-model`, the old one gives up its name, the new one takes it. A kill before the first step is done leaves the old
-model; after it the next start, which finds a complete `.next-model`, does the rest.
+- `inputs.json` records what a run was started with, so that `--resume --out RUN` is enough.
+- `RUN/model` is replaced in three steps, because no system renames a folder over a folder: the new model is completed
+  as `.next-model`, the old one gives up its name, the new one takes it. A kill before the first step is done leaves the
+  old model; after it the next start finds a complete `.next-model` and does the rest.
+- A disk that refuses ends in an error that says how many bytes were needed and how many are free.
 """
 
 import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NoReturn
 
 from pydantic import Field
 
@@ -35,17 +37,10 @@ _NEXT_MODEL = ".next-model"
 _ROOM_FACTOR = 2  # of what a save needs, so that a run does not fill the disk it lives on to the last byte
 
 
-class ModelWriter(NamedTuple):
-    """A model that can be written into a folder that is there, and about how many bytes it takes."""
-
-    write: Callable[[Path], None]
-    num_bytes: int
-
-
 class Inputs(Settings):
-    """What a run was started with besides its settings, so that its folder is enough to go on: `inputs.json`.
+    """What a run was started with besides its settings, so that its folder is enough to resume: `inputs.json`.
 
-    Paths are absolute; what is no path (a model's name) stays as it was given.
+    Paths are absolute; what is not a path (a model's name) stays as it was given.
     """
 
     command: Literal["pretrain", "finetune", "grid", "glue"]
@@ -61,7 +56,7 @@ class Inputs(Settings):
     device: str = "auto"
     skip_bad_shards: bool = False
     max_steps: int | None = None  # as it was set; the recipe has what the epochs came to
-    # Of several runs, whose folder has no one recipe:
+    # Of a folder of several runs, which has no single recipe:
     overrides: list[str] = Field(default_factory=list)
     plan: dict[str, bool | int] = Field(default_factory=dict)
     from_mnli: bool = False
@@ -92,7 +87,7 @@ def read_inputs(run: Path, *commands: str) -> Inputs | None:
 
 
 def refuse_missing(run: Path, missing: Sequence[str], *, resume: bool) -> NoReturn:
-    """Say what must be given to start, or to go on where the folder does not say it."""
+    """Raise an error that names what must be given to start, or to resume where the folder does not say it."""
     named = ", ".join(missing)
     if not resume:
         raise UserError(f"to start a run, give {named}; only to go on (--resume) may they be left out")
@@ -102,7 +97,7 @@ def refuse_missing(run: Path, missing: Sequence[str], *, resume: bool) -> NoRetu
 
 
 def check_still_there(run: Path, **recorded: str | None) -> None:
-    """Refuse to go on with recorded files that have moved; they may be given anew."""
+    """Refuse to resume if recorded files have moved; they may be given anew."""
     for option, path in recorded.items():
         if path is not None and not os.path.exists(path):
             raise UserError(
@@ -119,12 +114,15 @@ _OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there 
 
 
 def check_out(folder: Path, telling: str, *, resume: bool) -> None:
-    """Refuse a folder that is not empty, or, where one is gone on with, one that holds another kind of work."""
+    """Refuse a folder that is not empty, or, to resume, one that holds another kind of work."""
     if not usable_path(folder).exists():
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")
-    if strangers := _strangers(folder):
+    # A run that was killed early may have left little, but no files of other kinds.
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    strangers = [] if names & _OWN else sorted(name for name in names if (folder / name).is_file())
+    if strangers:
         raise UserError(f"{folder} holds no run, but {strangers[0]}; choose another --out")
     if not resume and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
@@ -133,38 +131,32 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
             raise UserError(f"{folder} holds {what}; do that, or choose another --out")
 
 
-def _strangers(folder: Path) -> list[str]:
-    """Return the files of a folder in which no run has begun: a killed one may have left little, but no other files."""
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    return [] if names & _OWN else sorted(name for name in names if (folder / name).is_file())
-
-
 @contextlib.contextmanager
 def hold_run(run: Path) -> Iterator[None]:
     """Make a run folder if need be, hold it for this process alone and finish what a killed run had begun."""
     make_folder(run, "run folder")
     with exclusive(run):
-        _recover(run)
+        try:
+            remove_leftovers(run)
+            remove_leftovers(run / CHECKPOINTS)
+            _put_in_place(run)
+        except OSError as error:
+            raise UserError(f"cannot clear up what a killed run left in {run}: {error}") from error
         yield
 
 
-def _recover(run: Path) -> None:
-    try:
-        remove_leftovers(run)
-        remove_leftovers(run / CHECKPOINTS)
-        _put_in_place(run)
-    except OSError as error:
-        raise UserError(f"cannot clear up what a killed run left in {run}: {error}") from error
+@contextlib.contextmanager
+def replace_model(run: Path, num_bytes: int) -> Iterator[Path]:
+    """Give a folder to write a model into, of about so many bytes, which then becomes RUN/model.
 
-
-def publish_model(run: Path, model: ModelWriter) -> None:
-    """Replace RUN/model; the old one stays until the new one is complete, and stays if that fails."""
+    The old model stays until the new one is complete, and stays if that fails.
+    """
     target = run / MODEL
-    check_room(run, target, model.num_bytes)
-    with refusals_with_room(target, model.num_bytes):
+    check_room(run, target, num_bytes)
+    with refusals_with_room(target, num_bytes):
         _put_in_place(run)  # of a call before that could not
         with atomic_folder(run / _NEXT_MODEL) as temporary:
-            model.write(temporary)
+            yield temporary
         _put_in_place(run)
 
 
@@ -201,14 +193,10 @@ def refusals_with_room(target: Path, needed: int) -> Iterator[None]:
         refusal = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(refusal, OSError):
             raise
+        free = "an unknown number"
+        for folder in reversed(target.absolute().parents):  # of the nearest one, though some on the way may be gone
+            with contextlib.suppress(OSError):
+                free = f"{shutil.disk_usage(folder).free:,}"
         raise CannotGoOn(
-            f"cannot save {target}: {refusal.strerror} (it needs {needed:,} bytes, {_free_at(target)} are free)"
+            f"cannot save {target}: {refusal.strerror} (it needs {needed:,} bytes, {free} are free)"
         ) from error
-
-
-def _free_at(target: Path) -> str:
-    """Return the free bytes of the disk where a path would lie, though folders on the way may be gone."""
-    for folder in target.absolute().parents:
-        with contextlib.suppress(OSError):
-            return f"{shutil.disk_usage(folder).free:,}"
-    return "an unknown number"

@@ -1,290 +1,525 @@
-"""The one training loop. `train` is the order of things; everything else here is a line of it, spelt out.
+"""The one training loop: `Trainer.train` is the whole order of a step, from top to bottom.
 
-An update: take the rank's parts of the next global batch, add up their gradients, measure their norm, let the optimizer
-step. Then log, evaluate, save. What is not finite changes no weight: the optimizer sees to that on the device, and the
-loop stops, or goes on if told to, when it reads the norm. On a GPU it reads the norm of an update while the next one is
-under way, for to wait for it would leave the device idle. All ranks have the same norm and the same clock, so all
-decide alike.
+- A task says what is trained: pre-training (`train/pretrain.py`) and fine-tuning (`finetuning/session.py`) implement
+  `Task`, and all else is here: placing the network, the loop, logs, checkpoints, resuming.
+- A run that was killed at any instant resumes from its newest whole checkpoint, and ends with the same bytes as if it
+  had never been killed. What was gathered since the last log line is part of its state for that reason.
+- An update that is not finite changes no weight: the optimizer sees to that on the device. The loop stops, or continues
+  if the settings allow it, when it reads the norm. On a GPU it reads the norm of an update while the next one is being
+  computed, because waiting for it would leave the device idle.
+- All ranks have the same norm and the same clock, so all of them decide alike.
 """
 
+import copy
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
-from bertworks.errors import UserError
+from bertworks.config import Count, Settings, Stated, read_record, to_toml
+from bertworks.errors import CannotGoOn, CorruptFile, UserError
+from bertworks.files import atomic_write
+from bertworks.nn.device import check_tiles
+from bertworks.nn.layers import recompute_blocks
+from bertworks.planning.memory import named_by_driver, peak_flops
 from bertworks.recipe import TrainSettings
-from bertworks.train.distributed import Ranks
-from bertworks.train.objectives import moved
+from bertworks.report.logs import CHECKPOINTS, RECIPE_FILE
+from bertworks.report.status import About
+from bertworks.report.terminal import View, unseen
+from bertworks.train.checkpoint import (
+    STATE_FILE,
+    Checkpoint,
+    be_deterministic,
+    latest_checkpoint,
+    new_checkpoint,
+    other_settings,
+    restore_rng,
+    to_hex,
+)
+from bertworks.train.cuda_graph import Replayed
+from bertworks.train.distributed import GradientSums, Ranks, fill, gathered, spread
+from bertworks.train.log import Progress, RunLog
+from bertworks.train.objectives import ModelWithLoss, Objective, figures_of, moved
 from bertworks.train.optim import Optimizer
-
-# The gradients of all ranks, added up while the backward pass still goes on.
-#
-# Weights are put into buckets from the last one to the first, as the backward pass comes to them. When the last of
-# a batch's slices has given a bucket its gradients, their sum over all ranks is begun, and the next bucket is
-# computed meanwhile. Which weights share a bucket is fixed by their order alone, and buckets are sent in one order:
-# so each number is added up in the same order every time, also in a run that was resumed. torch's own wrapper sorts
-# its buckets anew after a first step, which would cost that.
-#
-# That overlaps in fp32. A compiled step gives all gradients at its end, and in half precision those of the copies
-# come to the weights last, as the copies were made first: there is nothing left then to go on meanwhile. Weights
-# that are spread over ranks are none of this file's business: FSDP2 adds up their gradients, and overlaps in any
-# case.
-
-
-_BUCKET_NUMBERS = 1 << 24  # sent as one message: many small ones wait for each other, one large one overlaps nothing
-
-
-class GradientSums:
-    """Adds up the gradients of weights over ranks; `close` it in the end.
-
-    Args:
-        ranks: this one and the others.
-        weights: those that may have gradients, in an order that is the same on all ranks.
-    """
-
-    def __init__(self, ranks: Ranks, weights: Sequence[Tensor]) -> None:
-        self._ranks = ranks
-        is_ours = ranks.world_size > 1 and not any(hasattr(weight, "full_tensor") for weight in weights)
-        self._buckets = list(_buckets(reversed(weights))) if is_ours else []
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(partial(self._take, number))  # type: ignore[no-untyped-call]
-            for number, bucket in enumerate(self._buckets)
-            for weight in bucket
-        ]
-        self._is_last_slice = False
-        self._num_missing: list[int] = []
-        self._sent: list[Callable[[], None]] = []
-        self._own: list[Tensor] = []
-
-    def begin(self) -> None:
-        """Say that the next backward pass is the last of a batch."""
-        self._num_missing = [len(bucket) for bucket in self._buckets]
-        self._sent, self._own, self._is_last_slice = [], [], True
-
-    def _take(self, number: int, _: Tensor) -> None:
-        """Note that a weight of a bucket has its gradient, and send what is complete."""
-        if not self._is_last_slice:
-            return
-        self._num_missing[number] -= 1
-        while len(self._sent) < len(self._buckets) and self._num_missing[len(self._sent)] == 0:
-            self._send(self._buckets[len(self._sent)])
-
-    def _send(self, bucket: list[Tensor]) -> None:
-        grads = {weight: weight.grad for weight in bucket if weight.grad is not None}
-        flat = torch.cat([bucket[0].new_zeros(0), *(grad.reshape(-1) for grad in grads.values())])
-        for weight, part in zip(grads, torch.split(flat, [weight.numel() for weight in grads]), strict=True):
-            weight.grad = part.view_as(weight)  # the bucket is the gradient now: no copy back, no second one kept
-        self._own.append(flat.sum())
-        self._sent.append(self._ranks.add_up(flat))
-
-    def finish(self, sums: Tensor) -> Tensor:
-        """Wait until all gradients, and the batch's sums, are those of all ranks.
-
-        Returns a number that is finite if this rank's own were.
-        """
-        self._is_last_slice = False
-        for bucket in self._buckets[len(self._sent) :]:
-            self._send(bucket)
-        own = torch.stack([sums.sum(), *self._own]).sum()
-        for wait in [*self._sent, self._ranks.add_up(sums)]:
-            wait()
-        return own
-
-    def close(self) -> None:
-        """Listen to the weights no longer."""
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    for tensor in tensors:
-        if bucket and sum(each.numel() for each in bucket) + tensor.numel() > _BUCKET_NUMBERS:
-            yield bucket
-            bucket = []
-        bucket.append(tensor)
-    if bucket:
-        yield bucket
-
+from bertworks.train.run_folder import Inputs, write_inputs
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_MOST_NAMED = 5  # of settings that differ
+_SMALL_FILES = 8 << 20  # bytes of a model folder besides its weights: the tokenizer's files
 _log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
-    """How far a run is; what a checkpoint remembers of it."""
-
-    step: int = 0  # updates made or skipped
-    tokens: int = 0
-    data: Any = None  # the state of the data behind the last batch
-    skipped: int = 0  # updates left out, because something was not finite
-    seconds: float = 0.0  # of training, over all starts of a run that goes by the clock, else of this one
-
-    def behind(self, num_tokens: int, data: Any) -> "Place":
-        """Return the place behind one more batch."""
-        return self._replace(step=self.step + 1, tokens=self.tokens + num_tokens, data=data)
-
-
-class Part(NamedTuple):
-    """A part of a batch, on the device, and what it counts for."""
+class MicroBatch(NamedTuple):
+    """A part of a batch, and what it counts for."""
 
     batch: Any
     counts: list[float]  # of each kind of prediction
     num_tokens: int
-    seed: int | None = None  # of the device's generator, where dropout draws from it, whichever rank computes the part
+    seed: int | None = None  # of torch's generator, where dropout draws from it, whichever rank computes the part
     num_random: float | None = None  # pairs whose second text is from elsewhere; None: there are no pairs
 
 
-class Job(NamedTuple):
-    """What the loop works with."""
-
-    compute: Callable[[Any, Tensor], Tensor]  # adds the gradients of a part to the weights', and returns its sums
-    optimizer: Optimizer
-    ranks: Ranks
-    batches: Iterator[tuple[list[Part], Any]]  # the rank's parts of each batch and the state of the data behind it
-    learning_rate: Callable[[Place], float]
-    settings: TrainSettings
-    report: Callable[[Place, Mapping[str, Any]], None]
-    evaluates_at: Callable[[Place], bool]
-    evaluate: Callable[[Place], None]
-    save: Callable[[Place, "Window"], None]
-    is_enough: Callable[[], bool] = lambda: False  # whether the evaluations say that more is of no use
+Batches = Generator[tuple[list[MicroBatch], dict[str, int]], None, None]
 
 
-class Stop(NamedTuple):
-    """Where a run ended, and why."""
+class Task(Protocol):
+    """What is trained.
 
-    place: Place
+    Attributes:
+        net: the network, new and on the CPU.
+        objective: gives the sums of each kind of prediction for a batch.
+        kinds: of predictions, in the objective's order.
+        title: names the run for a person.
+        metrics: of a task, by which it is judged; the main one first.
+        is_plain: whether it is computed in float32 as it is written: cuDNN's LSTMs want their weights where they are,
+            so neither copies in half precision nor torch.compile go with them.
+        shapes: how many shapes batches have: one or few can be recorded on a GPU and replayed, and one is worth
+            compiling for.
+        measures_first: whether to evaluate and save before the first update.
+        flops_per_token: operations of training, forward and backward, if known.
+        extra_bytes: of a model folder, besides the network's weights.
+        out_of_memory: what to say of batches that are too large.
+    """
+
+    net: nn.Module
+    objective: Objective
+    kinds: tuple[str, ...]
+    title: str
+    metrics: tuple[str, ...]
+    is_plain: bool
+    shapes: Literal["one", "few", "many"]
+    measures_first: bool
+    flops_per_token: float | None
+    extra_bytes: int
+    out_of_memory: str
+
+    def setup(self, trainer: "Trainer") -> None:
+        """Prepare for training, once the network is in its place."""
+
+    def optimizer(self, net: nn.Module) -> Optimizer:
+        """Return what changes the weights of the network in its place."""
+
+    def batches(self, progress: Progress) -> Batches:
+        """Yield this rank's micro-batches of the batches after a point, each with the state of the data after it."""
+
+    def learning_rate(self, progress: Progress) -> float:
+        """Return the rate of the next update."""
+
+    def is_time_to_evaluate(self, progress: Progress) -> bool:
+        """Tell whether to evaluate now; the end of a run is measured anyway."""
+
+    def evaluate(self, progress: Progress) -> dict[str, float]:
+        """Return the figures of held-out data; nothing where there is none."""
+
+    def is_enough(self) -> bool:
+        """Tell whether what was measured says that more training is of no use."""
+
+    def save_model(self, folder: Path, progress: Progress) -> None:
+        """Write a model folder for a checkpoint."""
+
+    def from_file(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Give the weights of a model folder their names in the network."""
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        """Return what else a checkpoint holds: tensors, under names that the optimizer has not, and JSON."""
+
+    def load_state(self, tensors: dict[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned; its tensors are taken out of `tensors`."""
+
+    def fingerprint(self) -> str:
+        """Return the checksum of all that decides what is computed; only a run with the same one is resumed."""
+
+
+class Result(NamedTuple):
+    """How a run ended."""
+
+    progress: Progress
     reason: str  # steps, tokens, minutes, early, signal
+    metrics: dict[str, float]  # of the last evaluation
     signal: int = 0
 
 
-def train(job: Job, place: Place, window: "Window") -> Stop:
-    """Train from a place on until a limit or a signal says stop; the last state is saved."""
-    settings = job.settings
-    norm: Tensor | float = 0.0
-    saved = Place(seconds=place.seconds)  # in this start: one before may have been killed while it deleted old ones
-    with caught_signals() as signals, closing(GradientSums(job.ranks, job.optimizer.weights())) as gradients:
-        while not (reason := _stop_reason(job, place, signals)):
-            if place.seconds - saved.seconds >= 60 * settings.save_minutes:
-                saved = place = _saved(job, place, window)
-            started, random = time.monotonic(), torch.get_rng_state()
-            parts, data = next(job.batches)
-            num_tokens, num_random, *counts = job.ranks.total(_counts(parts))
-            pairs = None if parts[0].num_random is None else num_random
-            sums = accumulate(job.compute, parts, counts, before_last=gradients.begin)
-            own = gradients.finish(sums)
-            # Not finite either where only a loss is not, as when a sum overflows.
-            norm = job.optimizer.gradient_norm() + 0 * sums[:, 0].sum() + _nothing_or_nan(norm, settings)
-            rate = job.learning_rate(place)
-            job.optimizer.step(rate, norm)
-            job.optimizer.clear_gradients()
-            before, place = place, place.behind(int(num_tokens), data)
-            if bad := window.add(Update(before, sums, norm, own, random, pairs)):
-                place = _not_finite(bad, place, job, window)
-            place = place._replace(seconds=job.ranks.greatest(place.seconds + time.monotonic() - started))
-            is_measured = job.evaluates_at(place) or is_through(settings, place)
-            if place.step % settings.log_every == 0:
-                job.report(place, window.take() | {"lr": rate})
-            elif is_measured and place.step < settings.log_every:  # else a short run would tell no loss at all
-                place = _settled(job, place, window)
-                job.report(place, window.state() | {"lr": rate})
-            # The end is measured before it is saved: a run that is resumed there has its last figures already.
-            if is_measured:
-                job.evaluate(place)
-            if place.step % settings.save_every == 0:
-                saved = place = _saved(job, place, window)
-        if place.step != saved.step:
-            place = _saved(job, place, window)
-        return Stop(place, reason, signals[0] if signals else 0)
+class Trainer:
+    """A network in its place, its optimizer, and one start of a run: train, evaluate, save, resume.
 
+    Args:
+        task: what is trained.
+        settings: all settings; written into the run folder as its recipe.
+        run: the run folder.
+        device: where to train.
+        ranks: this one and the others.
+        view: shows a person how it goes.
 
-def _saved(job: Job, place: Place, window: "Window") -> Place:
-    """Save, after reading the last update's norm: a checkpoint must not be ahead of what is known."""
-    place = _settled(job, place, window)
-    job.save(place, window)
-    return place
-
-
-def _settled(job: Job, place: Place, window: "Window") -> Place:
-    """Read the last update's norm, which on a GPU is read late."""
-    bad = window.settle()
-    return _not_finite(bad, place, job, window) if bad else place
-
-
-def _counts(parts: list[Part]) -> list[float]:
-    """Return the number of tokens, of pairs with a random text and of each kind of prediction."""
-    counts = [[part.num_tokens, part.num_random or 0.0, *part.counts] for part in parts]
-    return [sum(column) for column in zip(*counts, strict=True)]
-
-
-def accumulate(
-    compute: Callable[[Any, Tensor], Tensor],
-    parts: list[Part],
-    counts: list[float],
-    before_last: Callable[[], None] = lambda: None,
-) -> Tensor:
-    """Add up the gradients of a rank's parts; returns their sums [kinds, (loss, correct, count)].
-
-    `counts` are those of the whole batch, over all ranks; `before_last` is called when the last part has its turn.
+    Attributes:
+        half: whether it is computed in half precision.
+        flash: whether attention is that of a GPU in half precision.
+        compiles: whether steps are compiled.
+        replays: whether steps are recorded as CUDA graphs and replayed.
+        is_sharded: whether each rank has a part of the network. Then `net` is a copy; the task's own, from which model
+            folders are written, stays whole on the CPU of the rank that writes.
+        net: the network that is trained.
+        model: the network with its loss.
+        metrics: the figures of the last evaluation.
+        log: of the first rank, while it runs.
     """
-    sums, on_device = None, moved(torch.tensor(counts), parts[0].batch.tokens.token_ids.device)
-    for number, part in enumerate(parts, 1):
-        if number == len(parts):
-            before_last()
-        if part.seed is not None:
-            torch.default_generator.manual_seed(part.seed)
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                torch.cuda.manual_seed(part.seed)
-        of_part = compute(part.batch, on_device)
-        sums = of_part if sums is None else sums + of_part
-    assert sums is not None, "a batch has at least one part"
-    return sums
+
+    def __init__(
+        self, task: Task, settings: Any, run: Path, device: torch.device, ranks: Ranks | None = None,
+        view: View = unseen,
+    ) -> None:  # fmt: skip
+        train: TrainSettings = settings.train
+        self.task, self.recipe, self.settings, self.folder = task, settings, train, run
+        self.device, self.ranks, self.view = device, ranks or Ranks(), view
+        self.half = not task.is_plain and computes_in_half(train, device)
+        self.flash = self.half and device.type == "cuda"
+        compiled = device.type == "cuda" and not task.is_plain and task.shapes != "few"
+        self.compiles = compiled if train.compile is None else train.compile
+        recordable = task.shapes == "one" or (task.shapes == "few" and not self.compiles)
+        # To compute blocks again is to ask for a generator's state, which a recording cannot.
+        self.replays = recordable and self.flash and not train.shard and not train.recompute
+
+        check_tiles(device, torch.bfloat16 if self.half else torch.float32)
+        self.is_sharded = train.shard and self.ranks.world_size > 1
+        self.net: nn.Module = copy.deepcopy(task.net) if self.is_sharded else task.net.to(device)
+        # A sharded network makes its copies in half precision itself, when it gathers its weights.
+        makes_copies = self.half and not self.is_sharded
+        self.model = ModelWithLoss(self.net, task.objective, torch.bfloat16 if makes_copies else torch.float32).train()
+        if self.is_sharded:
+            spread(self.model.inner, self.net, device, half=self.half)
+            if not self.ranks.is_first:
+                task.net.to("meta")
+        if train.recompute:
+            recompute_blocks(self.net)
+        self.optimizer = task.optimizer(self.net)
+        # Each length is compiled by itself. Left alone, torch would compile the second of a run for all lengths, but
+        # not where a run is resumed with it: their numbers would differ.
+        dynamic = False if task.shapes == "one" else None
+        self.forward = torch.compile(self.model, dynamic=dynamic) if self.compiles else self.model
+
+        self.window = LossWindow(device=device)
+        self.metrics: dict[str, float] = {}
+        self.log: RunLog | None = None
+        self.is_new, self.last_step = True, 0
+        self._refused: dict[str, UserError] = {}  # what the disk refused last time, if a run continues
+        if train.deterministic:
+            be_deterministic()
+        self.recorded = Replayed(self.forward, self.optimizer.weights()) if self.replays else None
+        torch.manual_seed(train.seed + self.ranks.rank)
+        task.setup(self)
+
+    @contextmanager
+    def start(self, inputs: Inputs | None, note: Callable[[str], None]) -> Iterator[Progress]:
+        """Resume from the newest checkpoint, or start; give where that is, and close the logs in the end.
+
+        The inputs are recorded, and `note` tells a person where a run is resumed.
+        """
+        checkpoint = latest_checkpoint(self.folder)
+        self.is_new = checkpoint is None
+        progress = self._restore(checkpoint) if checkpoint else Progress()
+        is_finished = is_through(self.settings, progress)
+        if self.ranks.is_first:
+            if self.is_new or not is_finished:
+                with atomic_write(self.folder / RECIPE_FILE) as stream:
+                    stream.write(to_toml(self.recipe))
+                if inputs:
+                    write_inputs(self.folder, inputs)
+            name = named_by_driver(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
+            flops = peak_flops(name, half=self.half) * self.ranks.world_size if name else None
+            task = self.task
+            about = About(task.title, self.settings, task.kinds, task.flops_per_token, flops, task.metrics)
+            self.log = RunLog(self.folder, progress, about, self.device, self.view, is_new=self.is_new)
+            if progress.step:
+                note(f"{self.folder} is finished already" if is_finished else f"going on from step {progress.step:,}")
+        try:
+            yield progress
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(f"out of memory on {self.device} {self.task.out_of_memory}") from error
+        finally:
+            if self.log:
+                with self.refusable():
+                    self.log.close()
+        for refusal in self._refused.values():
+            raise UserError(f"ended after step {self.last_step}, but not all of it is saved: {refusal}")
+
+    def train(self, progress: Progress) -> Result:
+        """Train from a point until a limit or a signal says stop; the last state is saved."""
+        task, settings, ranks, optimizer, window = self.task, self.settings, self.ranks, self.optimizer, self.window
+        norm: Tensor | float = 0.0
+        saved = Progress(seconds=progress.seconds)  # in this start: an earlier one may have been killed while it saved
+        if task.measures_first and self.is_new:
+            self.evaluate(progress)
+            self.save(progress)
+        with (
+            closing(task.batches(progress)) as batches,
+            closing(GradientSums(ranks, optimizer.weights())) as gradients,
+            caught_signals() as signals,
+        ):
+            while not (reason := self._why_stop(progress, signals)):
+                if progress.seconds - saved.seconds >= 60 * settings.save_minutes:
+                    saved = progress = self._settle_and_save(progress)
+                started, rng = time.monotonic(), torch.get_rng_state()
+
+                # The next batch: this rank's micro-batches, and how much there is in those of all ranks.
+                micro_batches, data = next(batches)
+                own_counts = [[part.num_tokens, part.num_random or 0.0, *part.counts] for part in micro_batches]
+                num_tokens, num_random, *counts = ranks.total([sum(column) for column in zip(*own_counts, strict=True)])
+                num_predictions = moved(torch.tensor(counts), micro_batches[0].batch.tokens.token_ids.device)
+
+                # Forward and backward. Gradients add up over micro-batches, and over ranks during the last backward.
+                sums: Tensor | None = None  # [kinds, (loss, correct, count)]
+                for number, micro_batch in enumerate(micro_batches, 1):
+                    if number == len(micro_batches):
+                        gradients.begin()
+                    if micro_batch.seed is not None:
+                        torch.default_generator.manual_seed(micro_batch.seed)
+                        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                            torch.cuda.manual_seed(micro_batch.seed)
+                    if self.recorded:
+                        own_sums = self.recorded(micro_batch.batch, num_predictions)
+                    else:
+                        loss, own_sums = self.forward(micro_batch.batch, num_predictions)
+                        loss.backward()
+                    sums = own_sums if sums is None else sums + own_sums
+                assert sums is not None, "a batch has at least one micro-batch"
+                own_finite = gradients.finish(sums)
+
+                # The norm is not finite either where only a loss is not, as when a sum overflows. Where a run is to
+                # stop for its last norm, this one becomes NaN: on a GPU the last norm is read one update later, and
+                # what is saved then must be the state before that batch.
+                last_norm = norm
+                norm = optimizer.gradient_norm() + 0 * sums[:, 0].sum()
+                if settings.on_nonfinite != "skip":
+                    norm = norm + 0.0 * last_norm
+
+                # The update: clipped, and left out on the device if the norm is not finite.
+                rate = task.learning_rate(progress)
+                optimizer.step(rate, norm)
+                optimizer.clear_gradients()
+
+                pairs = None if micro_batches[0].num_random is None else num_random
+                bad = window.add(Update(progress, sums, norm, own_finite, rng, pairs))
+                progress = progress._replace(
+                    step=progress.step + 1, tokens=progress.tokens + int(num_tokens), data=data
+                )
+                if bad:
+                    progress = self._skip_or_stop(bad, progress)
+                seconds = ranks.greatest(progress.seconds + time.monotonic() - started)
+                progress = progress._replace(seconds=seconds)
+
+                # Log, evaluate, save. The end is measured before it is saved: a run that is resumed there has its last
+                # figures already.
+                is_measured = task.is_time_to_evaluate(progress) or is_through(settings, progress)
+                if progress.step % settings.log_every == 0:
+                    self.report(progress, window.take(), rate)
+                elif is_measured and progress.step < settings.log_every:  # else a short run would log no loss at all
+                    progress = self._settle(progress)
+                    self.report(progress, window.state(), rate)
+                if is_measured:
+                    self.evaluate(progress)
+                if progress.step % settings.save_every == 0:
+                    saved = progress = self._settle_and_save(progress)
+            if progress.step != saved.step:
+                progress = self._settle_and_save(progress)
+        self.last_step = progress.step
+        return Result(progress, reason, self.metrics, signals[0] if signals else 0)
+
+    def _why_stop(self, progress: Progress, signals: list[int]) -> str:
+        """Return why to stop, or nothing; a signal to one rank is one to all."""
+        reached = limits_reached(self.settings, progress)
+        reached |= {"early": self.task.is_enough(), "signal": self.ranks.greatest(len(signals)) > 0}
+        self.ranks.met()
+        return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
+
+    def _settle(self, progress: Progress) -> Progress:
+        """Read the last update's norm, which on a GPU is read late."""
+        bad = self.window.settle()
+        return self._skip_or_stop(bad, progress) if bad else progress
+
+    def _settle_and_save(self, progress: Progress) -> Progress:
+        """Save, after reading the last update's norm: a checkpoint must not be ahead of what is known."""
+        progress = self._settle(progress)
+        self.save(progress)
+        return progress
+
+    def _skip_or_stop(self, update: "Update", progress: Progress) -> Progress:
+        """Stop for an update that was not finite, or continue if that is allowed. No weight was changed."""
+        ranks, on_nonfinite = self.ranks, self.settings.on_nonfinite
+        progress = progress._replace(skipped=progress.skipped + 1)
+        losses = ", ".join(f"{loss:g}" for loss in update.sums[:, 0].tolist())
+        where = f"step {update.before.step + 1}"
+        if ranks.world_size > 1:  # FSDP2 does not show a rank's own gradients, only its losses
+            own = ranks.gathered(update.own.reshape(1).cpu())
+            found = [str(rank) for rank, number in enumerate(own) if not number.isfinite()]
+            where += f" on rank {' and '.join(found)}" if found else " on a rank whose losses are finite"
+        what = f"{where}: losses {losses}, gradient norm {float(update.norm):g}"
+        if on_nonfinite == "skip" and progress.skipped <= self.settings.max_skips:
+            if ranks.is_first:
+                _log.warning("%s; the update is skipped, %d so far", what, progress.skipped)
+            return progress
+        if on_nonfinite == "stop" or not update.norm.is_cuda:
+            # From before the batch, dropout included, so that whoever resumes meets it again.
+            torch.set_rng_state(update.rng)
+            self.save(update.before)
+        if not ranks.is_first:
+            raise UserError(f"rank {ranks.rank} stops too: not finite at {where}")
+        batch = "the first batch" if update.before.data is None else f"the batch behind {update.before.data}"
+        raise UserError(
+            f"not finite at {what}, in {batch}. No weight was changed by it; --resume meets "
+            "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
+        )
+
+    def report(self, progress: Progress, gathered: Mapping[str, Any], rate: float) -> None:
+        """Log what was gathered since the last line."""
+        if self.log:
+            values = figures_of(self.task.kinds, gathered["sums"], gathered.get("num_random"))
+            values |= {"grad_norm": gathered["norm"], "lr": rate, "tokens": progress.tokens}
+            with self.refusable():
+                self.log.train(progress, values)
+
+    @torch.no_grad()
+    def evaluate(self, progress: Progress) -> None:
+        """Have the task measured, and log its figures."""
+        self.ranks.be_patient()
+        self.model.eval()
+        found = self.task.evaluate(progress)
+        self.model.train()
+        if not found:
+            return
+        self.metrics = found
+        if self.log:
+            with self.refusable():
+                self.log.evaluate(progress.step, found)
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint."""
+        self.ranks.be_patient()
+        rng_states = self.ranks.gathered(torch.get_rng_state())
+        optimizer = self.gather(self.optimizer.state_dict())
+        if self.log:
+            with self.refusable(CHECKPOINTS):
+                self.log.sync()
+                by_clock = self.optimizer.settings.clock or self.settings.max_minutes is not None
+                state = {
+                    "place": progress._replace(seconds=progress.seconds if by_clock else 0.0)._asdict(),
+                    "window": self.window.state(),
+                    "metrics": self.metrics,
+                    "rng": [to_hex(rng) for rng in rng_states],
+                    "settings": self.task.fingerprint(),
+                }
+                tensors, memory = self.task.state()
+                if memory is not None:
+                    state["memory"] = memory
+                with new_checkpoint(
+                    self.folder, progress.step, {**optimizer, **tensors}, state,
+                    model_bytes=self.model_bytes(), keep=self.settings.keep,
+                ) as folder:  # fmt: skip
+                    if folder:
+                        self.task.save_model(folder, progress)
+                self.log.save(progress.step)
+        self.ranks.wait()
+
+    def _restore(self, checkpoint: Checkpoint) -> Progress:
+        """Take over a checkpoint of the same run."""
+        task, where = self.task, f"{checkpoint.path / STATE_FILE}"
+        if checkpoint.state.get("settings") != task.fingerprint():
+            others = other_settings(self.folder / RECIPE_FILE, to_toml(self.recipe))
+            named = ", ".join((others or [])[:_MOST_NAMED]) + ", ..." * (len(others or []) > _MOST_NAMED)
+            said = "" if others is None else f" ({named or 'the settings are the same, so it is the data'})"
+            raise CannotGoOn(
+                f"{self.folder} was trained with other settings or data{said}; give the same to go on "
+                f"(its {RECIPE_FILE} has them), or choose another --out"
+            )
+        state = read_record(RunState, checkpoint.state, where)
+        if state.place.step != checkpoint.step or len(state.window.sums) not in (0, len(task.kinds)):
+            raise CorruptFile(f"{where}: place and window are not of step {checkpoint.step} of this run")
+        weights = task.from_file(checkpoint.weights)
+        for name, tensor in self.net.state_dict().items():
+            fill(tensor, weights[name])
+        tensors = dict(checkpoint.optimizer)
+        task.load_state(tensors, state.memory or {})
+        self.optimizer.load_state_dict(tensors, str(checkpoint.path))
+        self.optimizer.num_steps = state.place.step
+        if len(state.rng) == self.ranks.world_size:  # else the seed's: those of the checkpoint are of other ranks
+            restore_rng(state.rng[self.ranks.rank])
+        self.metrics, self.window = state.metrics, LossWindow(dict(state.window), self.device)
+        return Progress(**dict(state.place))
+
+    def gather(self, optimizer: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Bring a sharded network and its optimizer's state together on the first rank; all ranks must call it."""
+        if not self.is_sharded:
+            return optimizer
+        weights = gathered(self.net.state_dict(), keep=self.ranks.is_first)
+        if self.ranks.is_first:
+            self.task.net.load_state_dict(weights)
+        return gathered(optimizer, keep=self.ranks.is_first)
+
+    def whole_net(self) -> nn.Module:
+        """Return the network for every rank to measure: itself, or a copy of all its parts. All ranks must call it."""
+        if not self.is_sharded:
+            return self.net
+        weights = gathered(self.net.state_dict(), keep=True)
+        net = copy.deepcopy(self.task.net).to_empty(device=self.device)
+        net.load_state_dict(weights)
+        return net
+
+    def model_bytes(self) -> int:
+        """Return about how many bytes a model folder takes."""
+        return sum(weight.nbytes for weight in self.task.net.parameters()) + self.task.extra_bytes + _SMALL_FILES
+
+    @contextmanager
+    def refusable(self, what: str = "logs") -> Iterator[None]:
+        """Stop where the disk refuses something, or warn and continue if that is asked for, until it takes it."""
+        try:
+            yield
+        except UserError as error:
+            if self.settings.on_save_error == "stop":
+                raise
+            _log.warning("%s; the run goes on", error)
+            self._refused[what] = error
+        else:
+            self._refused.pop(what, None)
 
 
-def _nothing_or_nan(last_norm: Tensor | float, settings: TrainSettings) -> Tensor | float:
-    """Return 0, or NaN where a run is to stop for its last norm: then no update is made until the loop has read it.
-
-    So what is saved then is the state before the batch, also on a GPU, where the loop reads the norm one update later.
-    """
-    return 0.0 if settings.on_nonfinite == "skip" else 0.0 * last_norm
+def computes_in_half(settings: TrainSettings, device: torch.device) -> bool:
+    """Tell whether training is in half precision: on a GPU unless the settings say otherwise."""
+    return settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.type == "cuda")
 
 
-def _stop_reason(job: Job, place: Place, signals: list[int]) -> str:
-    """Return why to stop, or nothing; a signal to one rank is one to all."""
-    told = {"early": job.is_enough(), "signal": job.ranks.greatest(len(signals)) > 0}
-    job.ranks.met()
-    reached = _reached(job.settings, place) | told
-    return ["", *(reason for reason, is_reached in reached.items() if is_reached)][-1]
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether memory was refused; torch has an exception of its own for a GPU alone, and numpy Python's."""
+    is_cpus = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return is_cpus or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
-def is_through(settings: TrainSettings, place: Place) -> bool:
-    """Tell whether a run has reached one of its limits."""
-    return any(_reached(settings, place).values())
-
-
-def _reached(settings: TrainSettings, place: Place) -> dict[str, bool]:
+def limits_reached(settings: TrainSettings, progress: Progress) -> dict[str, bool]:
     """Return which limits a run has reached."""
     return {
-        "steps": place.step >= settings.max_steps,
-        "tokens": settings.max_tokens is not None and place.tokens >= settings.max_tokens,
-        "minutes": settings.max_minutes is not None and place.seconds >= 60 * settings.max_minutes,
+        "steps": progress.step >= settings.max_steps,
+        "tokens": settings.max_tokens is not None and progress.tokens >= settings.max_tokens,
+        "minutes": settings.max_minutes is not None and progress.seconds >= 60 * settings.max_minutes,
     }
+
+
+def is_through(settings: TrainSettings, progress: Progress) -> bool:
+    """Tell whether a run has reached one of its limits."""
+    return any(limits_reached(settings, progress).values())
 
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
     """Note signals that ask for an end, so that a run ends between two updates; a second one ends it at once.
 
-    Only the main thread may ask for them; a run in another one ends as its process does.
+    Only the main thread may catch them; a run in another one ends as its process does.
     """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -305,14 +540,25 @@ def caught_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-class Window:
-    """What was gathered since the last log line, on the device.
+class Update(NamedTuple):
+    """An update that was made, whose norm may not have been read yet."""
+
+    before: Progress
+    sums: Tensor
+    norm: Tensor
+    own: Tensor  # finite if what this rank brought to it was
+    rng: Tensor  # the state of the CPU's random numbers before it
+    num_random: float | None = None  # as in its micro-batches, together
+
+
+class LossWindow:
+    """The losses since the last log line, added up on the device.
 
     It is part of a run's state: a line of the log must not depend on whether the run was interrupted before it.
 
     Args:
-        state: what `state` returned, to go on from there.
-        device: where to keep it.
+        state: what `state` returned, to resume from.
+        device: where to keep the sums.
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> None:
@@ -325,19 +571,19 @@ class Window:
             self._norm = torch.tensor(state["norm"], dtype=torch.float32, device=device)
             self._num_random = state.get("num_random")  # in checkpoints of earlier versions it is not known
 
-    def add(self, update: "Update") -> "Update | None":
-        """Take in an update; returns one that was not finite: this, or on a GPU the one before."""
+    def add(self, update: Update) -> Update | None:
+        """Take in an update; returns one that was not finite: this one, or on a GPU the one before."""
         known, self._unread = self._unread, update
         if not update.norm.is_cuda:
             known, self._unread = self._unread, None
         return self._take_in(known)
 
-    def settle(self) -> "Update | None":
+    def settle(self) -> Update | None:
         """Read what has not been read yet; returns it if it was not finite."""
         known, self._unread = self._unread, None
         return self._take_in(known)
 
-    def _take_in(self, update: "Update | None") -> "Update | None":
+    def _take_in(self, update: Update | None) -> Update | None:
         if update is None:
             return None
         if not bool(update.norm.isfinite()):
@@ -351,7 +597,7 @@ class Window:
         return None
 
     def take(self) -> dict[str, Any]:
-        """Return what was gathered, sums [kinds, (loss, correct, count)] and the last norm, and begin anew."""
+        """Return what was gathered, sums [kinds, (loss, correct, count)] and the last norm, and start again."""
         state = self.state()
         self._sums = self._norm = self._num_random = None
         return state
@@ -364,44 +610,29 @@ class Window:
         return {"sums": self._sums.tolist(), "norm": float(self._norm), **pairs}
 
 
-class Update(NamedTuple):
-    """An update that was made: from where, with which sums and norm."""
+class _ProgressState(Settings):
+    """See `Progress`; the state of the data, as both kinds of training write it."""
 
-    before: Place
-    sums: Tensor
-    norm: Tensor
-    own: Tensor  # finite, if what this rank brought to it was
-    random: Tensor  # the state of the CPU's random numbers before it
-    num_random: float | None = None  # as in its parts, together
-
-
-def _not_finite(update: Update, place: Place, job: Job, window: Window) -> Place:
-    """Stop, or go on if that is allowed. No weight was changed."""
-    place = place._replace(skipped=place.skipped + 1)
-    losses = ", ".join(f"{loss:g}" for loss in update.sums[:, 0].tolist())
-    where = f"step {update.before.step + 1}{_culprits(update, job.ranks)}"
-    what = f"{where}: losses {losses}, gradient norm {float(update.norm):g}"
-    if job.settings.on_nonfinite == "skip" and place.skipped <= job.settings.max_skips:
-        if job.ranks.is_first:
-            _log.warning("%s; the update is skipped, %d so far", what, place.skipped)
-        return place
-    if job.settings.on_nonfinite == "stop" or not update.norm.is_cuda:
-        # From before the batch, dropout included, so that whoever resumes meets it again.
-        torch.set_rng_state(update.random)
-        job.save(update.before, window)
-    if not job.ranks.is_first:
-        raise UserError(f"rank {job.ranks.rank} stops too: not finite at {where}")
-    batch = "the first batch" if update.before.data is None else f"the batch behind {update.before.data}"
-    raise UserError(
-        f"not finite at {what}, in {batch}. No weight was changed by it; --resume meets "
-        "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
-    )
+    step: Count
+    tokens: Count
+    data: dict[str, Count | None] | None
+    skipped: Count
+    seconds: float = Field(ge=0)
 
 
-def _culprits(update: Update, ranks: Ranks) -> str:
-    """Say on which of several ranks it was; FSDP2 does not show a rank's own gradients, only its losses."""
-    if ranks.world_size == 1:
-        return ""
-    own = ranks.gathered(update.own.reshape(1).cpu())
-    found = [str(rank) for rank, number in enumerate(own) if not number.isfinite()]
-    return f" on rank {' and '.join(found)}" if found else " on a rank whose losses are finite"
+class _WindowState(Settings):
+    """See `LossWindow`."""
+
+    sums: list[Annotated[list[float], Field(min_length=3, max_length=3)]]
+    norm: float
+    num_random: float | None = None
+
+
+class RunState(Stated):
+    """What `state.json` of a checkpoint says of a run, besides what every checkpoint says of itself."""
+
+    place: _ProgressState
+    window: _WindowState
+    metrics: dict[str, float]
+    rng: list[str]
+    memory: dict[str, Any] | None = None

@@ -19,8 +19,8 @@ from bertworks.demo import stages
 from bertworks.demo.run import Show
 from bertworks.demo.stages import ask_shipped
 from bertworks.recipe import load_recipe
-from bertworks.train.run import Outcome
-from bertworks.train.trainer import Place
+from bertworks.train.log import Progress
+from bertworks.train.trainer import Result
 
 TITLES = ["A vocabulary", "Training data", "Pre-training", "A model that has read more", "Fine-tuning", "New sentences",
           "Attention"]  # fmt: skip
@@ -137,7 +137,7 @@ def test_without_a_korean_model_the_english_one_is_asked_alone(demo, tmp_path):
 
 @pytest.mark.parametrize("signal", [2, 15])
 def test_an_interrupted_training_ends_the_demo_as_any_command(bertworks, monkeypatch, tmp_path, signal):
-    ended = Outcome(Place(step=3), "signal", {}, signal)
+    ended = Result(Progress(step=3), "signal", {}, signal)
     monkeypatch.setattr("bertworks.train.pretrain.pretrain", lambda *_, **__: ended)
     monkeypatch.setattr("bertworks.demo.stages._ROUNDS", 1)
     code, out, _ = bertworks("demo", *TINY, "--quiet", "--out", tmp_path / "out")

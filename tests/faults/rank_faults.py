@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from bertworks.train import trainer as loop
+from bertworks.train.distributed import GradientSums
 from bertworks.train.objectives import OBJECTIVES
 
 FAULTY_STEP = 13
@@ -22,21 +22,21 @@ def is_rank(number):
 
 
 def ending(kind, note=lambda: None):
-    """Return an `accumulate` in which rank 1 ends, or hangs, at a step; `note` is called before."""
+    """Return a `GradientSums.begin`, called in every step, in which rank 1 ends, or hangs; `note` is called before."""
     calls = []
 
-    def accumulate(*arguments, **options):
+    def begin(self):
         calls.append(1)
         first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         if is_rank(1) and first_start and len(calls) == FAULTY_STEP:
             note()
             end(kind)
-        return _accumulate(*arguments, **options)
+        _begin(self)
 
-    return accumulate
+    return begin
 
 
-_accumulate = loop.accumulate
+_begin = GradientSums.begin
 
 
 def end(kind):
@@ -71,5 +71,5 @@ if __name__ == "__main__":
     from bertworks.cli import main
 
     kind = sys.argv.pop(1)
-    loop.accumulate = ending(kind)
+    GradientSums.begin = ending(kind)
     main()

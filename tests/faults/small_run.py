@@ -2,8 +2,10 @@
 
 import os
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -14,8 +16,8 @@ from bertworks.nn.config import BertConfig
 from bertworks.report.logs import CHECKPOINTS
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.train.checkpoint import read_checkpoint, save_checkpoint
-from bertworks.train.run_folder import ModelWriter
+from bertworks.train.checkpoint import new_checkpoint, read_checkpoint
+from bertworks.train.run_folder import replace_model
 
 PIECES = [*SPECIAL_TOKENS, *(f"piece{number}" for number in range(495))]
 SIZES = BertConfig(
@@ -43,6 +45,13 @@ def net_of(step):
     return _net
 
 
+class Writer(NamedTuple):
+    """Writes a model into a folder, and about how many bytes it takes."""
+
+    write: Callable[[Path], None]
+    num_bytes: int
+
+
 def writer_of(step):
     net = net_of(step)
 
@@ -50,7 +59,7 @@ def writer_of(step):
         write_model(folder, net, about={"step": step})
         _tokenizer.save(folder)
 
-    return ModelWriter(write, sum(parameter.nbytes for parameter in net.parameters()))
+    return Writer(write, sum(parameter.nbytes for parameter in net.parameters()))
 
 
 def optimizer_of(step):
@@ -62,8 +71,20 @@ def state_of(step):
     return {"tokens": step * 1000, "data": {"epoch": 0, "block": step, "offset": 3}, "world_size": 1}
 
 
+def save_checkpoint(run, step, model, optimizer, state, *, keep):
+    with new_checkpoint(run, step, optimizer, state, model_bytes=model.num_bytes, keep=keep) as folder:
+        if folder:
+            model.write(folder)
+    return folder_of(run, step)
+
+
 def save(run, step, keep=2):
     return save_checkpoint(run, step, writer_of(step), optimizer_of(step), state_of(step), keep=keep)
+
+
+def publish_model(run, model):
+    with replace_model(run, model.num_bytes) as folder:
+        model.write(folder)
 
 
 def folder_of(run, step):

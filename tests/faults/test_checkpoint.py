@@ -18,7 +18,9 @@ from small_run import (
     leftovers_in,
     net_of,
     optimizer_of,
+    publish_model,
     save,
+    save_checkpoint,
     state_of,
     steps_in,
     writer_of,
@@ -38,10 +40,8 @@ from bertworks.train.checkpoint import (
     prune,
     read_checkpoint,
     restore_rng,
-    save_checkpoint,
     to_hex,
 )
-from bertworks.train.run_folder import publish_model
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from small_run import (
     exit_code_of,
     folder_of,
     leftovers_in,
+    publish_model,
     save,
     steps_in,
     writer_of,
@@ -25,7 +26,7 @@ from small_run import (
 from bertworks.errors import UserError
 from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
-from bertworks.train.run_folder import hold_run, publish_model
+from bertworks.train.run_folder import hold_run
 
 ROOM = r"it needs [\d,]+ bytes, [\d,]+ are free"
 NOBODY = 65534

@@ -41,7 +41,7 @@ def test_a_checkpoint_of_every_format_goes_on_with_the_steps_that_it_had(data, t
     shutil.copytree(kept / name, run / "checkpoints" / name)
     assert read_checkpoint(run / "checkpoints" / name).step == SAVED_STEP
     outcome = pretrain(checkpoint_recipe(SAVED_STEP + 10), data=data, out=run, device="cpu", resume=True)
-    assert outcome.place.step == SAVED_STEP + 10
+    assert outcome.progress.step == SAVED_STEP + 10
     expected = json.loads((kept / "next-steps.json").read_text())
     assert len(expected["steps"]) == 10
     assert_agree(numbers_of(run, SAVED_STEP + 1), expected, "F18", record_property)

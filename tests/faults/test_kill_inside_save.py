@@ -18,6 +18,7 @@ from small_run import (
     exit_code_of,
     folder_of,
     leftovers_in,
+    publish_model,
     save,
     steps_in,
     writer_of,
@@ -27,7 +28,7 @@ from sweeps import some_of
 from bertworks.files import verify_manifest
 from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
-from bertworks.train.run_folder import hold_run, publish_model
+from bertworks.train.run_folder import hold_run
 
 
 def start(run, *steps):

@@ -12,7 +12,7 @@ from tiny_runs import files_of
 from whole_runs import command, killed_after, recipe, train
 
 from bertworks.config import to_toml
-from bertworks.train import trainer as loop
+from bertworks.train.distributed import GradientSums
 
 pytestmark = pytest.mark.faults
 NUM_KILLS, NUM_SIGNALS = 50, 10
@@ -54,23 +54,23 @@ def test_fifty_kills_at_random_instants_change_nothing(data, reference, tmp_path
 @pytest.mark.fault("F3", trials=NUM_SIGNALS)
 def test_signals_at_ten_random_steps_end_a_run_there_and_it_goes_on_exactly(data, reference, tmp_path, monkeypatch):
     """F3: by the command, whose exit code is 130 for Ctrl-C and 0 else."""
-    rng, real = random.Random(3), loop.accumulate
+    rng, real = random.Random(3), GradientSums.begin
     (tmp_path / "recipe.toml").write_text(to_toml(recipe()))
     for trial in range(NUM_SIGNALS):
         run, step = tmp_path / f"run{trial}", rng.randrange(1, 200)
         number = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)[trial % 3]
         calls = []
 
-        def signalled(*arguments, calls=calls, step=step, number=number, **options):
+        def signalled(self, calls=calls, step=step, number=number):
             calls.append(1)
             if len(calls) == step:
                 os.kill(os.getpid(), number)
-            return real(*arguments, **options)
+            real(self)
 
         arguments = ("pretrain", tmp_path / "recipe.toml", "--data", data, "--out", run, "--device", "cpu")
-        monkeypatch.setattr(loop, "accumulate", signalled)
+        monkeypatch.setattr(GradientSums, "begin", signalled)
         assert command(*arguments) == (130 if number == signal.SIGINT else 0)
-        monkeypatch.setattr(loop, "accumulate", real)
+        monkeypatch.setattr(GradientSums, "begin", real)
         assert max(os.listdir(run / "checkpoints")) == f"step-{step:08d}"
         assert not (run / "model").exists()
         assert command(*arguments, "--resume") == 0

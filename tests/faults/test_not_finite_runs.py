@@ -96,5 +96,5 @@ def test_a_run_that_passes_over_such_updates_ends_and_has_skipped_them(data, tmp
     spoil(monkeypatch, in_one_gradient, float("nan"))
     skip = {"train__on_nonfinite": "skip", "train__max_steps": 14}
     outcome = pretrain(tiny_runs.recipe(**skip), data=data, out=tmp_path / "run", device="cpu")
-    assert (outcome.place.step, outcome.place.skipped) == (14, 1)
+    assert (outcome.progress.step, outcome.progress.skipped) == (14, 1)
     assert all(bool(torch.isfinite(w).all()) for w in read_weights(tmp_path / "run/model/model.safetensors").values())

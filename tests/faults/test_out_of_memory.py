@@ -8,8 +8,8 @@ from whole_runs import command
 
 from bertworks.config import to_toml
 from bertworks.errors import UserError
-from bertworks.train import trainer as loop
 from bertworks.train.checkpoint import latest_checkpoint
+from bertworks.train.distributed import GradientSums
 from bertworks.train.pretrain import pretrain
 
 SETTINGS = {"train__save_every": 2, "train__max_steps": 8, "train__slices": 2}
@@ -24,15 +24,15 @@ REFUSALS = [
 
 @pytest.fixture(params=REFUSALS, ids=["gpu", "numpy", "cpu"])
 def no_memory(monkeypatch, request):
-    calls, real = [], loop.accumulate
+    calls, real = [], GradientSums.begin
 
-    def accumulate(*arguments, **options):
+    def begin(self):
         calls.append(1)
         if len(calls) == 5:
             raise request.param
-        return real(*arguments, **options)
+        real(self)
 
-    monkeypatch.setattr(loop, "accumulate", accumulate)
+    monkeypatch.setattr(GradientSums, "begin", begin)
 
 
 def test_it_says_the_batch_and_what_to_change(data, tmp_path, no_memory, monkeypatch):
@@ -66,4 +66,4 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_step_unless_that_is
         pretrain(tiny_runs.recipe(**SETTINGS), data=data, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
     settings = {**SETTINGS, "train__max_steps": 1, "train__check_memory": False}
-    assert pretrain(tiny_runs.recipe(**settings), data=data, out=tmp_path / "run", device="cpu").place.step == 1
+    assert pretrain(tiny_runs.recipe(**settings), data=data, out=tmp_path / "run", device="cpu").progress.step == 1

@@ -20,13 +20,12 @@ import torch
 from forked_ranks import run_ranks
 
 from bertworks.config import to_toml
-from bertworks.data.shards import Dataset
 from bertworks.models.weights import read_weights
 from bertworks.report.logs import read_log
-from bertworks.train import trainer as loop
+from bertworks.train.distributed import GradientSums
+from bertworks.train.log import Progress
 from bertworks.train.objectives import OBJECTIVES
-from bertworks.train.pretrain import Feed, Session, pretrain
-from bertworks.train.trainer import Place
+from bertworks.train.pretrain import Feed, pretrain
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def assert_well(ended):
 @pytest.fixture
 def seen(monkeypatch, tmp_path):
     """Has every rank write down a hash of each slice it is given; gives a function that returns a run's, by step."""
-    make_part = Feed._part
+    make_part = Feed._micro_batch
 
     def part(self, packed, step, number, length):
         if self.recipe.train.slices > 1 and self.is_training:
@@ -68,7 +67,7 @@ def seen(monkeypatch, tmp_path):
         self.is_training = True
 
     real_held_out = Feed.held_out
-    monkeypatch.setattr(Feed, "_part", part)
+    monkeypatch.setattr(Feed, "_micro_batch", part)
     monkeypatch.setattr(Feed, "held_out", held_out)
     monkeypatch.setattr(Feed, "is_training", True, raising=False)
 
@@ -138,8 +137,7 @@ def before(data, tmp_path_factory):
 
 def faulty_tokens(data, rank):
     """The tokens that a rank is given at the faulty step."""
-    session = Session(tiny_runs.recipe(**STOPPING), Dataset(data), None, torch.device("cpu"), None)
-    batches = session.feed.batches(Place(), session._share)
+    batches = tiny_runs.trainer_of(tiny_runs.recipe(**STOPPING), data).task.batches(Progress())
     for _ in range(rank_faults.FAULTY_STEP):
         parts, _ = next(batches)
     batches.close()
@@ -187,7 +185,7 @@ def test_what_is_not_finite_stops_all_ranks_in_full(monkeypatch, before, data, t
 def check_ending(monkeypatch, data, folder, kind, limit_s, **changes):
     """Have rank 1 end, or hang, and see that rank 0 ends soon and says little."""
     when = folder / "when"
-    monkeypatch.setattr(loop, "accumulate", rank_faults.ending(kind, lambda: when.write_text(str(time.monotonic()))))
+    monkeypatch.setattr(GradientSums, "begin", rank_faults.ending(kind, lambda: when.write_text(str(time.monotonic()))))
     recipe = tiny_runs.recipe(train__slices=2, **changes)
     started = time.monotonic()
 

@@ -24,8 +24,9 @@ from bertworks.errors import CannotGoOn, UserError
 from bertworks.finetuning.finetune import finetune
 from bertworks.report.logs import StepLog
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
-from bertworks.train.pretrain import Session, pretrain
-from bertworks.train.run_folder import ModelWriter, publish_model
+from bertworks.train.pretrain import Pretraining, pretrain
+from bertworks.train.run_folder import replace_model
+from bertworks.train.trainer import Trainer
 
 NOBODY = 65534
 Usage = namedtuple("Usage", "total used free")
@@ -41,13 +42,13 @@ def undisturbed(data, tmp_path):
 
 def full_from(monkeypatch, first, last=10**9, free=5):
     """Make the disk full while a run is between two steps."""
-    real, rate, now = shutil.disk_usage, Session._rate, [0]
+    real, rate, now = shutil.disk_usage, Pretraining.learning_rate, [0]
 
     def rate_of(self, place):
         now[0] = place.step + 1
         return rate(self, place)
 
-    monkeypatch.setattr(Session, "_rate", rate_of)
+    monkeypatch.setattr(Pretraining, "learning_rate", rate_of)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, free) if first <= now[0] <= last else real(path))
 
 
@@ -69,7 +70,7 @@ def test_a_run_that_may_go_on_warns_with_the_room_and_saves_when_there_is_some(
     full_from(monkeypatch, 20, 30)
     run = tmp_path / "run"
     outcome = pretrain(tiny_runs.recipe(train__on_save_error="continue"), data=data, out=run, device="cpu")
-    assert outcome.place.step == 40
+    assert outcome.progress.step == 40
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 2  # of steps 21 and 28
     assert all("bytes, " in line and line.endswith("; the run goes on") for line in said)
@@ -84,7 +85,7 @@ def test_in_the_end_the_model_is_tried_all_the_same_and_the_loss_is_told(
     data, tmp_path, monkeypatch, room, is_published
 ):
     """F4: there is room for a model, or not even that; either way a script learns that something is missing."""
-    monkeypatch.setattr("bertworks.train.pretrain.ModelWriter", lambda write, _: ModelWriter(write, 100_000))
+    monkeypatch.setattr(Trainer, "model_bytes", lambda _: 100_000)
     full_from(monkeypatch, 30, free=room)
     run, settings = tmp_path / "run", tiny_runs.recipe(train__on_save_error="continue")
     said = (
@@ -114,7 +115,7 @@ def test_the_exit_code_tells(data, tmp_path, monkeypatch):
 def test_no_line_of_the_log_is_lost_while_the_disk_takes_nothing(data, tmp_path, undisturbed):
     """F4(a): from step 12 to 30 no file may grow beyond 700 bytes; the kernel refuses with EFBIG."""
     run, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
-    rate = Session._rate
+    rate = Pretraining.learning_rate
 
     def rate_of(self, place):
         is_full = 12 <= place.step < 30
@@ -122,7 +123,7 @@ def test_no_line_of_the_log_is_lost_while_the_disk_takes_nothing(data, tmp_path,
         return rate(self, place)
 
     def train_on_a_full_disk():
-        Session._rate = rate_of
+        Pretraining.learning_rate = rate_of
         pretrain(tiny_runs.recipe(train__on_save_error="continue"), data=data, out=run, device="cpu")
 
     assert wait_for(forked(train_on_a_full_disk)) == 0
@@ -163,7 +164,7 @@ def test_a_disk_that_another_process_fills_up(data, small_disk, tmp_path, monkey
     """F4(c): really full, to the last byte, behind the check for room; then there is room again."""
     monkeypatch.setattr("bertworks.train.checkpoint.check_room", lambda *_: None)
     monkeypatch.setattr("bertworks.train.run_folder.check_room", lambda *_: None)
-    rate, other = Session._rate, small_disk / "other"
+    rate, other = Pretraining.learning_rate, small_disk / "other"
 
     def rate_of(self, place):
         if place.step == 12:
@@ -172,7 +173,7 @@ def test_a_disk_that_another_process_fills_up(data, small_disk, tmp_path, monkey
             other.unlink()
         return rate(self, place)
 
-    monkeypatch.setattr(Session, "_rate", rate_of)
+    monkeypatch.setattr(Pretraining, "learning_rate", rate_of)
     run, settings = small_disk / "run", tiny_runs.recipe(train__on_save_error=on_save_error)
     if on_save_error == "stop":
         with pytest.raises(UserError, match="No space left on device"):
@@ -181,7 +182,7 @@ def test_a_disk_that_another_process_fills_up(data, small_disk, tmp_path, monkey
         read_checkpoint(run / "checkpoints/step-00000007")
         assert leftovers_in(run) == []
         other.unlink()
-        monkeypatch.setattr(Session, "_rate", rate)
+        monkeypatch.setattr(Pretraining, "learning_rate", rate)
     pretrain(settings, data=data, out=run, device="cpu", resume=True)
     found = files_of(run)
     assert {name for name in undisturbed if found[name] != undisturbed[name]} <= {"recipe.toml"}
@@ -209,7 +210,7 @@ def test_permission_that_is_lost_in_the_middle_of_a_run(data, on_save_error):
         copied, run = shutil.copytree(data, folder / "data"), folder / "run"
         for path in (copied, *copied.rglob("*")):
             path.chmod(0o755)
-        rate = Session._rate
+        rate = Pretraining.learning_rate
 
         def rate_of(self, place):
             if place.step == 20:
@@ -220,7 +221,7 @@ def test_permission_that_is_lost_in_the_middle_of_a_run(data, on_save_error):
             if os.geteuid() == 0:
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-            Session._rate = rate_of
+            Pretraining.learning_rate = rate_of
             settings = tiny_runs.recipe(train__on_save_error=on_save_error)
             with pytest.raises(UserError) as caught:
                 pretrain(settings, data=copied, out=run, device="cpu")
@@ -239,15 +240,15 @@ def test_permission_that_is_lost_in_the_middle_of_a_run(data, on_save_error):
 def test_a_best_model_that_the_disk_refused_is_told_and_is_not_taken_for_the_one_on_the_disk(tmp_path, monkeypatch):
     """F4: in fine-tuning, where the model of a run is that of an evaluation, which may have ended long ago."""
     train, dev = write_task(tmp_path, "classify", num_train=64)
-    model, real, steps = write_small_model(tmp_path / "model", **SIZES), publish_model, []
+    model, real, steps = write_small_model(tmp_path / "model", **SIZES), replace_model, []
 
-    def publish(run, writer):
+    def replace(run, num_bytes):
         steps.append(len(steps))
         if len(steps) > 1:
             raise CannotGoOn(f"cannot save {run / 'model'}: no room")
-        real(run, writer)
+        return real(run, num_bytes)
 
-    monkeypatch.setattr("bertworks.train.run.publish_model", publish)
+    monkeypatch.setattr("bertworks.finetuning.session.replace_model", replace)
     settings = ("task.max_length=16", "train.batch_size=16", "train.epochs=5", "optim.lr=3e-3", "train.save_every=4")
     given = {"model": model, "train": train, "dev": dev, "out": tmp_path / "run", "device": "cpu"}
     with pytest.raises(UserError, match=r"ended after step 20, but not all of it is saved: cannot save .*model"):

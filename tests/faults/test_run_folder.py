@@ -6,12 +6,12 @@ import time
 from contextlib import nullcontext
 
 import pytest
-from small_run import assert_is_of, leftovers_in, save, writer_of
+from small_run import assert_is_of, leftovers_in, publish_model, save, writer_of
 
 from bertworks.errors import UserError
 from bertworks.models.kinds import read_model
 from bertworks.train.checkpoint import latest_checkpoint
-from bertworks.train.run_folder import hold_run, publish_model
+from bertworks.train.run_folder import hold_run
 
 TEMPORARY = ".tmp-x-" + "0" * 32
 

@@ -37,6 +37,7 @@ torch.set_num_threads(num_threads)
 learned = learn_vocabulary(Corpus([text]), size=100, min_count=1, coverage=1.0, workers=2)
 prepare(Corpus([text]), Tokenizer(learned.pieces), out / "data", holdout=0.2, workers=2)
 changes = {"model__preset": "2x64x2", "data__max_length": 64, "train__max_steps": 30, "train__save_every": 10}
+changes["train__save_minutes"] = 100_000  # saves by the clock are meant to depend on it
 pretrain(tiny_runs.recipe(**changes), data=out / "data", out=out / "run", device="cpu")
 """
 SURROUNDINGS = {

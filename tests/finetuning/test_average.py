@@ -8,7 +8,6 @@ from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.finetuning import finetune as module
 from bertworks.finetuning.finetune import finetune
 from bertworks.inference.evaluate import measure_models
 from bertworks.inference.predict import Ensemble
@@ -73,7 +72,7 @@ def test_training_itself_goes_on_with_the_weights(task, tmp_path):
 
 def test_a_cut_table_has_the_mean_of_the_whole_one(task, tmp_path, monkeypatch):
     finetune("classify", out=tmp_path / "cut", overrides=AVERAGED, **task)
-    monkeypatch.setattr(module.Session, "_cut_table", lambda *_: None)
+    monkeypatch.setattr("bertworks.finetuning.session.TrainedRows", lambda *_: None)
     finetune("classify", out=tmp_path / "whole", overrides=AVERAGED, **task)
     ours, plain = (bw.load(tmp_path / name).net.state_dict() for name in ("cut", "whole"))
     for name, weight in plain.items():

@@ -77,9 +77,9 @@ def test_the_model_of_a_run_tells_what_all_of_its_starts_cost(bertworks, files, 
     first = finetune("classify", out=run, overrides=QUICK, **files)
     told_first = bw.load(run).about["provenance"]["minutes"]
     again = finetune("classify", out=run, overrides=QUICK, resume=True, **files)
-    assert again.minutes + 1e-3 > first.minutes > first.place.seconds / 60 > 0
+    assert again.minutes + 1e-3 > first.minutes > first.progress.seconds / 60 > 0
     told = bw.load(run).about["provenance"]
-    assert first.place.seconds / 60 - 1e-3 < told_first <= told["minutes"] < again.minutes + 1e-3
+    assert first.progress.seconds / 60 - 1e-3 < told_first <= told["minutes"] < again.minutes + 1e-3
     assert told["device"] == device_name(CPU, 1)
     verify_manifest(run / "model")
     code, _, err = bertworks("evaluate", run, "--task", "classify", "--data", files["dev"])

@@ -95,7 +95,7 @@ def test_a_run_goes_on_without_its_model_and_without_its_cache(model, data, tmp_
     shutil.rmtree(run / "features")
     short = [*LAST, "train.max_steps=20"]
     for place, source in ((run, tmp_path / "gone"), (control, model)):
-        assert finetune("conll2003", model=source, out=place, overrides=short, **options).place.step == 20
+        assert finetune("conll2003", model=source, out=place, overrides=short, **options).progress.step == 20
     assert (run / "model/model.safetensors").read_bytes() == (control / "model/model.safetensors").read_bytes()
 
 
@@ -243,7 +243,7 @@ def test_a_random_encoder_is_drawn_once_and_goes_on(model, data, tmp_path):
     finetune("conll2003", overrides=[*LAST, "train.max_steps=5"], **options)
     drawn = bw.load(tmp_path / "run", device="cpu").net.state_dict()["embeddings.token.weight"].clone()
     outcome = finetune("conll2003", overrides=[*LAST, "train.max_steps=20"], resume=True, **options)
-    assert outcome.place.step == 20
+    assert outcome.progress.step == 20
     assert torch.equal(bw.load(tmp_path / "run", device="cpu").net.state_dict()["embeddings.token.weight"], drawn)
     assert not torch.equal(drawn, bw.load(model, device="cpu").net.state_dict()["embeddings.token.weight"])
 

@@ -16,12 +16,12 @@ from bertworks.errors import UserError
 from bertworks.finetuning import finetune as module
 from bertworks.finetuning import session as session_module
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.session import Session
+from bertworks.finetuning.session import prepare
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.tasks.own_files import open_own
-from bertworks.train.checkpoint import save_checkpoint
-from bertworks.train.run_folder import ModelWriter
-from bertworks.train.trainer import Place
+from bertworks.train.checkpoint import new_checkpoint
+from bertworks.train.log import Progress
+from bertworks.train.trainer import Trainer
 
 LONGER = ("train.epochs=25", "optim.lr=4e-3", "task.dropout=0.0", "train.save_every=1000")
 
@@ -170,8 +170,8 @@ def test_settings_and_overrides_are_not_given_together(model, files, tmp_path):
 def test_a_run_that_says_no_start_cannot_go_on_and_is_named(model, files, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    writer = ModelWriter(lambda folder: shutil.copytree(model, folder, dirs_exist_ok=True), 0)
-    save_checkpoint(run, 1, writer, {}, {}, keep=1)
+    with new_checkpoint(run, 1, {}, {}, model_bytes=0, keep=1) as folder:
+        shutil.copytree(model, folder, dirs_exist_ok=True)
     with pytest.raises(UserError, match=r"the run in .*run was started from other weights than those of .*model"):
         finetune("classify", model=model, out=run, resume=True, device="cpu", overrides=QUICK, **files["classify"])
 
@@ -203,20 +203,21 @@ def test_a_random_start_takes_the_sizes_and_the_vocabulary_alone(model, files, t
     assert "embeddings.token.weight" in drawn
 
 
-def session_of(model, files, tmp_path, kind="classify", overrides=QUICK):
+def trainer_of(model, files, tmp_path, kind="classify", overrides=QUICK):
     dataset = open_own(kind, files[kind])
     settings = module.settings_for(dataset.task, overrides)
     start = module.open_task_start(
         model, tmp_path / "run", dataset.task, module.kind_of(dataset.task), settings.task, seed=0, is_random=False
     )
-    return Session(settings, dataset, start, tmp_path / "run", torch.device("cpu"), module.unseen)
+    task = prepare(settings, dataset, start)
+    return Trainer(task, task.settings, tmp_path / "run", torch.device("cpu"))
 
 
 def test_the_encoder_is_taken_over_and_only_the_head_is_drawn(model, files, tmp_path):
-    session = session_of(model, files, tmp_path)
+    trainer = trainer_of(model, files, tmp_path)
     old = bw.load(model).net
-    assert session.start.about["drawn"] == ["heads.classify.out.bias", "heads.classify.out.weight"]
-    torch.testing.assert_close(session.subject.net.blocks[0].qkv.weight, old.blocks[0].qkv.weight, rtol=0, atol=0)
+    assert trainer.task.start.about["drawn"] == ["heads.classify.out.bias", "heads.classify.out.weight"]
+    torch.testing.assert_close(trainer.net.blocks[0].qkv.weight, old.blocks[0].qkv.weight, rtol=0, atol=0)
 
 
 def test_a_new_head_begins_with_the_mean_score_and_one_that_has_learnt_stays(model, tmp_path):
@@ -239,14 +240,13 @@ def test_a_batch_in_slices_has_the_gradient_of_the_whole(model, files, tmp_path,
     gradients = []
     for slices in (1, 3):
         overrides = (*QUICK, f"train.slices={slices}", "task.dropout=0.0", "train.batch_size=10")
-        session = session_of(model, files, tmp_path, kind, overrides)
-        parts, state = next(session.feed.batches(Place()))
+        trainer = trainer_of(model, files, tmp_path, kind, overrides)
+        parts, state = next(trainer.task.batches(Progress()))
         assert (len(parts), state) == (slices, {"epoch": 0, "offset": 10})
         counts = [sum(part.counts[0] for part in parts)]
-        module_loop = session.engine.trainee
         for part in parts:
-            module_loop(part.batch, torch.tensor(counts))[0].backward()
-        gradients.append([parameter.grad for parameter in session.engine.net.parameters()])
+            trainer.model(part.batch, torch.tensor(counts))[0].backward()
+        gradients.append([parameter.grad for parameter in trainer.net.parameters()])
     for whole, sliced in zip(*gradients, strict=True):
         torch.testing.assert_close(whole, sliced, rtol=1e-4, atol=1e-6)
 

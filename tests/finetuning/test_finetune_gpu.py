@@ -8,14 +8,13 @@ from toy_tasks import QUICK, write_task
 
 import bertworks as bw
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.session import Session
+from bertworks.finetuning.session import prepare
 from bertworks.finetuning.settings import settings_for
 from bertworks.finetuning.start import open_task_start
-from bertworks.report.terminal import unseen
 from bertworks.tasks.heads import KINDS, kind_of, lay
 from bertworks.tasks.own_files import open_own
 from bertworks.train.cuda_graph import Replayed
-from bertworks.train.objectives import with_backward
+from bertworks.train.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +25,7 @@ LEARN = (*QUICK, "train.epochs=25", "optim.lr=2e-3", "task.dropout=0.0", "task.d
 LEAST = {"classify": 0.95, "regress": 0.95, "multilabel": 0.85, "choose": 0.85, "tag": 0.9, "answer": 85}
 
 
-def session_of(tmp_path, kind, dropout):
+def trainer_of(tmp_path, kind, dropout):
     train, dev = write_task(tmp_path / "files", kind)
     model = write_small_model(tmp_path / "model", **SIZES)
     dataset = open_own(kind, {"train": train, "dev": dev})
@@ -34,46 +33,52 @@ def session_of(tmp_path, kind, dropout):
     start = open_task_start(
         model, tmp_path / "run", dataset.task, kind_of(dataset.task), settings.task, seed=0, is_random=False
     )
-    return Session(settings, dataset, start, tmp_path / "run", torch.device("cuda"), unseen)
+    task = prepare(settings, dataset, start)
+    return Trainer(task, task.settings, tmp_path / "run", torch.device("cuda"))
 
 
-def gradient_of(session, compute, batch, counts):
+def gradient_of(trainer, compute, batch, counts):
     torch.cuda.manual_seed(5)
-    session.engine.optimizer.clear_gradients()
+    trainer.optimizer.clear_gradients()
     sums = compute(batch, counts)
-    return sums.clone(), torch.cat([grad.flatten() for grad in session.engine.optimizer.gradients()]).clone()
+    return sums.clone(), torch.cat([grad.flatten() for grad in trainer.optimizer.gradients()]).clone()
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_replay_gives_the_gradient_of_the_plain_step(tmp_path, kind, dropout):
-    session = session_of(tmp_path, kind, dropout)
-    assert session.engine.replays
-    replayed = Replayed(session.engine.trainee, session.engine.optimizer.weights())
-    plain = with_backward(session.engine.trainee)
-    laying = session.feed._laying
+    trainer = trainer_of(tmp_path, kind, dropout)
+    assert trainer.replays
+    replayed = Replayed(trainer.model, trainer.optimizer.weights())
+
+    def plain(batch, counts):
+        loss, sums = trainer.model(batch, counts)
+        loss.backward()
+        return sums
+
+    laying = trainer.task.feed._laying
     for numbers in (range(16), range(16, 32), range(16)):
-        batch = lay(session.items, numbers, laying)
-        on_gpu = lay(session.items, numbers, laying._replace(device=torch.device("cuda")))
+        batch = lay(trainer.task.items, numbers, laying)
+        on_gpu = lay(trainer.task.items, numbers, laying._replace(device=torch.device("cuda")))
         counts = torch.tensor([float(batch.weights.sum())])
-        sums, gradient = gradient_of(session, replayed, batch, counts)
-        expected_sums, expected = gradient_of(session, plain, on_gpu, counts.cuda())
+        sums, gradient = gradient_of(trainer, replayed, batch, counts)
+        expected_sums, expected = gradient_of(trainer, plain, on_gpu, counts.cuda())
         torch.testing.assert_close(sums, expected_sums, rtol=1e-3, atol=1e-3)
         assert torch.cosine_similarity(gradient, expected, dim=0) > 0.999
-    again = gradient_of(session, replayed, batch, counts)[1]
+    again = gradient_of(trainer, replayed, batch, counts)[1]
     torch.testing.assert_close(again, gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_parts_of_a_batch_are_added_up(tmp_path):
-    session = session_of(tmp_path, "classify", 0.0)
-    replayed = Replayed(session.engine.trainee, session.engine.optimizer.weights())
+    trainer = trainer_of(tmp_path, "classify", 0.0)
+    replayed = Replayed(trainer.model, trainer.optimizer.weights())
     counts = torch.tensor([16.0])
-    batches = [lay(session.items, numbers, session.feed._laying) for numbers in (range(8), range(8, 16))]
-    alone = [gradient_of(session, replayed, batch, counts)[1] for batch in batches]
-    session.engine.optimizer.clear_gradients()
+    batches = [lay(trainer.task.items, numbers, trainer.task.feed._laying) for numbers in (range(8), range(8, 16))]
+    alone = [gradient_of(trainer, replayed, batch, counts)[1] for batch in batches]
+    trainer.optimizer.clear_gradients()
     for batch in batches:
         replayed(batch, counts)
-    together = torch.cat([grad.flatten() for grad in session.engine.optimizer.gradients()])
+    together = torch.cat([grad.flatten() for grad in trainer.optimizer.gradients()])
     torch.testing.assert_close(together, alone[0] + alone[1], rtol=1e-3, atol=1e-5)
 
 

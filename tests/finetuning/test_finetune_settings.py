@@ -155,9 +155,9 @@ def test_a_run_ends_early_when_nothing_gets_better_and_stays_ended(task, tmp_pat
     monkeypatch.setattr(session_module, "evaluate", fixed)
     overrides = (*QUICK, "task.early_stopping=2")
     outcome = finetune("classify", out=tmp_path / "run", overrides=overrides, **task)
-    assert (outcome.reason, outcome.place.step, outcome.step) == ("early", 18, 6)
+    assert (outcome.reason, outcome.progress.step, outcome.step) == ("early", 18, 6)
     again = finetune("classify", out=tmp_path / "run", overrides=overrides, resume=True, **task)
-    assert (again.reason, again.place.step, again.score) == ("early", 18, 0.6)
+    assert (again.reason, again.progress.step, again.score) == ("early", 18, 0.6)
 
 
 def test_evaluations_may_come_more_often_than_epochs_end(task, tmp_path):
@@ -174,7 +174,7 @@ def test_weighted_classes_count_alike(tmp_path):
     settings = settings_for(dataset.task, [*QUICK, "task.class_weights=true"])
     model, kind = write_small_model(tmp_path / "model", **SIZES), module.kind_of(dataset.task)
     start = module.open_task_start(model, tmp_path / "run", dataset.task, kind, settings.task, seed=0, is_random=False)
-    items = module.Session(settings, dataset, start, tmp_path / "run", torch.device("cpu"), module.unseen).items
+    items = module.prepare(settings, dataset, start).items
     by_class = [float(items.weights[items.targets == number].sum()) for number in range(2)]
     assert by_class[0] == pytest.approx(by_class[1], rel=1e-5)
     assert items.weights.mean() == pytest.approx(1)

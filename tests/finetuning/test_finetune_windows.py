@@ -111,7 +111,7 @@ def test_sentences_alone_or_with_their_document(model, tmp_path):
     steps = {
         context: finetune(
             "tag", out=tmp_path / context, overrides=(*QUICK, "train.epochs=1", f"task.context={context}"), **options
-        ).place.step
+        ).progress.step
         for context in ("document", "sentence")
     }
     assert steps["document"] < steps["sentence"]

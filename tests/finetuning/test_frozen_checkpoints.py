@@ -69,8 +69,8 @@ def test_a_run_that_was_moved_goes_on_to_the_same_bytes_without_its_model(case, 
     tuned(case, stayed, 10)
     tuned(case, copied, 10, model=tmp_path / "gone")
     copied.rename(tmp_path / "renamed")
-    assert tuned(case, stayed, 12).place.step == 12
-    assert tuned(case, tmp_path / "renamed", 12, model=tmp_path / "gone").place.step == 12
+    assert tuned(case, stayed, 12).progress.step == 12
+    assert tuned(case, tmp_path / "renamed", 12, model=tmp_path / "gone").progress.step == 12
     assert files_of(tmp_path / "renamed") == files_of(stayed)
 
 

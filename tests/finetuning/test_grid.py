@@ -19,7 +19,7 @@ from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.search import GridPlan, search
 from bertworks.nn.bert import Bert
-from bertworks.train import run as engine
+from bertworks.train.trainer import Trainer
 
 FEW = ("task.max_length=16", "train.epochs=2", "train.batch_size=16", "optim.lr=3e-3,1e-3", "train.save_every=3")
 
@@ -141,7 +141,7 @@ def test_part_of_the_examples_is_learnt_from_in_a_search(task, tmp_path):
 
 def test_no_run_leaves_its_network_in_memory_for_the_next(task, tmp_path, monkeypatch):
     """Where every run keeps its own, a GPU is full after some of them; one that ran out of memory is no exception."""
-    alive, real_train, real_free = [], engine.train, grid_runs._free_memory
+    alive, real_train, real_free = [], Trainer.train, grid_runs._free_memory
 
     def train(*arguments):
         if len(alive) == 0:
@@ -154,7 +154,7 @@ def test_no_run_leaves_its_network_in_memory_for_the_next(task, tmp_path, monkey
 
     gc.collect()
     before = sum(type(thing) is Bert for thing in gc.get_objects())
-    monkeypatch.setattr(engine, "train", train)
+    monkeypatch.setattr(Trainer, "train", train)
     monkeypatch.setattr(grid_runs, "_free_memory", free)
     outcome = search(out=tmp_path / "grid", **task)
     assert (outcome.results["failed"], alive) == (1, [before, before])

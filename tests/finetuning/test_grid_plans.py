@@ -15,7 +15,7 @@ from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning import search as module
 from bertworks.finetuning.search import GridPlan, GridProgress, Result, search
 from bertworks.finetuning.session import Finetuned
-from bertworks.train.trainer import Place
+from bertworks.train.log import Progress
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ class Fake:
         score, reason = self.score(settings), self.reason(settings)
         metrics = {} if score is None else {"accuracy": score}
         stopped_by = signal.SIGINT if reason == "signal" else 0
-        return Finetuned("accuracy", score, 7, metrics, Place(step=9), reason, 0.5, stopped_by)
+        return Finetuned("accuracy", score, 7, metrics, Progress(step=9), reason, 0.5, stopped_by)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from tiny_runs import files_of
 from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
-from bertworks.finetuning import finetune as module
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.network import TABLE
 
@@ -25,7 +24,7 @@ def task(tmp_path):
 def test_a_cut_table_ends_as_the_whole_one_would(task, tmp_path, monkeypatch, more):
     overrides = (*SETTINGS, *more)
     cut = finetune("classify", out=tmp_path / "cut", overrides=overrides, **task)
-    monkeypatch.setattr(module.Session, "_cut_table", lambda *_: None)
+    monkeypatch.setattr("bertworks.finetuning.session.TrainedRows", lambda *_: None)
     whole = finetune("classify", out=tmp_path / "whole", overrides=overrides, **task)
     assert cut.score == whole.score
     ours, plain = (bw.load(tmp_path / name / "checkpoints/step-00000018").net.state_dict() for name in ("cut", "whole"))

@@ -16,7 +16,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.packing import pack
 from bertworks.recipe import OptimSettings
-from bertworks.train.objectives import TrainBatch, Trainee, mlm_and_nsp
+from bertworks.train.objectives import ModelWithLoss, TrainBatch, mlm_and_nsp
 from bertworks.train.optim import Optimizer, learning_rate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -72,7 +72,7 @@ def batch_of(golden, step):
 
 def train(net, optimizer, golden, steps):
     """Yield the losses (total, MLM, NSP), the norm and the rate of each update, after it was made."""
-    trainee = Trainee(net, mlm_and_nsp)
+    trainee = ModelWithLoss(net, mlm_and_nsp)
     for step in steps:
         batch = batch_of(golden, step)
         # The original divides by 1e-5 more than there are masked pieces.

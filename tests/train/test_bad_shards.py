@@ -34,7 +34,7 @@ def test_a_run_names_the_bad_shard_or_leaves_it_out(bertworks, shards, tmp_path,
     with pytest.raises(CorruptFile, match=rf"{files[1].name} was altered"):
         pretrain(settings, data=data, out=tmp_path / "stopped", device="cpu")
     outcome = pretrain(settings, data=data, out=tmp_path / "run", device="cpu", skip_bad_shards=True)
-    assert outcome.place.step == 30
+    assert outcome.progress.step == 30
     assert f"bad shard left out: {files[1]} was altered" in caplog.text
     arguments = ("pretrain", tmp_path / "run/recipe.toml", "--data", data, "--out", tmp_path / "run", "--resume")
     code, out, _ = bertworks(*arguments, "--skip-bad-shards")
@@ -48,7 +48,7 @@ def test_a_run_that_meets_a_bad_shard_may_go_on_without_it(shards, tmp_path):
     with pytest.raises(CorruptFile, match=files[-1].name):
         pretrain(settings, data=data, out=tmp_path / "run", device="cpu", resume=True)
     outcome = pretrain(settings, data=data, out=tmp_path / "run", device="cpu", resume=True, skip_bad_shards=True)
-    assert outcome.place.step == 60
+    assert outcome.progress.step == 60
 
 
 def test_a_place_in_a_block_that_is_no_more_goes_on_with_the_next_epoch(shards):

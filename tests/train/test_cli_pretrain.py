@@ -10,7 +10,7 @@ from tiny_runs import files_of
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.train.record import Record
+from bertworks.train.log import RunLog
 
 TINY = (
     "model.preset=1x32x2", "model.max_positions=64", "data.max_length=32", "optim.lr=3e-3", "optim.warmup=5",
@@ -109,7 +109,7 @@ def test_the_run_folder_is_enough_to_go_on(bertworks, data, tmp_path, monkeypatc
     monkeypatch.chdir(data.parent)
     command = ("pretrain", "tiny-cpu", *TINY, "--data", data.name, "--device", "cpu")
     assert bertworks(*command, "--out", tmp_path / "whole", "-q")[0] == 0
-    whole, told = files_of(tmp_path / "whole"), Record.train
+    whole, told = files_of(tmp_path / "whole"), RunLog.train
 
     def interrupted(self, place, values):
         told(self, place, values)
@@ -117,7 +117,7 @@ def test_the_run_folder_is_enough_to_go_on(bertworks, data, tmp_path, monkeypatc
 
     run = tmp_path / "run"
     with monkeypatch.context() as patches:
-        patches.setattr(Record, "train", interrupted)
+        patches.setattr(RunLog, "train", interrupted)
         code, out, err = bertworks(*command, "--out", run)
     assert (code, "stopped by a signal after 6 steps" in out) == (130, True)
     assert err.splitlines()[-1] == f"next: bertworks pretrain --resume --out {run}"

@@ -11,9 +11,10 @@ from bertworks.data.prepare import prepare
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.text.corpus import Corpus
+from bertworks.train import pretrain as module
 from bertworks.train.distributed import Ranks
+from bertworks.train.log import Progress
 from bertworks.train.pretrain import Feed, pretrain, pretrain_dry
-from bertworks.train.trainer import Place
 
 TWO_LENGTHS = {"data__short_length": 16, "data__short_share": 0.5, "train__max_steps": 20}
 
@@ -24,7 +25,7 @@ def feed_of(data, **changes):
 
 
 def first_batches(feed, count, place=None):
-    with_share = feed.batches(place or Place(), lambda step: step / feed.recipe.train.max_steps)
+    with_share = feed.batches(place or Progress(), lambda step: step / feed.recipe.train.max_steps)
     return list(itertools.islice(with_share, count))
 
 
@@ -58,7 +59,7 @@ def test_long_sequences_begin_with_a_block_of_their_own(data):
 def test_batches_behind_a_place_are_those_of_a_run_that_was_never_interrupted(data, done):
     feed = feed_of(data, **TWO_LENGTHS)
     batches = first_batches(feed, 18)
-    rest = first_batches(feed, 18 - done, Place(step=done, data=batches[done - 1][1]))
+    rest = first_batches(feed, 18 - done, Progress(step=done, data=batches[done - 1][1]))
     assert [state for _, state in rest] == [state for _, state in batches[done:]]
     for (parts, _), (expected, _) in zip(rest, batches[done:], strict=True):
         assert torch.equal(parts[0].batch.tokens.token_ids, expected[0].batch.tokens.token_ids)
@@ -68,14 +69,14 @@ def test_batches_behind_a_place_are_those_of_a_run_that_was_never_interrupted(da
 def test_a_place_of_a_run_that_knew_one_length_is_understood(data):
     feed = feed_of(data)
     batches = first_batches(feed, 4)
-    place = Place(step=2, data={name: value for name, value in batches[1][1].items() if name != "length"})
+    place = Progress(step=2, data={name: value for name, value in batches[1][1].items() if name != "length"})
     assert [state for _, state in first_batches(feed, 2, place)] == [state for _, state in batches[2:]]
 
 
 def test_a_run_with_two_lengths_goes_on_exactly(data, tmp_path):
     """P1: also where the length changes."""
     whole = pretrain(tiny_runs.recipe(**TWO_LENGTHS), data=data, out=tmp_path / "whole", device="cpu")
-    assert whole.place.step == 20
+    assert whole.progress.step == 20
     recipe = tiny_runs.recipe(**TWO_LENGTHS, train__max_tokens=10 * 8 * 16 - 200)
     pretrain(recipe, data=data, out=tmp_path / "parts", device="cpu")
     pretrain(tiny_runs.recipe(**TWO_LENGTHS), data=data, out=tmp_path / "parts", device="cpu", resume=True)
@@ -87,7 +88,7 @@ def test_a_run_with_two_lengths_goes_on_exactly(data, tmp_path):
 def test_by_the_clock_the_change_comes_with_the_time(data):
     feed = feed_of(data, data__short_length=16)
     over = [0.2]
-    made = feed.batches(Place(), lambda step: over[0])
+    made = feed.batches(Progress(), lambda step: over[0])
     lengths = [next(made)[1]["length"] for _ in range(3)]
     over[0] = 0.95
     lengths += [next(made)[1]["length"] for _ in range(2)]
@@ -107,11 +108,16 @@ def test_held_out_documents_are_measured_at_the_length_of_the_time(data):
 
 
 def test_a_dry_run_has_a_step_of_each_length(data, monkeypatch):
-    lengths, real = [], Feed._of_length
-    monkeypatch.setattr(Feed, "_of_length", lambda *given: lengths.append(given[1]) or real(*given))
+    lengths, real = [], module.batches
+
+    def noted(loader, state, **options):
+        lengths.append(loader._settings.max_length)
+        return real(loader, state, **options)
+
+    monkeypatch.setattr(module, "batches", noted)
     limits = {"train__max_minutes": 1, "train__max_tokens": 30}
     recipe = tiny_runs.recipe(**TWO_LENGTHS, optim__clock=True, **limits)
-    assert pretrain_dry(recipe, data=data, device="cpu").place.step == 2
+    assert pretrain_dry(recipe, data=data, device="cpu").progress.step == 2
     assert lengths == [16, 32]
 
 
@@ -133,7 +139,7 @@ def test_one_document_is_told_before_a_run_has_a_folder(tmp_path):
         pretrain(recipe, data=tmp_path / "data", out=out, device="cpu")
     assert not out.exists()
     alone = tiny_runs.recipe(train__max_steps=1, data__objective="mlm")
-    assert pretrain(alone, data=tmp_path / "data", out=out, device="cpu").place.step == 1
+    assert pretrain(alone, data=tmp_path / "data", out=out, device="cpu").progress.step == 1
 
 
 def test_a_batch_of_short_sequences_needs_their_length():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertworks.train import trainer as module
-from bertworks.train.trainer import GradientSums, _buckets
+from bertworks.train import distributed as module
+from bertworks.train.distributed import GradientSums, buckets_of
 
 
 class TwoRanks:
@@ -115,6 +115,6 @@ def test_it_is_known_whether_this_rank_s_own_numbers_were_finite(small_buckets, 
 @pytest.mark.parametrize("sizes", [[], [1], [3, 4, 5], [1 << 24, 1, 1 << 23, 1 << 23, 1]])
 def test_buckets_hold_everything_in_order_and_are_bounded(sizes):
     tensors = [torch.empty(size) for size in sizes]
-    buckets = list(_buckets(tensors))
+    buckets = list(buckets_of(tensors))
     assert [id(tensor) for bucket in buckets for tensor in bucket] == [id(tensor) for tensor in tensors]
     assert all(len(bucket) == 1 or sum(tensor.numel() for tensor in bucket) <= 1 << 24 for bucket in buckets)

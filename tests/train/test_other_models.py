@@ -16,9 +16,8 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError
 from bertworks.nn import config as baseline_config
 from bertworks.nn.packing import pack
-from bertworks.train.objectives import with_backward
-from bertworks.train.pretrain import Feed, Session, pretrain, pretrain_dry
-from bertworks.train.trainer import Place, accumulate
+from bertworks.train.log import Progress
+from bertworks.train.pretrain import Feed, pretrain, pretrain_dry
 
 KINDS = ("gpt", "elmo")
 ELMO = {
@@ -50,12 +49,12 @@ def recipe(kind, **changes):
     return tiny_runs.recipe(**(SETTINGS[kind] | changes))
 
 
-def session_of(kind, other_data, **changes):
-    return Session(recipe(kind, **changes), Dataset(other_data[kind]), None, torch.device("cpu"), None)
+def trainer_of(kind, other_data, **changes):
+    return tiny_runs.trainer_of(recipe(kind, **changes), other_data[kind])
 
 
-def first_parts(session):
-    return next(session.feed.batches(Place(), session._share))[0]
+def first_parts(trainer):
+    return next(trainer.task.batches(Progress()))[0]
 
 
 def unigram_loss(data):
@@ -96,7 +95,7 @@ def test_a_run_in_two_parts_equals_a_run_in_one(other_data, tmp_path, kind):
             device="cpu",
             resume=resume,
         )
-        assert outcome.place.step == steps
+        assert outcome.progress.step == steps
     found, expected = files_of(parts), files_of(whole)
     for name in ("model/model.safetensors", "checkpoints/step-00000012/optimizer.safetensors", "model/config.json"):
         assert found[name] == expected[name], name
@@ -105,7 +104,7 @@ def test_a_run_in_two_parts_equals_a_run_in_one(other_data, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_dry_run_walks_the_whole_way(other_data, kind):
-    assert pretrain_dry(recipe(kind), data=other_data[kind], device="cpu").place.step == 1
+    assert pretrain_dry(recipe(kind), data=other_data[kind], device="cpu").progress.step == 1
 
 
 def merged(parts):
@@ -123,43 +122,47 @@ def merged(parts):
 def test_a_batch_in_two_slices_has_the_gradient_of_one(other_data, monkeypatch, kind):
     """N5: against the same texts as one batch; ELMo with all words, for each slice has a sample of its own."""
     monkeypatch.setitem(baseline_config.ELMO_SIZES, "tiny-elmo", ELMO | {"num_negatives": 8_192})
-    session = session_of(kind, other_data, train__slices=2, model__dropout=0.0, train__batch_size=16)
-    parts = first_parts(session)
+    trainer = trainer_of(kind, other_data, train__slices=2, model__dropout=0.0, train__batch_size=16)
+    parts = first_parts(trainer)
     counts = [sum(column) for column in zip(*(part.counts for part in parts), strict=True)]
-    sums = accumulate(with_backward(session.trainee), parts, counts)
-    found = {name: weight.grad.clone() for name, weight in session.net.named_parameters()}
-    session.net.zero_grad()
-    loss, of_whole = session.trainee(merged(parts), torch.tensor(counts))
+    sums = 0
+    for part in parts:
+        loss, own = trainer.model(part.batch, torch.tensor(counts))
+        loss.backward()
+        sums = sums + own
+    found = {name: weight.grad.clone() for name, weight in trainer.net.named_parameters()}
+    trainer.net.zero_grad()
+    loss, of_whole = trainer.model(merged(parts), torch.tensor(counts))
     loss.backward()
     torch.testing.assert_close(sums, of_whole, rtol=1e-5, atol=1e-3)
     assert counts == sums[:, 2].tolist()
-    for name, weight in session.net.named_parameters():
+    for name, weight in trainer.net.named_parameters():
         torch.testing.assert_close(found[name], weight.grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_neighbour_is_counted_once_for_each_direction(other_data, kind):
-    session = session_of(kind, other_data)
-    (part,) = first_parts(session)
+    trainer = trainer_of(kind, other_data)
+    (part,) = first_parts(trainer)
     lengths = part.batch.tokens.packing.cumulative_lengths[: len(part.batch.next_labels) + 1].diff()
     neighbours = int((lengths - 1).clamp(min=0).sum())
     assert part.counts == [neighbours * (2 if kind == "elmo" else 1)]
-    sums = session.subject.objective(session.net, part.batch)[METRICS[kind]]
+    sums = trainer.task.objective(trainer.net, part.batch)[METRICS[kind]]
     assert sums.total.item() == part.counts[0]
 
 
 def test_elmo_is_measured_against_all_words_and_trained_against_a_sample(other_data):
-    session = session_of("elmo", other_data, model__dropout=0.0)
-    (part,) = first_parts(session)
-    session.net.eval()
-    full = session.subject.objective(session.net, part.batch)["bilm"]
-    layers = session.net(part.batch.tokens)
+    trainer = trainer_of("elmo", other_data, model__dropout=0.0)
+    (part,) = first_parts(trainer)
+    trainer.net.eval()
+    full = trainer.task.objective(trainer.net, part.batch)["bilm"]
+    layers = trainer.net(part.batch.tokens)
     without_seed = part.batch.tokens._replace(dropout_seed=None)
-    expected = session.net.lm_sums(layers, without_seed, part.batch.real_tokens())
+    expected = trainer.net.lm_sums(layers, without_seed, part.batch.real_tokens())
     assert full.loss.item() == expected.loss.item()
     assert full.loss.item() / full.total.item() == pytest.approx(math.log(44), rel=0.1)
-    session.net.train()
-    sampled = session.subject.objective(session.net, part.batch)["bilm"]
+    trainer.net.train()
+    sampled = trainer.task.objective(trainer.net, part.batch)["bilm"]
     assert sampled.loss.item() != full.loss.item()
 
 
@@ -181,26 +184,24 @@ def test_what_is_random_in_elmo_depends_on_step_and_slice_but_not_on_ranks(other
 
     def seeds(ranks):
         feed = Feed(settings, dataset, torch.device("cpu"), ranks, ("bilm",), flash=False, seeded=True)
-        made = feed.batches(Place(), lambda step: 0.0)
+        made = feed.batches(Progress(), lambda step: 0.0)
         return [[int(part.batch.tokens.dropout_seed) for part in next(made)[0]] for _ in range(4)]
 
-    alone = seeds(session_of("elmo", other_data, train__slices=2).ranks)
+    alone = seeds(trainer_of("elmo", other_data, train__slices=2).ranks)
     assert len({seed for parts in alone for seed in parts}) == 8
     assert [[first, second] for [first], [second] in zip(seeds(OneOfTwo(0)), seeds(OneOfTwo(1)), strict=True)] == alone
 
 
 def test_gpt_learns_in_half_precision_too(other_data, tmp_path):
     """Its embeddings stay in float32; every weight gets its gradient there."""
-    session = session_of("gpt", other_data, train__dtype="bfloat16")
-    (part,) = first_parts(session)
-    loss, _ = session.trainee(part.batch, torch.tensor(part.counts))
+    trainer = trainer_of("gpt", other_data, train__dtype="bfloat16")
+    (part,) = first_parts(trainer)
+    loss, _ = trainer.model(part.batch, torch.tensor(part.counts))
     loss.backward()
-    grads = {name: weight.grad for name, weight in session.net.named_parameters()}
+    grads = {name: weight.grad for name, weight in trainer.net.named_parameters()}
     assert {grad.dtype for grad in grads.values()} == {torch.float32}
     assert all(grad.abs().sum() > 0 for grad in grads.values())
-    copies = {
-        name: session.trainee._copy(f"net.{name}", weight).dtype for name, weight in session.net.named_parameters()
-    }
+    copies = {name: trainer.model._copy(f"net.{name}", weight).dtype for name, weight in trainer.net.named_parameters()}
     assert {name for name, dtype in copies.items() if dtype == torch.float32} == {"token.weight", "position.weight"}
     settings = recipe("gpt", train__dtype="bfloat16", train__max_steps=30)
     outcome = pretrain(settings, data=other_data["gpt"], out=tmp_path / "run", device="cpu")
@@ -214,14 +215,14 @@ def test_settings_reach_the_networks(other_data):
         "model__max_positions": 40,
         "model__preset": "2x48x3",
     }
-    config = session_of("gpt", other_data, **changes).net.config
+    config = trainer_of("gpt", other_data, **changes).net.config
     assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0.25, 0.25, 0.25)
     assert (config.afn, config.n_positions, config.n_layer, config.n_embd, config.n_head) == ("relu", 40, 2, 48, 3)
     assert config.vocab_size == 42
-    weight = session_of("gpt", other_data).net.token.weight
+    weight = trainer_of("gpt", other_data).net.token.weight
     assert weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert weight.abs().max() > 0.05, "a normal that is cut at two deviations, as BERT's, ends at 0.04"
-    elmo = session_of("elmo", other_data, model__dropout=0.25).net
+    elmo = trainer_of("elmo", other_data, model__dropout=0.25).net
     assert (elmo.config.dropout, elmo.config.vocab_size) == (0.25, 44)
     assert {drop.share for drop in elmo.dropouts} == {0.25}
 
@@ -278,8 +279,8 @@ def test_a_size_that_a_kind_does_not_have_is_told(other_data, tmp_path, kind, pr
 
 def test_elmo_reads_texts_longer_than_any_position(other_data):
     """model.max_positions says nothing to it."""
-    session = session_of("elmo", other_data, data__max_length=100, train__slices=1)
-    assert max(part.batch.tokens.packing.max_length for part in first_parts(session)) > 64
+    trainer = trainer_of("elmo", other_data, data__max_length=100, train__slices=1)
+    assert max(part.batch.tokens.packing.max_length for part in first_parts(trainer)) > 64
 
 
 def test_the_command_names_what_was_guessed(bertworks, other_data, tmp_path):

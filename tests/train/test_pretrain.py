@@ -19,10 +19,9 @@ from bertworks.errors import UserError
 from bertworks.recipe import Recipe
 from bertworks.train import pretrain as module
 from bertworks.train.checkpoint import digest_with
-from bertworks.train.objectives import OBJECTIVES, with_backward
-from bertworks.train.pretrain import Session, pretrain
-from bertworks.train.run import Engine
-from bertworks.train.trainer import Update, Window, accumulate
+from bertworks.train.objectives import OBJECTIVES
+from bertworks.train.pretrain import pretrain
+from bertworks.train.trainer import LossWindow, Trainer, Update
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def finished(data, tmp_path_factory):
 
 def test_a_run_learns_logs_evaluates_and_leaves_a_model(finished):
     run, outcome = finished
-    assert (outcome.reason, outcome.place.step) == ("steps", 40)
+    assert (outcome.reason, outcome.progress.step) == ("steps", 40)
     training = [line for line in lines_of(run) if "lr" in line]
     assert [line["step"] for line in training] == list(range(4, 41, 4))
     assert training[-1]["mlm_loss"] < training[0]["mlm_loss"]
@@ -83,16 +82,16 @@ def test_resume_is_bit_exact_after_sigkill(finished, data, tmp_path, trial):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_a_run_between_two_steps_and_it_goes_on_exactly(finished, data, tmp_path, number, monkeypatch):
     """F3."""
-    run, report = tmp_path / "run", Engine.report
+    run, report = tmp_path / "run", Trainer.report
 
-    def report_then_signal(self, place, gathered):
-        report(self, place, gathered)
-        if place.step == 12:
+    def report_then_signal(self, progress, *gathered):
+        report(self, progress, *gathered)
+        if progress.step == 12:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(Engine, "report", report_then_signal)
+    monkeypatch.setattr(Trainer, "report", report_then_signal)
     outcome = pretrain(tiny_runs.recipe(), data=data, out=run, device="cpu")
-    assert (outcome.reason, outcome.place.step, outcome.signal) == ("signal", 12, number)
+    assert (outcome.reason, outcome.progress.step, outcome.signal) == ("signal", 12, number)
     assert (run / "checkpoints/step-00000012").is_dir()
     assert not (run / "model").exists()
     monkeypatch.undo()
@@ -171,26 +170,24 @@ def test_other_settings_cannot_go_on_with_a_run(finished, data, changes):
 def test_tokens_and_minutes_are_limits_too(data, tmp_path, limit, reason):
     outcome = pretrain(tiny_runs.recipe(**limit), data=data, out=tmp_path / "run", device="cpu")
     assert outcome.reason == reason
-    assert outcome.place.step < 40
+    assert outcome.progress.step < 40
 
 
 def test_a_batch_in_slices_has_the_gradient_of_the_whole(data):
     """N5: the sums of all parts over the counts of all parts, whichever way it is cut."""
     changes = {"train__slices": 4, "model__dropout": 0.0, "train__batch_size": 16}
-    session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
-    parts, _ = next(session.feed.batches(module.Place(), session._share))
-    sums = [session.trainee.inner.objective(session.net, part.batch) for part in parts]
+    trainer = tiny_runs.trainer_of(tiny_runs.recipe(**changes), data)
+    parts, _ = next(trainer.task.batches(module.Progress()))
+    sums = [trainer.model.inner.objective(trainer.net, part.batch) for part in parts]
     total = sum(
         sum(of_part[kind].loss for of_part in sums) / sum(of_part[kind].total for of_part in sums)
         for kind in ("mlm", "nsp")
     )
-    weight = session.net.blocks[0].qkv.weight
+    weight = trainer.net.blocks[0].qkv.weight
     (expected,) = torch.autograd.grad(total, weight)
-    accumulate(
-        with_backward(session.trainee),
-        parts,
-        [sum(column) for column in zip(*(part.counts for part in parts), strict=True)],
-    )
+    counts = torch.tensor([sum(column) for column in zip(*(part.counts for part in parts), strict=True)])
+    for part in parts:
+        trainer.model(part.batch, counts)[0].backward()
     torch.testing.assert_close(weight.grad, expected, atol=1e-6, rtol=1e-5)
 
 
@@ -223,7 +220,7 @@ def test_what_is_not_finite_stops_the_run_and_changes_no_weight(data, tmp_path, 
     assert (run / name).read_bytes() == (tmp_path / "nine" / name).read_bytes()
     monkeypatch.undo()
     outcome = pretrain(tiny_runs.recipe(optim__schedule="constant"), data=data, out=run, device="cpu", resume=True)
-    assert outcome.place.step == 40
+    assert outcome.progress.step == 40
 
 
 def test_on_a_gpu_the_state_from_before_the_batch_is_kept_until_its_norm_is_read(data, tmp_path, monkeypatch):
@@ -234,7 +231,7 @@ def test_on_a_gpu_the_state_from_before_the_batch_is_kept_until_its_norm_is_read
         return self._take_in(known)
 
     changes = {"optim__schedule": "constant", "train__save_every": 1_000}
-    monkeypatch.setattr(Window, "add", add_late)
+    monkeypatch.setattr(LossWindow, "add", add_late)
     pretrain(tiny_runs.recipe(**changes, train__max_steps=9), data=data, out=tmp_path / "nine", device="cpu")
     break_loss(monkeypatch, 10, float("nan"))
     with pytest.raises(UserError, match=r"step 10: .*No weight was changed"):
@@ -251,7 +248,7 @@ def test_such_updates_are_passed_over_where_that_is_asked_for(data, tmp_path, mo
     break_loss(monkeypatch, 10, float("nan"))
     settings = {"train__on_nonfinite": "skip", "train__max_steps": 14}
     outcome = pretrain(tiny_runs.recipe(**settings), data=data, out=tmp_path / "run", device="cpu")
-    assert (outcome.place.step, outcome.place.skipped) == (14, 1)
+    assert (outcome.progress.step, outcome.progress.skipped) == (14, 1)
     assert "step 10" in caplog.text
 
 
@@ -265,17 +262,17 @@ def test_a_huge_learning_rate_trips_and_a_small_one_does_not(data, tmp_path):
 
 
 def update(place, sums, norm):
-    return Update(place, sums, norm, own=torch.zeros(()), random=torch.get_rng_state())
+    return Update(place, sums, norm, own=torch.zeros(()), rng=torch.get_rng_state())
 
 
 def test_a_window_goes_on_from_its_state():
-    first, second = Window(), Window()
-    place = module.Place()
+    first, second = LossWindow(), LossWindow()
+    place = module.Progress()
     updates = [(torch.rand(2, 3), torch.rand(())) for _ in range(5)]
     for sums, norm in updates[:2]:
         first.add(update(place, sums, norm))
         second.add(update(place, sums, norm))
-    second = Window(json.loads(json.dumps(second.state())))
+    second = LossWindow(json.loads(json.dumps(second.state())))
     for sums, norm in updates[2:]:
         first.add(update(place, sums, norm))
         second.add(update(place, sums, norm))
@@ -302,12 +299,12 @@ def test_every_objective_learns_and_its_model_opens(data, tmp_path, objective):
 def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch, objective, rows):
     monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows * 46)
     changes = {"data__objective": objective, "model__dropout": 0.0}
-    session = Session(tiny_runs.recipe(**changes), module.Dataset(data), None, torch.device("cpu"), None)
-    (part,), _ = next(session.feed.batches(module.Place(), session._share))
-    sums = session.trainee.inner.objective(session.net, part.batch)["lm"]
+    trainer = tiny_runs.trainer_of(tiny_runs.recipe(**changes), data)
+    (part,), _ = next(trainer.task.batches(module.Progress()))
+    sums = trainer.model.inner.objective(trainer.net, part.batch)["lm"]
     tokens, expected, count = part.batch.tokens, 0.0, 0
-    hidden = session.net(tokens)
-    logits = session.net.heads["mlm"](hidden, session.net.embeddings.token.weight).log_softmax(-1)
+    hidden = trainer.net(tokens)
+    logits = trainer.net.heads["mlm"](hidden, trainer.net.embeddings.token.weight).log_softmax(-1)
     starts = tokens.packing.cumulative_lengths[: len(part.batch.next_labels) + 1].tolist()
     for first, end in itertools.pairwise(starts):
         for place in range(first, end - 1):
@@ -317,7 +314,7 @@ def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch
     assert sums.loss.item() == pytest.approx(expected, rel=1e-4)
     assert (sums.total.item(), part.counts) == (count, [count])
     sums.loss.backward()
-    assert session.net.heads["mlm"].dense.weight.grad.abs().sum() > 0
+    assert trainer.net.heads["mlm"].dense.weight.grad.abs().sum() > 0
 
 
 class OnDevice:
@@ -336,7 +333,7 @@ class OnDevice:
 
 
 def test_on_a_gpu_an_update_is_read_one_later_and_before_a_save():
-    window, places = Window(), [module.Place(step=step) for step in range(3)]
+    window, places = LossWindow(), [module.Progress(step=step) for step in range(3)]
     sums = torch.ones(2, 3)
     assert window.add(update(places[0], sums, OnDevice(1.0))) is None
     assert window.state()["sums"] == []

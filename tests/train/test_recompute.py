@@ -11,7 +11,7 @@ from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise, keep_mask, recompute_blocks
 from bertworks.nn.packing import pack
-from bertworks.train.objectives import OBJECTIVES, TrainBatch, Trainee
+from bertworks.train.objectives import OBJECTIVES, ModelWithLoss, TrainBatch
 
 VOCABULARY = 50
 
@@ -37,7 +37,7 @@ def bert(objective="mlm+nsp", dropout=0.1, layers=3):
 
 def gradients(net, objective, dtype, batch):
     """The loss and all gradients of a batch, with torch's random numbers from the same seed."""
-    trainee = Trainee(net, OBJECTIVES[objective], dtype).train()
+    trainee = ModelWithLoss(net, OBJECTIVES[objective], dtype).train()
     torch.manual_seed(1)
     loss, sums = trainee(batch, torch.full((2 if objective == "mlm+nsp" else 1,), 4.0))
     loss.backward()
@@ -100,7 +100,7 @@ def kept_bytes(net):
         kept[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
-    trainee = Trainee(net, OBJECTIVES["mlm+nsp"]).train()
+    trainee = ModelWithLoss(net, OBJECTIVES["mlm+nsp"]).train()
     weights = {weight.data_ptr() for weight in net.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         loss = trainee(batch_of(), torch.ones(2))[0]
@@ -133,7 +133,7 @@ def test_a_compiled_step_computes_blocks_again():
     loss, _, *expected = gradients(net, "mlm+nsp", torch.bfloat16, batch_of())
     net.zero_grad()
     recompute_blocks(net)
-    trainee = torch.compile(Trainee(net, OBJECTIVES["mlm+nsp"], torch.bfloat16).train(), fullgraph=True)
+    trainee = torch.compile(ModelWithLoss(net, OBJECTIVES["mlm+nsp"], torch.bfloat16).train(), fullgraph=True)
     compiled_loss, _ = trainee(batch_of(), torch.full((2,), 4.0))
     compiled_loss.backward()
     assert compiled_loss.item() == pytest.approx(loss.item(), rel=1e-2)

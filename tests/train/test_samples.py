@@ -9,6 +9,7 @@ import torch
 
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
+from bertworks.models.kinds import build_model
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
@@ -17,7 +18,6 @@ from bertworks.report.samples import SAMPLES_FILE, read_samples, write_samples
 from bertworks.train.distributed import Ranks
 from bertworks.train.guesses import take_samples
 from bertworks.train.pretrain import Feed
-from bertworks.train.subject import subject_of
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def dataset(data):
 def made(dataset, objective="mlm+nsp", **changes):
     """An untrained network whose guesses are far from even, and its recipe."""
     recipe = tiny_runs.recipe(data__objective=objective, **changes)
-    net = subject_of(recipe, dataset).net
+    net = build_model(recipe, dataset, None)
     initialise(net, 0.5, 3)
     return net, recipe
 

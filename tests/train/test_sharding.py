@@ -14,7 +14,7 @@ from bertworks.models.names import GLOBAL_STEP
 from bertworks.nn.layers import recompute_blocks
 from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import fill, gathered, joined_ranks, own_parts, spread, whole
-from bertworks.train.objectives import OBJECTIVES, Trainee
+from bertworks.train.objectives import OBJECTIVES, ModelWithLoss
 from bertworks.train.optim import Optimizer
 
 WORLD_SIZE = 3
@@ -27,7 +27,7 @@ def batch_for(rank):
 
 def spread_net(half=False):
     net = bert(dropout=0.0)
-    trainee = Trainee(net, OBJECTIVES["mlm+nsp"]).train()
+    trainee = ModelWithLoss(net, OBJECTIVES["mlm+nsp"]).train()
     spread(trainee.inner, net, torch.device("cpu"), half=half)
     return net, trainee
 
@@ -58,7 +58,7 @@ def test_each_rank_keeps_a_part_of_weights_gradients_and_state(tmp_path):
 
 def test_gradients_are_the_sums_of_all_ranks_also_over_several_slices(tmp_path):
     plain = bert(dropout=0.0)
-    trainee = Trainee(plain, OBJECTIVES["mlm+nsp"]).train()
+    trainee = ModelWithLoss(plain, OBJECTIVES["mlm+nsp"]).train()
     for rank in range(WORLD_SIZE):
         for _ in range(2):
             trainee(batch_for(rank), COUNTS)[0].backward()
@@ -92,7 +92,7 @@ def test_an_update_of_parts_is_that_of_the_whole_and_comes_back_to_it(tmp_path, 
     settings = OptimSettings(name=name, lr=0.01)
     plain = bert(dropout=0.0)
     expected = Optimizer(plain, settings)
-    trainee = Trainee(plain, OBJECTIVES["mlm+nsp"]).train()
+    trainee = ModelWithLoss(plain, OBJECTIVES["mlm+nsp"]).train()
     begun = copy.deepcopy(plain.state_dict())
     for rank in range(WORLD_SIZE):
         trainee(batch_for(rank), COUNTS)[0].backward()

@@ -18,8 +18,8 @@ from bertworks.errors import UserError
 from bertworks.report.logs import training_seconds
 from bertworks.report.samples import read_samples
 from bertworks.train import pretrain as module
-from bertworks.train.pretrain import Session, pretrain
-from bertworks.train.run import Engine
+from bertworks.train.pretrain import pretrain
+from bertworks.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def test_a_run_leaves_a_report_with_its_last_figures(finished):
 
 
 def test_the_number_of_parameters_is_that_of_the_network(finished, data):
-    session = Session(tiny_runs.recipe(), module.Dataset(data), None, torch.device("cpu"), None)
-    num_parameters = sum(parameter.numel() for parameter in session.net.parameters())
+    trainer = tiny_runs.trainer_of(tiny_runs.recipe(), data)
+    num_parameters = sum(parameter.numel() for parameter in trainer.net.parameters())
     assert f"with {num_parameters:,} parameters" in (finished[0] / "report.html").read_text()
 
 
@@ -115,19 +115,19 @@ def test_minutes_that_end_a_run_before_its_schedule_are_told(data, tmp_path):
     said, settings = [], tiny_runs.recipe(train__max_steps=100_000, train__max_minutes=0.001)
     outcome = pretrain(settings, data=data, out=tmp_path / "run", device="cpu", note=said.append)
     assert outcome.reason == "minutes"
-    assert f"train.max_minutes ends the run after some {outcome.place.step:,} steps" in said[-1]
-    assert said[-1].endswith(f"set train.max_steps={outcome.place.step}, or optim.clock=true")
+    assert f"train.max_minutes ends the run after some {outcome.progress.step:,} steps" in said[-1]
+    assert said[-1].endswith(f"set train.max_steps={outcome.progress.step}, or optim.clock=true")
 
 
 def test_a_run_that_is_stopped_has_a_report_too(data, tmp_path, monkeypatch):
-    report = Engine.report
+    report = Trainer.report
 
-    def report_then_signal(self, place, gathered):
-        report(self, place, gathered)
-        if place.step == 12:
+    def report_then_signal(self, progress, *gathered):
+        report(self, progress, *gathered)
+        if progress.step == 12:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Engine, "report", report_then_signal)
+    monkeypatch.setattr(Trainer, "report", report_then_signal)
     outcome = pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "run", device="cpu")
     assert outcome.reason == "signal"
     assert "after 12 of at most 40 steps" in (tmp_path / "run/report.html").read_text()

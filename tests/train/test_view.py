@@ -19,7 +19,7 @@ from bertworks.report import status as status_module
 from bertworks.report import terminal as view_module
 from bertworks.report.status import About, Status, Trace
 from bertworks.report.terminal import Lines, Panel, line_of, panel_of, training_view, unseen
-from bertworks.train.trainer import Place
+from bertworks.train.log import Progress
 
 HIDE_CURSOR = "\x1b[?25l"
 
@@ -47,11 +47,11 @@ def about(title="run, 4x256, mlm+nsp, cpu", kinds=("mlm", "nsp"), flops=(None, N
 
 def status_after(num_lines, clock, **options):
     """A run that logs every 10 steps of 200 tokens, 20 seconds apart, of which 10 are training."""
-    status = Status(about(**options), Place())
+    status = Status(about(**options), Progress())
     for number in range(1, num_lines + 1):
         clock.now += 20
         step = 10 * number
-        place = Place(step=step, tokens=200 * step, seconds=step)
+        place = Progress(step=step, tokens=200 * step, seconds=step)
         values = {
             "loss": 2 + 8 * math.exp(-step / 100),
             "mlm_accuracy": 0.25,
@@ -66,14 +66,14 @@ def status_after(num_lines, clock, **options):
 def test_the_speed_is_that_of_the_last_lines_and_of_training_alone(clock):
     status = status_after(30, clock)
     assert status.tokens_per_second == pytest.approx(200)
-    status.train(Place(step=310, tokens=60_000 + 20_000, seconds=310), {})
+    status.train(Progress(step=310, tokens=60_000 + 20_000, seconds=310), {})
     assert status.tokens_per_second == pytest.approx((9 * 2_000 + 20_000) / 100)
 
 
 def test_after_a_resume_the_speed_is_of_this_start():
     """The clock of a run begins anew where its count of tokens goes on."""
-    status = Status(about(), Place(step=500, tokens=1_000_000, seconds=0.0))
-    status.train(Place(step=510, tokens=1_002_000, seconds=10.0), {})
+    status = Status(about(), Progress(step=500, tokens=1_000_000, seconds=0.0))
+    status.train(Progress(step=510, tokens=1_002_000, seconds=10.0), {})
     assert status.tokens_per_second == pytest.approx(200)
 
 
@@ -83,7 +83,7 @@ def test_the_time_left_counts_evaluations_and_saves_in(clock):
     assert status.seconds_left == pytest.approx(70 * 20)
     status.evaluate(500, {})  # which comes between two lines of training
     assert status.seconds_left == pytest.approx(50 * 20)
-    assert Status(about(), Place()).seconds_left is None
+    assert Status(about(), Progress()).seconds_left is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_run_that_goes_on_begins_with_the_curve_and_figures_of_its_log():
         {"step": 20, "loss": None, "mlm_accuracy": 0.2},
         {"step": 20, "holdout_loss": 8.5, "holdout_mlm_accuracy": 0.15},
     ]
-    status = Status(about(), Place(step=20), history)
+    status = Status(about(), Progress(step=20), history)
     assert status.losses.points == [(10, 9.0)]
     assert (status.values["mlm_accuracy"], status.holdout["loss"], status.saved_step) == (0.2, 8.5, 20)
 
@@ -137,7 +137,7 @@ def test_a_trace_of_any_length_is_bounded_and_keeps_the_shape():
 
 def test_a_loss_that_is_not_finite_is_no_point_of_the_curve(clock):
     status = status_after(3, clock)
-    status.train(Place(step=40), {"loss": math.nan})
+    status.train(Progress(step=40), {"loss": math.nan})
     assert len(status.losses.points) == 3
     assert re.search(r"loss +–", panel_of(status, 100).plain)
 
@@ -186,7 +186,7 @@ def test_the_panel_keeps_its_height_while_a_run_goes(clock):
 
 def test_a_language_model_has_a_row_of_its_own(clock):
     status = status_after(1, clock, kinds=("lm",))
-    status.train(Place(step=20), {"lm_accuracy": 0.5})
+    status.train(Progress(step=20), {"lm_accuracy": 0.5})
     assert re.search(r"LM +50\.0%", panel_of(status, 100).plain)
     assert "MLM" not in panel_of(status, 100).plain
 
@@ -204,7 +204,7 @@ def test_a_language_model_has_a_row_of_its_own(clock):
 def test_of_a_task_the_dev_sets_metrics_are_shown(clock, kind, metrics, dev, rows):
     status = status_after(1, clock, kinds=(kind,))
     status.about = status.about._replace(metrics=metrics)
-    status.train(Place(step=20), {f"{kind}_accuracy": 0.5, "loss": 1.0} if kind != "regress" else {"loss": 1.0})
+    status.train(Progress(step=20), {f"{kind}_accuracy": 0.5, "loss": 1.0} if kind != "regress" else {"loss": 1.0})
     height = panel_of(status, 100).plain.count("\n")
     status.evaluate(20, dev)
     # Without the curve, which stands to the right.
@@ -218,16 +218,16 @@ def test_of_a_task_the_dev_sets_metrics_are_shown(clock, kind, metrics, dev, row
 
 def test_the_labels_of_the_curve_are_its_highest_and_lowest_loss(clock):
     for losses in ((3.0, 1.0), (1.0, 3.0), (3.0, 2.0, 1.0)):
-        status = Status(about(), Place())
+        status = Status(about(), Progress())
         for number, loss in enumerate(losses, 1):
-            status.train(Place(step=10 * number), {"loss": loss})
+            status.train(Progress(step=10 * number), {"loss": loss})
         rows = panel_of(status, 100).plain.splitlines()
         assert re.search(r"held out +3\.000 ", rows[3])
         assert re.search(r" 1\.000 ", rows[-2][32:])
 
 
 def test_a_line_without_a_training_loss_does_not_pretend_there_is_one(clock):
-    status = Status(about(), Place())
+    status = Status(about(), Progress())
     status.evaluate(0, {"holdout_loss": 2.5, "holdout_mlm_accuracy": 0.5})
     assert line_of(status) == "0 of 1,000 steps; held out: loss 2.500, MLM 50.0%"
 
@@ -285,7 +285,7 @@ def test_without_documents_kept_aside_every_checkpoint_is_a_line(clock, monkeypa
 def test_quiet_is_silent_everywhere(monkeypatch):
     with terminal(monkeypatch) as written, training_view(quiet=True) as view:
         assert view is unseen
-        view("train", Status(about(), Place()))
+        view("train", Status(about(), Progress()))
     assert written == [""]
 
 
@@ -408,7 +408,7 @@ def test_it_is_redrawn_four_times_a_second_at_most_and_takes_half_a_percent(monk
     monkeypatch.setattr(Panel, "_draw", draw)
     for cost, expected in ((0.0005, 4.0), (0.005, 1.0), (0.5, 0.01)):
         panel, drawings[:] = Panel(), []
-        status, start = Status(about(), Place()), now[0]
+        status, start = Status(about(), Progress()), now[0]
         while now[0] < start + 400:
             now[0] += 0.01
             panel("train", status)

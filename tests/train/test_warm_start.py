@@ -326,7 +326,7 @@ def test_the_resolved_recipe_has_the_models_sizes_and_goes_on(model, data, tmp_p
     assert "max_positions = 64" in text
     assert bw.load(run).net.config.attention_probs_dropout_prob == 0.2
     outcome = pretrain(run / "recipe.toml", data=data, out=run, resume=True, device="cpu")
-    assert outcome.place.step == 5
+    assert outcome.progress.step == 5
 
 
 def test_another_model_or_a_run_without_one_is_refused_when_a_run_goes_on(model, data, tmp_path):
@@ -393,7 +393,7 @@ def test_another_kind_of_model_is_told_to_be_that(model, data, tmp_path, name):
 
 def test_a_recipe_that_says_the_models_sizes_in_other_words_agrees(model, data, tmp_path):
     settings = recipe(train__max_steps=1, model__preset="1x32x2", model__max_positions=64)
-    assert pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu").place.step == 1
+    assert pretrain(settings, data=data, out=tmp_path / "run", start_from=model, device="cpu").progress.step == 1
 
 
 def test_pairs_need_a_model_with_two_segments(model, data, tmp_path):
@@ -406,7 +406,7 @@ def test_pairs_need_a_model_with_two_segments(model, data, tmp_path):
     with pytest.raises(UserError, match="needs two segments"):
         pretrain(recipe(), data=data, out=tmp_path / "run", start_from=folder, device="cpu")
     settings = recipe(data__objective="mlm", train__max_steps=1)
-    assert pretrain(settings, data=data, out=tmp_path / "run", start_from=folder, device="cpu").place.step == 1
+    assert pretrain(settings, data=data, out=tmp_path / "run", start_from=folder, device="cpu").progress.step == 1
 
 
 # In Python and on the command line
@@ -415,7 +415,7 @@ def test_pairs_need_a_model_with_two_segments(model, data, tmp_path):
 def test_a_recipe_may_be_given_by_name_with_overrides(data, tmp_path):
     overrides = ["model.preset=1x32x2", "train.max_steps=2", "data.max_length=32", "train.batch_size=4"]
     outcome = bw.pretrain("tiny-cpu", data=data, out=tmp_path / "run", overrides=overrides, device="cpu")
-    assert outcome.place.step == 2
+    assert outcome.progress.step == 2
     with pytest.raises(UserError, match="overrides are for a recipe"):
         bw.pretrain(tiny_runs.recipe(), data=data, out=tmp_path / "other", overrides=overrides)
 

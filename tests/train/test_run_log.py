@@ -10,12 +10,11 @@ import torch
 
 from bertworks.recipe import TrainSettings
 from bertworks.report.status import About
-from bertworks.train import record as meter_module
-from bertworks.train.record import Meter, Record, used_memory
-from bertworks.train.trainer import Place
+from bertworks.train import log as module
+from bertworks.train.log import Progress, RunLog, used_memory
 
 CPU = torch.device("cpu")
-START = Place()
+START = Progress()
 ABOUT = About("run", TrainSettings(max_steps=100), ("mlm",))
 
 
@@ -24,20 +23,20 @@ def lines_of(path):
 
 
 def recorded(run, steps, start=START, seen=None):
-    """Record steps of 50 tokens and half a second; evaluate and save at every fourth."""
+    """RunLog steps of 50 tokens and half a second; evaluate and save at every fourth."""
 
     def view(news, status):
         if seen is not None:
             seen.append((news, status.step, status.holdout.get("loss"), status.saved_step))
 
-    with closing(Record(run, start, ABOUT, CPU, view, is_new=start == START)) as record:
+    with closing(RunLog(run, start, ABOUT, CPU, view, is_new=start == START)) as log:
         for step in steps:
             seconds = start.seconds + 0.5 * (step - start.step)
-            record.train(Place(step=step, tokens=50 * step, seconds=seconds), {"loss": 1 / step, "lr": 0.1})
+            log.train(Progress(step=step, tokens=50 * step, seconds=seconds), {"loss": 1 / step, "lr": 0.1})
             if step % 4 == 0:
-                record.evaluate(step, {"holdout_loss": 2 / step})
-                record.sync()
-                record.save(step)
+                log.evaluate(step, {"holdout_loss": 2 / step})
+                log.sync()
+                log.save(step)
 
 
 def test_metrics_hold_what_comes_again_and_timing_what_does_not(tmp_path):
@@ -76,7 +75,7 @@ def test_a_run_that_goes_on_drops_what_it_will_make_again(tmp_path):
         (tmp_path / name).mkdir()
         recorded(tmp_path / name, range(1, end))
     seen = []
-    recorded(tmp_path / "parts", range(5, 9), Place(step=4, tokens=200), seen)
+    recorded(tmp_path / "parts", range(5, 9), Progress(step=4, tokens=200), seen)
     whole, parts = (tmp_path / name / "metrics.jsonl" for name in ("whole", "parts"))
     assert parts.read_bytes() == whole.read_bytes()
     assert seen[0] == ("begin", 4, 0.5, 4)
@@ -84,17 +83,20 @@ def test_a_run_that_goes_on_drops_what_it_will_make_again(tmp_path):
 
 def test_a_checkpoint_can_count_on_both_logs(tmp_path, monkeypatch):
     synced = []
-    with closing(Record(tmp_path, Place(), ABOUT, CPU)) as record:
+    with closing(RunLog(tmp_path, Progress(), ABOUT, CPU, is_new=True)) as log:
         monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-        record.sync()
+        log.sync()
     assert sorted(synced) == sorted((tmp_path / name).stat().st_ino for name in ("metrics.jsonl", "timing.jsonl"))
 
 
-def test_the_speed_is_that_since_the_line_before_also_after_a_resume():
-    meter = Meter(Place(step=100, tokens=1_000_000, seconds=0.0), CPU)
-    assert meter.read(Place(tokens=1_000_500, seconds=5.0))["tokens_per_second"] == pytest.approx(100)
-    assert meter.read(Place(tokens=1_002_500, seconds=10.0))["tokens_per_second"] == pytest.approx(400)
-    assert meter.read(Place(tokens=1_002_600, seconds=10.0))["tokens_per_second"] > 0
+def test_the_speed_is_that_since_the_line_before_also_after_a_resume(tmp_path):
+    start = Progress(step=100, tokens=1_000_000, seconds=0.0)
+    with closing(RunLog(tmp_path, start, ABOUT, CPU, is_new=False)) as log:
+        for tokens, seconds in ((1_000_500, 5.0), (1_002_500, 10.0), (1_002_600, 10.0)):
+            log.train(Progress(step=101, tokens=tokens, seconds=seconds), {"loss": 1.0})
+    speeds = [line["tokens_per_second"] for line in lines_of(tmp_path / "timing.jsonl")]
+    assert speeds[:2] == [pytest.approx(100), pytest.approx(400)]
+    assert speeds[2] > 0
 
 
 def test_memory_on_a_cpu_is_what_the_process_holds():
@@ -110,24 +112,24 @@ def test_memory_on_a_gpu_is_the_most_that_tensors_took(monkeypatch):
 
 
 def test_where_there_is_no_proc_the_most_that_it_ever_held_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(meter_module, "_STATM", tmp_path / "nowhere")
+    monkeypatch.setattr(module, "_STATM", tmp_path / "nowhere")
     assert used_memory(CPU) > 10_000_000
 
 
 def test_a_line_costs_the_loop_a_fraction_of_a_millisecond(tmp_path):
-    with closing(Record(tmp_path, Place(), ABOUT, CPU)) as record:
+    with closing(RunLog(tmp_path, Progress(), ABOUT, CPU, is_new=True)) as log:
         for step in range(20):
-            record.train(Place(step=step), {"loss": 1.0})
+            log.train(Progress(step=step), {"loss": 1.0})
         started = time.perf_counter()
         for step in range(20, 220):
-            record.train(Place(step=step), {"loss": 1.0, "mlm_accuracy": 0.5, "grad_norm": 1.0, "lr": 1e-4})
+            log.train(Progress(step=step), {"loss": 1.0, "mlm_accuracy": 0.5, "grad_norm": 1.0, "lr": 1e-4})
         assert (time.perf_counter() - started) / 200 < 0.005
 
 
 def test_where_the_peak_is_known_the_timing_says_which_share_of_it_is_reached(tmp_path):
     about = ABOUT._replace(flops_per_token=6e6, peak_flops=1e9)
-    with closing(Record(tmp_path, START, about, CPU, is_new=True)) as record:
-        record.train(Place(step=1, tokens=50, seconds=0.5), {"loss": 1.0})
+    with closing(RunLog(tmp_path, START, about, CPU, is_new=True)) as log:
+        log.train(Progress(step=1, tokens=50, seconds=0.5), {"loss": 1.0})
     (line,) = lines_of(tmp_path / "timing.jsonl")
     assert line["mfu"] == pytest.approx(100 * 6e6 / 1e9)
     assert "mfu" not in (tmp_path / "metrics.jsonl").read_text()
