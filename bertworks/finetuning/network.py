@@ -123,7 +123,7 @@ class TaskStart(NamedTuple):
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
         notes: what a person should know.
-        is_plain: whether it is computed in float32 as it is written, see `Subject`.
+        is_plain: whether it is computed in float32 as it is written, see `ModelKind`.
         reader: what alone is trained, where the rest is frozen.
         features: what it reads.
         rates: at which the model is best fine-tuned, as its folder says; what is written says it, too.
