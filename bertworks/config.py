@@ -1,15 +1,14 @@
-"""Recipes: every setting of a run, read from TOML, checked before anything is loaded or allocated.
+"""Settings: read from TOML recipes and overrides, and checked before anything is loaded or allocated.
 
-A recipe is a file of sections, shipped with the package under a name or lying anywhere under a path that ends in
-`.toml`; `section.key=value` on the command line goes over it. Settings are strict (a text "8" is no number, nor is
-true) and frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are told at once, a
-line each; the values in them are shortened, for they come from outside.
+A recipe is a file of sections, shipped with the package under a name or anywhere under a path that ends in `.toml`;
+`section.key=value` on the command line overrides it. Settings are strict (a text "8" is not a number, nor is true) and
+frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are reported at once, a line
+each, in words for a person; the values in them are shortened, as they come from outside.
 
 A recipe may begin with `like = "base"`: then it is that shipped recipe but for what it says itself, and a variant is a
-file of what differs.
-
-An override's value is read as TOML, and as plain text where it is no TOML, so `vocab.algorithm=bpe` needs no quotes. Of
-two overrides of one key the last one wins: a script may append the user's to its own.
+file of what differs. An override's value is read as TOML, and as plain text where it is not TOML, so
+`vocab.algorithm=bpe` needs no quotes. Of two overrides of one key the last one wins: a script may append the user's to
+its own.
 """
 
 import json
@@ -27,10 +26,16 @@ from pydantic_core import ErrorDetails
 
 from bertworks.errors import ConfigError, CorruptFile, UserError, counted, did_you_mean
 
-# What is wrong with settings, in words for a person: pydantic's errors, keys that nobody knows, odd values.
+_NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
+_MAX_VOCAB_SIZE = 10_000_000
+# A recipe has some 2 kB. tomllib takes quadratic time over dotted keys (16 s for one of 32,000 parts), hence the lines.
+_MAX_RECIPE_BYTES = 1 << 16
+_MAX_LINE_LENGTH = 1_000
+_LIKE = "like"
+_FROM = "# From:"
+_POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
 
-
-# What a person is told for each kind of pydantic error; other kinds keep pydantic's own words.
+# What a person reads for each kind of pydantic error; other kinds keep pydantic's own words.
 _RULES = {
     "int_type": "{given} is not a whole number",
     "float_type": "{given} is not a number",
@@ -130,25 +135,14 @@ def shorten(value: Any) -> str:
         return "a number of thousands of digits"
 
 
-_NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
-_MAX_VOCAB_SIZE = 10_000_000
-# A recipe has some 2 kB. tomllib takes quadratic time over dotted keys (16 s for one of 32,000 parts), hence the lines.
-_MAX_RECIPE_BYTES = 1 << 16
-_MAX_LINE_LENGTH = 1_000
-_LIKE = "like"
-_FROM = "# From:"
-_POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
-
-
 class Settings(BaseModel):
     """A group of settings that cannot be changed once made and takes no key that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-Count = Annotated[
-    int, Field(ge=0, le=1 << 53)
-]  # in a file: more than there is of anything, and a float has room for it
+# In a file: more than there is of anything, and a float has room for it.
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
 def _names_of_columns(value: Any) -> str | list[str]:
@@ -186,7 +180,7 @@ class VocabSettings(Settings):
     coverage: float = Field(default=0.99995, gt=0, le=1, description="The share of the text's characters to cover.")
     min_count: int = Field(default=20, ge=1, le=10**15, description="What occurs less often is not used.")
 
-    # On the field and not on the whole section: so it is told together with whatever else is wrong there.
+    # On the field and not on the whole section: so it is reported together with whatever else is wrong there.
     @field_validator("unused")
     @classmethod
     def _leave_room_for_pieces(cls, unused: int, info: ValidationInfo) -> int:

@@ -1,9 +1,17 @@
-"""Files that are either whole or not there.
+"""Files that are either whole or not there, folders that one process holds, and JSON from outside.
 
 `atomic_write` and `atomic_folder` write under a temporary name, sync to disk and rename, so a kill, a full disk or a
 pulled plug leaves the old state. A manifest lists the size and sha256 of every file of a folder and is written last:
 a folder with a manifest that verifies is complete. `safe_join` is the one way a name from a user becomes a path.
 `exclusive` keeps two runs from writing into one folder.
+
+`parse_json` is the one place where JSON from outside is parsed, with everything refused that a parser lets through.
+Python's own parser ends deep nesting with a RecursionError and integers of thousands of digits with a bare ValueError,
+returns integers that no float can hold, and lone surrogates that no file can be written with. Here the first three are
+a CorruptFile with file and line, and a lone surrogate becomes U+FFFD. NaN and infinity, which are not JSON but what
+Python's writer writes, are refused where the caller is `strict`. What a parsed value must look like is checked
+afterwards: of our own records by a class and `config.validate`. Nothing here needs pydantic, as opening a tokenizer
+must stay fast.
 """
 
 import contextlib
@@ -23,17 +31,6 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from bertworks.errors import CannotGoOn, CorruptFile, UserError, shown
-
-# JSON from outside: the one place where it is parsed, with everything refused that a parser lets through.
-#
-# Python's own parser ends deep nesting with a RecursionError and integers of thousands of digits with a bare
-# ValueError, returns integers that no float can hold, and lone surrogates that no file can be written with. Here
-# the first three are a CorruptFile with file and line, and a lone surrogate becomes U+FFFD. NaN and infinity, which
-# are not JSON but what Python's writer writes, are refused where the caller is `strict`.
-#
-# What a parsed value must look like is checked afterwards: of our own records by a class and `config.validate`.
-# Nothing here needs pydantic, as opening a tokenizer must stay fast.
-
 
 MAX_BYTES = 10_000_000  # of a file that describes something; those that hold data have limits of their own
 _MAX_DEPTH = 100

@@ -1,8 +1,11 @@
-"""Work in several processes on one machine: bounded, interruptible, and with an error a person understands.
+"""Work in several processes on one machine: bounded, interruptible, with clear errors; and the bar of long work.
 
 Processes are forked where that is sound: they start at once, and a caller's script needs no main guard. Ctrl-C reaches
-this process alone, which ends the others; without that each of them would print where it was. When this process is
+this process alone, which ends the others; without that each of them would print a traceback. When this process is
 killed, the others notice and end too, instead of waiting for work for ever.
+
+Long work calls a `Progress` now and then; on a terminal that is a bar which goes away at the end, elsewhere, as in a
+notebook or a log file, a line every half a minute.
 """
 
 import gc
@@ -23,6 +26,8 @@ from bertworks.errors import UserError, printable
 
 Result = TypeVar("Result")
 _FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
+_BAR_WIDTH = 16
+_LINE_EVERY_S = 30.0  # where there is no terminal
 
 
 def num_workers(asked: int | None) -> int:
@@ -42,7 +47,7 @@ def start_process(name: str, work: Callable[..., None], *arguments: Any) -> Base
 
 
 def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
-    # A run that is told to end saves first, and for that its workers must still be there.
+    # A run that gets a signal to end saves first, and for that its workers must still be there.
     for number in _FOR_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     _begin(work, *arguments)
@@ -56,7 +61,7 @@ def worker_pool(
     pool = ProcessPoolExecutor(workers, process_context(), _begin, (prepare, *arguments))
     try:
         with _blocked(signal.SIGINT):
-            pool.submit(_nothing)
+            pool.submit(os.getpid)  # any work: it starts the processes
         yield pool
     except BrokenProcessPool as error:
         raise UserError(
@@ -64,7 +69,7 @@ def worker_pool(
             f"lower --workers, now {workers}, or close other programs"
         ) from error
     except BaseException:
-        # Whatever they are at, nobody waits for it any more.
+        # Nobody waits for their work any more.
         for process in list((pool._processes or {}).values()):
             process.kill()
         raise
@@ -80,10 +85,6 @@ def _blocked(*signals: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _nothing() -> None:
-    pass
 
 
 def wait_for(
@@ -103,16 +104,16 @@ def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
     # What was inherited is not to be cleared up here: a destructor that joins a thread of the parent would crash.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if prepare:
-        prepare(*arguments)
-
-
-def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    if prepare:
+        prepare(*arguments)
 
 
 def process_context() -> multiprocessing.context.BaseContext:
@@ -120,21 +121,11 @@ def process_context() -> multiprocessing.context.BaseContext:
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
-# What a person sees while something long runs: one bar with a name, a share done, the time left and some counts.
-#
-# Work is told to a `Progress`; the bar is drawn on a terminal and goes away when it is finished. Elsewhere, as in a
-# notebook or a log file, work that takes long gets a line now and then.
-
-
-_BAR_WIDTH = 16
-_LINE_EVERY_S = 30.0  # where there is no terminal
-
-
 class Progress(Protocol):
-    """Is told how far the work is."""
+    """A function that is called with how far the work is."""
 
     def __call__(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
-        """Say that `done` of `total` (None: unknown) units of a stage are finished; `detail` has counts and speeds."""
+        """Show that `done` of `total` (None: unknown) units of a stage are finished; `detail` has counts and speeds."""
 
 
 def silent(stage: str, done: float, total: float | None, detail: str = "") -> None:
