@@ -145,3 +145,14 @@ def test_it_is_four_files_to_the_gradient(package):
     assert loop in set().union(*imports(package, work))
     assert ".backward()" in package[loop]
     assert network in package
+
+
+def test_type_checkers_see_the_public_names_where_they_are(package):
+    import bertworks
+
+    block = next(node for node in ast.parse(package["bertworks"]).body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert seen == {name: f"bertworks.{home}" for name, home in bertworks._HOMES.items()}
+    assert all(getattr(bertworks, name).__module__ == home for name, home in seen.items())

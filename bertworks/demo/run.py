@@ -2,7 +2,7 @@
 
 Each stage says what it does and how to do the same by hand, works, and leaves its part of the report. Where the package
 has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are fixed. Here
-are the folder that it writes, every text and setting that one may want to change, and how it prints lines.
+are the folder that it writes and how it prints lines.
 """
 
 import os
@@ -34,51 +34,6 @@ _INDENT = "   "
 _BAR_WIDTH = 12
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
 
-# What the demo asks of its models, and how it trains them; pre-training has the settings of the recipe `demo`.
-SHIPPED, KOREAN = "mini", "mini-ko"  # the models that come with the package
-HOLDOUT = 0.05  # of Python's help, to measure the tiny BERT on
-
-# Two that Python's help might have, and one with words that it lacks.
-TO_SPLIT = (
-    "A class definition is an executable statement.",
-    "Unpacking iterables wasn't always this pleasant!",
-    "Pretraining needs patience.",
-)
-# What a BERT can have learnt in a minute from Python's help.
-HELP_MASKS = (
-    "Changed in [MASK] 3.8.",
-    "The value of the [MASK] is returned.",
-    "A class [MASK] is an executable statement.",
-)
-# What one can know that has read more.
-MASKS = (
-    "Paris is the [MASK] of France.",
-    "He was born in London in the [MASK] 1867.",
-    "She opened the [MASK] and looked out into the garden.",
-    "The doctor said that the [MASK] would soon be well again.",
-)
-KOREAN_MASKS = (
-    "그는 대학교에서 물리학을 [MASK].",
-    "그는 미국의 [MASK]이다.",
-)
-PAIRS = (
-    ("The river rises in the mountains of the north.", "It flows through two lakes before it reaches the sea."),
-    ("The river rises in the mountains of the north.", "The band released its second album in the same year."),
-)
-NUM_GUESSES = 5
-
-# Small batches, for there are 260 sentences. Three seeds: 83, 88 and 88 % of the dev set; with 2e-4 83, 87 and 85 %.
-FINETUNING = ("optim.lr=1e-4", "train.epochs=8", "train.batch_size=16")
-TO_CLASSIFY = (
-    "The room was spotless, and everyone at the desk was kind.",
-    "Two hours on hold, and then they hung up on me.",
-    "The library opens at nine and closes at six.",
-    "I expected little, and it turned out to be a wonderful evening.",
-    "The bus to the harbour leaves from the other side of the square.",
-    "Never again: the seats were filthy and the heating broken.",
-)
-TO_ATTEND = "The soup was cold, but the waiter who brought it was very kind."
-
 
 def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None:
     """Show the life of a BERT.
@@ -100,7 +55,7 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
         tokenizer = stages.learn_vocabulary(show)
         stages.make_shards(show, tokenizer)
         stages.pretrain_tiny(show)
-        if shipped := find_shipped(SHIPPED):
+        if shipped := find_shipped(stages.SHIPPED):
             stages.ask_shipped(show, shipped)
             tuned = stages.finetune_shipped(show, shipped)
             stages.judge_sentences(show, tuned)
@@ -108,8 +63,8 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
         else:
             say()
             tell(
-                f"No model {SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, or with "
-                f"the tiny one, you can go on by hand; {TRAIN} and {DEV} are there:\n"
+                f"No model {stages.SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, "
+                f"or with the tiny one, you can go on by hand; {TRAIN} and {DEV} are there:\n"
                 f"$ bertworks finetune classify --model {RUN} --train {TRAIN} --dev {DEV} --out my-tuned"
             )
         path, seconds = folder / REPORT, time.monotonic() - started

@@ -14,8 +14,8 @@ import pytest
 from tiny_demo import TINY, in_miniature, shown
 
 from bertworks import cli
-from bertworks.demo import run as asked
 from bertworks.demo import stages
+from bertworks.demo import stages as asked
 from bertworks.demo.run import Show
 from bertworks.demo.stages import ask_shipped
 from bertworks.recipe import load_recipe

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bertworks.demo import run as asked
+from bertworks.demo import stages as asked
 from bertworks.demo.page import cards, demo_page, paragraph, pieces, shares, text
 from bertworks.demo.run import Show, Stage
 from bertworks.recipe import Recipe
