@@ -34,13 +34,13 @@ _HOMES = {
     "evaluate": "inference.evaluate",
     "finetune": "finetuning.finetune",
     "glue": "finetuning.glue_suite",
-    "search": "finetuning.search",
     "learn_vocabulary": "text.learn",
     "load": "inference.model",
     "plan": "planning.plan",
     "predict": "inference.predict",
     "prepare": "data.prepare",
     "pretrain": "train.pretrain",
+    "search": "finetuning.search",
     "split_sentences": "text.sentences",
 }
 __all__ = ["__version__", *_HOMES]

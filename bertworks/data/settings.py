@@ -18,24 +18,34 @@ OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
 class DataSettings(Settings):
     """Instances as in the paper and the original script, unless said otherwise."""
 
-    objective: Objective = "mlm+nsp"
-    max_length: int = Field(default=128, ge=8, le=65_536)
-    short_length: int | None = Field(default=None, ge=8, le=65_536)  # of the first part of a run; None: there is none
-    short_share: float = Field(default=0.9, ge=0, le=1)  # of a run's steps, or time, that short_length is for
-    short_batch: int | None = Field(default=None, ge=1, le=10**15)  # sequences of short_length; None: train.batch_size
-    short_seq_prob: float = Field(default=0.1, ge=0, le=1)
-    mask_rate: float = Field(default=0.15, gt=0, lt=1)
-    mask_share: float = Field(default=0.8, ge=0, le=1)  # of the chosen tokens become [MASK]
-    random_share: float = Field(default=0.1, ge=0, le=1)  # become a random piece; the rest stay as they are
-    whole_word: bool = False
-    max_predictions: int | None = Field(default=None, ge=1, le=65_536)  # per sequence; None: as many as the rate gives
-    dupe_factor: int = Field(default=0, ge=0, le=10**15)  # pairs and masks repeat after so many epochs; 0: never
+    objective: Objective = Field(default="mlm+nsp", description="What is learnt from the text.")
+    max_length: int = Field(default=128, ge=8, le=65_536, description="The longest sequence, in tokens.")
+    short_length: int | None = Field(
+        default=None, ge=8, le=65_536, description="The longest sequence in the first part of a run, if it has one."
+    )
+    short_share: float = Field(default=0.9, ge=0, le=1, description="That part's share of a run's steps, or time.")
+    short_batch: int | None = Field(
+        default=None, ge=1, le=10**15, description="Sequences of a batch in that part; not set: train.batch_size."
+    )
+    short_seq_prob: float = Field(default=0.1, ge=0, le=1, description="The share of instances of random length.")
+    mask_rate: float = Field(default=0.15, gt=0, lt=1, description="The share of tokens that are to be predicted.")
+    mask_share: float = Field(default=0.8, ge=0, le=1, description="The share of those that become [MASK].")
+    random_share: float = Field(
+        default=0.1, ge=0, le=1, description="The share that becomes a random piece; the rest stay as they are."
+    )
+    whole_word: bool = Field(default=False, description="Mask all pieces of a word, or none.")
+    max_predictions: int | None = Field(
+        default=None, ge=1, le=65_536, description="The most per sequence; not set: as many as the rate gives."
+    )
+    dupe_factor: int = Field(
+        default=0, ge=0, le=10**15, description="Pairs and masks repeat after so many epochs; 0: never."
+    )
 
     def lengths(self) -> list[int]:
         """Return the lengths of sequences that a run has, the short one first."""
         return sorted({self.short_length or self.max_length, self.max_length})
 
-    # On fields and not on the whole section: so they are told together with whatever else is wrong there.
+    # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
     @field_validator("short_length")
     @classmethod
     def _short_is_not_long(cls, short_length: int | None, info: ValidationInfo) -> int | None:
