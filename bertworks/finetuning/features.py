@@ -14,15 +14,12 @@ the cache is opened, and one that is not whole, or lacks a layer that is asked f
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from bertworks.errors import CorruptFile, counted
 from bertworks.files import (
@@ -45,6 +42,8 @@ from bertworks.train.run_folder import check_room
 _FORM = 1  # of the files; another one has other folders
 _PART_TOKENS = 16_384  # a minute of a base model on two cores; some hundred megabytes of all its layers
 
+_Parts = Mapping[Path, Sequence[TagWindow]]
+
 
 class FeatureCache:
     """Gives the layers of words, out of its files or by computing them.
@@ -54,7 +53,7 @@ class FeatureCache:
         net: the frozen encoder, in evaluation mode and in its place.
         layers: which are wanted, 0 being the embeddings.
         kept: which are computed and kept, for others to want.
-        laying: how tokens are laid for the network.
+        laying: how tokens are laid out for the network.
         ranks: share the work.
         note: is told what is computed or found.
 
@@ -79,60 +78,52 @@ class FeatureCache:
 
     def find(self, encoded: TagWindows) -> list[Layers]:
         """Return the rows of the words that windows label, in parts mapped from files."""
-        parts = list(_parts(encoded.windows))
-        folder = self._folder / self._name(encoded.windows)
+        digest = hashlib.sha256(f"{_FORM} {_PART_TOKENS} {self._encoder}".encode())
+        for window in encoded.windows:
+            digest.update(f"{len(window.ids)} {len(window.places)} ".encode())
+            digest.update(window.ids.astype("<i4").tobytes() + window.places.astype("<i8").tobytes())
+        folder = self._folder / digest.hexdigest()[:32]
+        parts = {folder / f"part-{number:05}": part for number, part in enumerate(_parts(encoded.windows))}
         make_folder(folder, "folder for features")
-        about = f"features of {counted(_num_words(parts), 'word')}, {counted(len(self._kept), 'layer')}"
+        about = f"features of {counted(_num_words(parts.values()), 'word')}, {counted(len(self._kept), 'layer')}"
         self._ranks.be_patient()
         # Only who computes holds the folder: runs that find all they want may share it at the same time.
-        if self._ranks.greatest(len(self._missing(folder, parts))):
+        if self._ranks.greatest(len(self._missing(parts))):
             self._fill(folder, parts, about)
         else:
             self._note(f"{about}: found in {folder}")
-        return [self._opened(_place(folder, number)) for number in range(len(parts))]
+        return list(map(self._opened, parts))
 
-    def _name(self, windows: Sequence[TagWindow]) -> str:
-        digest = hashlib.sha256(f"{_FORM} {_PART_TOKENS} {self._encoder}".encode())
-        for window in windows:
-            digest.update(f"{len(window.ids)} {len(window.places)} ".encode())
-            digest.update(window.ids.astype("<i4").tobytes() + window.places.astype("<i8").tobytes())
-        return digest.hexdigest()[:32]
+    def _missing(self, parts: _Parts) -> list[Path]:
+        """Return which of this rank's parts have to be computed: not as they were written, or without all layers."""
+        missing = []
+        for place in list(parts)[self._ranks.rank :: self._ranks.world_size]:
+            try:
+                if place.exists() and verify_manifest(place).keys() >= {_file(layer) for layer in self._kept}:
+                    continue
+            except CorruptFile as error:
+                self._note(f"{error}; it is computed again")
+            missing.append(place)
+        return missing
 
-    def _missing(self, folder: Path, parts: Sequence[Sequence[TagWindow]]) -> list[int]:
-        """Return which of this rank's parts have to be computed."""
-        own = range(self._ranks.rank, len(parts), self._ranks.world_size)
-        return [number for number in own if not self._is_whole(_place(folder, number))]
-
-    def _fill(self, folder: Path, parts: Sequence[Sequence[TagWindow]], about: str) -> None:
+    def _fill(self, folder: Path, parts: _Parts, about: str) -> None:
         started = time.monotonic()
         with exclusive(folder) if self._ranks.is_first else nullcontext():
             if self._ranks.is_first:
                 remove_leftovers(folder)
             self._meet()
-            missing = self._missing(folder, parts)  # again, for another run may have been at it
-            check_room(folder, folder, self._num_bytes([parts[number] for number in missing]))
+            missing = self._missing(parts)  # again, for another run may have been at it
+            num_words = _num_words(parts[place] for place in missing)
+            check_room(folder, folder, num_words * len(self._kept) * self._net.embeddings.norm.weight.nbytes)
             self._note(f"{about}: computing {len(missing)} of {len(parts)} parts in {folder}")
-            for number in missing:
-                self._write(_place(folder, number), parts[number])
+            for place in missing:
+                self._write(place, parts[place])
             self._meet()
         self._note(f"{about}: computed in {time.monotonic() - started:,.1f} s")
 
     def _meet(self) -> None:
         self._ranks.be_patient()
         self._ranks.wait()
-
-    def _num_bytes(self, parts: Sequence[Sequence[TagWindow]]) -> int:
-        return _num_words(parts) * len(self._kept) * self._net.embeddings.norm.weight.nbytes
-
-    def _is_whole(self, place: Path) -> bool:
-        """Tell whether a part is as it was written and has all layers."""
-        if not place.exists():
-            return False
-        try:
-            return verify_manifest(place).keys() >= {_file(layer) for layer in self._kept}
-        except CorruptFile as error:
-            self._note(f"{error}; it is computed again")
-            return False
 
     def _write(self, place: Path, windows: Sequence[TagWindow]) -> None:
         layers = set(self._kept)
@@ -145,13 +136,17 @@ class FeatureCache:
         rows = compute_rows(self._net, windows, sorted(layers), self._laying)
         with atomic_folder(place) as temporary:
             for layer, values in rows.items():
-                np.save(temporary / _file(layer), _as_numbers(values), allow_pickle=False)
+                # numpy has no bfloat16, but can hold its bits.
+                held = values.view(torch.int16) if values.dtype == torch.bfloat16 else values
+                np.save(temporary / _file(layer), held.numpy(), allow_pickle=False)
 
     def _opened(self, place: Path) -> Layers:
         """Map a part that is whole; its manifest is what stands for its content in a run's settings."""
-        files = read_manifest(place / MANIFEST_NAME)
+        files, dtype = read_manifest(place / MANIFEST_NAME), self._net.embeddings.norm.weight.dtype
         self.checksums += [files[_file(layer)]["sha256"] for layer in self._layers]
-        return {layer: _mapped(place / _file(layer), self._net.embeddings.norm.weight.dtype) for layer in self._layers}
+        # Mapped for writing in memory alone, as torch has no tensors that cannot be written.
+        mapped = {layer: np.lib.format.open_memmap(place / _file(layer), mode="c") for layer in self._layers}
+        return {layer: torch.from_numpy(values).view(dtype) for layer, values in mapped.items()}
 
 
 def _parts(windows: Sequence[TagWindow]) -> Iterator[list[TagWindow]]:
@@ -168,26 +163,12 @@ def _parts(windows: Sequence[TagWindow]) -> Iterator[list[TagWindow]]:
         yield part
 
 
-def _num_words(parts: Sequence[Sequence[TagWindow]]) -> int:
+def _num_words(parts: Iterable[Sequence[TagWindow]]) -> int:
     return sum(len(window.places) for part in parts for window in part)
-
-
-def _place(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:05}"
 
 
 def _file(layer: int) -> str:
     return f"layer-{layer:02}.npy"
-
-
-def _as_numbers(values: Tensor) -> NDArray[Any]:
-    """Return what numpy can hold: half precision of 8 bits' exponent is nothing that it knows, but bits it does."""
-    return values.view(torch.int16).numpy() if values.dtype == torch.bfloat16 else values.numpy()
-
-
-def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
-    # Mapped for writing in memory alone, as torch has no tensors that cannot be written.
-    return torch.from_numpy(np.lib.format.open_memmap(path, mode="c")).view(dtype)
 
 
 def _encoder_checksum(net: Bert) -> str:

@@ -1,7 +1,15 @@
-"""`RUN/report.html` of a fine-tuning run: how it went and what its best model makes of the dev set, as one page.
+"""What a fine-tuning run says of itself: its cost, how its best model did on the dev set, and `RUN/report.html`.
 
-Like that of pre-training the page loads nothing, needs no script, and is made from the run folder alone, at the end of
-a run and again whenever it is asked for. `dev_page.py` makes the part about the dev set.
+Cost: the minutes for which a run holds its devices, over all of its starts. A checkpoint must not depend on the clock,
+for a resumed run ends with the same bytes. So time is kept beside it: `starts.jsonl` has a line whenever the logs have
+one, with the seconds of the present start so far. Work that a kill undid was paid for all the same, and counts.
+
+Dev set: `dev.json` says how the best model did, by classes, with some of its surest mistakes. It is written when that
+model is, so that the report of a run, also of one that was killed, needs neither torch nor a model to be opened.
+
+Page: like that of pre-training it loads nothing, needs no script, and is made from the run folder alone, at the end of
+a run and again whenever it is asked for. Everything is escaped. Shades are classes of the style sheet, for the page's
+policy refuses styles of single elements.
 """
 
 import json
@@ -47,15 +55,17 @@ if TYPE_CHECKING:
 
     from bertworks.tasks.evaluation import Evaluated
 
-
-# What a run costs: the minutes for which it holds its devices, over all of its starts.
-#
-# A checkpoint must not depend on the clock, for a run that goes on ends with the same bytes. So time is kept beside
-# it: `starts.jsonl` has a line whenever the logs have one, with the seconds of the present start so far. Work that
-# a kill undid was paid for all the same, and counts.
-
-
-STARTS_FILE = "starts.jsonl"
+STARTS_FILE, DEV_FILE = "starts.jsonl", "dev.json"
+_MOST_WRONG = 20
+_MOST_CLASSES = 1_000  # of more the commonest are written
+_LONGEST_TEXT = 600  # characters; what is wrong is seen by then, and a page stays a page
+_NOT_TEXTS = ("id", "gold", "predicted", "score", "error")
+_MOST_CLASSES_IN_A_MATRIX = 24
+_MOST_CLASSES_IN_A_TABLE = 200
+_MOST_MISTAKES = 20
+_SHADES = 10
+_SHARES = ("accuracy", "f1", "f1_macro", "precision", "recall")
+_TITLES = {"f1": "F1", "f1_macro": "F1, mean of classes", "exact_match": "exact match"}
 
 
 class Clock:
@@ -122,19 +132,16 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
 
     with replace_model(run, num_bytes=1 << 20) as folder:
         for path in model.iterdir():
-            if path.name != OWN_FILE:
-                _link_or_copy(path, folder / path.name)
+            if path.name == OWN_FILE:
+                continue
+            try:
+                os.link(path, folder / path.name)
+            except OSError:  # not all systems have links
+                shutil.copyfile(path, folder / path.name)
         about = read_about(model)
         about["provenance"] = {**(about.get("provenance") or {}), **cost}
         with atomic_write(folder / OWN_FILE) as stream:
             json.dump(about, stream, ensure_ascii=False, indent=2)
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)
-    except OSError:  # not all systems have links
-        shutil.copyfile(path, target)
 
 
 def device_name(device: "torch.device", num_devices: int) -> str:
@@ -147,19 +154,6 @@ def device_name(device: "torch.device", num_devices: int) -> str:
     else:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return f"{num_devices} x {name}" if num_devices > 1 else name
-
-
-# `RUN/dev.json`: how the best model of a run did on its dev set, by classes, with some of its surest mistakes.
-#
-# It is written when that model is, so that the report of a run, also of one that was killed, needs no model to be
-# opened. Nothing here needs torch.
-
-
-DEV_FILE = "dev.json"
-_MOST_WRONG = 20
-_MOST_CLASSES = 1_000  # of more the commonest are written
-_LONGEST_TEXT = 600  # characters; what is wrong is seen by then, and a page stays a page
-_NOT_TEXTS = ("id", "gold", "predicted", "score", "error")
 
 
 class ClassFigures(Settings):
@@ -233,6 +227,17 @@ def write_dev(
     from bertworks.tasks.submission import wrong_examples
 
     wrong = wrong_examples(task, examples, found.predictions, found.rows)
+    mistakes = [
+        {
+            "id": one["id"],
+            "texts": [_cut(value) for name, value in one.items() if name not in _NOT_TEXTS],
+            "gold": _worded(one["gold"]),
+            "predicted": _worded(one["predicted"]),
+            "score": one["error"] if "error" in one else one["score"],
+        }
+        for one in wrong
+        if math.isfinite(one["error"] if "error" in one else one["score"])
+    ]
     breakdown = break_down(task, gold_of(examples), found.predictions)
     values = {
         "kind": task.kind,
@@ -240,7 +245,7 @@ def write_dev(
         "metrics": dict(metrics),
         "examples": len(examples),
         "num_wrong": len(wrong),
-        "wrong": [one for one in map(_mistake, wrong) if math.isfinite(one["score"])][:_MOST_WRONG],
+        "wrong": mistakes[:_MOST_WRONG],
         **(breakdown.as_json() if breakdown else {}),
     }
     if breakdown and len(breakdown.per_class) > _MOST_CLASSES:
@@ -252,16 +257,6 @@ def write_dev(
     with atomic_write(run / DEV_FILE) as stream:
         json.dump(record.model_dump(exclude=unused), stream, ensure_ascii=False, indent=1)
         stream.write("\n")
-
-
-def _mistake(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": one["id"],
-        "texts": [_cut(value) for name, value in one.items() if name not in _NOT_TEXTS],
-        "gold": _worded(one["gold"]),
-        "predicted": _worded(one["predicted"]),
-        "score": one["error"] if "error" in one else one["score"],
-    }
 
 
 def _cut(value: Any) -> Any:
@@ -281,131 +276,6 @@ def read_dev(run: Path) -> DevRecord | None:
     """Return what was written down; None where no dev set has been measured yet."""
     path = run / DEV_FILE
     return read_record(DevRecord, read_json(path), str(path)) if path.exists() else None
-
-
-# The part of a fine-tuning report about the dev set: each class, what was taken for what, and some mistakes.
-#
-# Everything comes from `dev.json` and is escaped. Shades are classes of the style sheet, for the page's policy
-# refuses styles of single elements.
-
-
-_MOST_CLASSES_IN_A_MATRIX = 24
-_MOST_CLASSES_IN_A_TABLE = 200
-_MOST_MISTAKES = 20
-_SHADES = 10
-
-
-def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
-    """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
-    said = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
-    data = f'<section aria-labelledby="notes"><h2 id="notes">About the data</h2><ul class="notes">{said}</ul></section>'
-    return (data if notes else "") + (_classes(dev) + _mistakes(dev) if dev else "")
-
-
-def _classes(dev: DevRecord) -> str:
-    if not dev.per_class:
-        return ""
-    return f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>'
-
-
-def class_tables(dev: DevRecord) -> str:
-    """Return tables of HTML: how well each class was found, and what it was taken for."""
-    scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
-    counts: list[Any] = dev.confusion.counts if dev.confusion else []
-    commonest = [(str(right), str(said), int(count)) for right, said, count in dev.commonest_mistakes]
-    labels = dev.confusion.labels if dev.confusion else list(scores)
-    breakdown = Breakdown(labels, scores, counts, commonest)
-    parts = [_scores_table(breakdown, dev.num_classes or len(scores))]
-    if commonest:
-        parts.append(_commonest(breakdown))
-    elif counts and not isinstance(counts[0][0], list):
-        is_small = len(counts) <= _MOST_CLASSES_IN_A_MATRIX
-        parts.append(_matrix(breakdown) if is_small else _commonest(breakdown))
-    inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
-    return f'<div class="dev">{inner}</div>'
-
-
-def _table(caption: str, heads: Sequence[str], rows: Sequence[str], style: str) -> str:
-    cells = "".join(f'<th scope="col"><bdi>{escaped(head)}</bdi></th>' for head in heads)
-    return (
-        f'<table class="{style}"><caption>{escaped(caption)}</caption><thead><tr>{cells}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
-
-
-def _row(head: str, cells: Sequence[str]) -> str:
-    return f'<tr><th scope="row"><bdi title="{escaped(head)}">{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
-
-
-def _scores_table(breakdown: Breakdown, num_classes: int) -> str:
-    shown = sorted(breakdown.per_class.items(), key=lambda item: -item[1].support)[:_MOST_CLASSES_IN_A_TABLE]
-    if len(breakdown.per_class) <= _MOST_CLASSES_IN_A_TABLE:
-        shown = list(breakdown.per_class.items())
-    caption = "Each class" if len(shown) == num_classes else f"The {len(shown)} commonest of {num_classes:,} classes"
-    rows = [
-        _row(label, [*(f"<td>{share:.1%}</td>" for share in score[:3]), f"<td>{score.support:,}</td>"])
-        for label, score in shown
-    ]
-    return _table(caption, ["", "precision", "recall", "F1", "examples"], rows, "classes")
-
-
-def _matrix(breakdown: Breakdown) -> str:
-    rows = [
-        _row(label, [_cell(count, sum(counts), is_right=row == column) for column, count in enumerate(counts)])
-        for row, (label, counts) in enumerate(zip(breakdown.labels, breakdown.confusion, strict=True))
-    ]
-    return _table("What each class (row) was taken for (column)", ["", *breakdown.labels], rows, "confusion")
-
-
-def _cell(count: int, total: int, *, is_right: bool) -> str:
-    shade = round(_SHADES * count / total) if total else 0
-    told = f"{count / total:.1%} of the class" if total else "no examples"
-    return f'<td class="{"right" if is_right else "wrong"} s{shade}" title="{told}">{count:,}</td>'
-
-
-def _commonest(breakdown: Breakdown) -> str:
-    rows = [
-        _row(right, [f"<td><bdi>{escaped(guess)}</bdi></td><td>{count:,}</td>"])
-        for right, guess, count in most_confused(breakdown, _MOST_MISTAKES)
-    ]
-    return _table("The commonest mistakes", ["class", "taken for", "times"], rows, "classes")
-
-
-def _mistakes(dev: DevRecord) -> str:
-    if not dev.wrong:
-        return ""
-    title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
-    note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
-    if dev.kind == "regress":
-        title, note = "Its largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
-    return (
-        f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
-        f"{''.join(_mistake_of_dev_page(one, dev.kind) for one in dev.wrong)}</section>"
-    )
-
-
-def _mistake_of_dev_page(one: Mistake, kind: str) -> str:
-    if kind == "regress":
-        sure = f"off by {one.score:.3g}"
-    else:
-        sure = f"{one.score:.0%} {'of the tags wrong' if kind == 'tag' else 'sure'}"
-    said, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
-    return (
-        f'<article class="mistake">{"".join(map(_text, one.texts))}<p class="said"><span class="verdict wrong">{said}'
-        f'</span> instead of <span class="verdict right">{gold}</span><span class="beside">{sure}</span>'
-        f'<span class="beside">example {escaped(one.id)}</span></p></article>'
-    )
-
-
-def _text(value: str | list[str]) -> str:
-    if isinstance(value, str):
-        return f'<p class="text" dir="auto" lang="">{escaped(value)}</p>'
-    endings = "".join(f'<li dir="auto" lang="">{escaped(part)}</li>' for part in value)
-    return f'<ol class="endings" start="0">{endings}</ol>'
-
-
-_SHARES = ("accuracy", "f1", "f1_macro", "precision", "recall")
-_TITLES = {"f1": "F1", "f1_macro": "F1, mean of classes", "exact_match": "exact match"}
 
 
 class FinetuneRun(NamedTuple):
@@ -479,35 +349,30 @@ def read_finetune_run(folder: Path) -> FinetuneRun:
 
 def finetune_page(run: FinetuneRun) -> str:
     """Return the page's text, to be written as UTF-8."""
+    dev, notes = run.dev, list(map(str, run.provenance.get("notes", [])))
+    step = max((line["step"] for line in (*run.training, *run.evaluations)), default=0)
+    steps = f"{step:,} of {counted(run.settings.train.max_steps, 'step')}"
+    best = f" Its model is that of step {dev.step:,}, the best on the dev set." if dev else ""
+    tiles = []
+    for number, (name, value) in enumerate(run.metrics.items()):
+        beside = f"the best, at step {dev.step:,}" if dev and not number else ""
+        tiles.append(
+            tile(f"{_titled(name)} on dev", f"{value:.1%}" if _is_share(run, name) else f"{value:.4g}", beside)
+        )
+    if run.timing or run.minutes:
+        tiles.append(tile("Device time", duration(60 * run.minutes), str(run.provenance.get("device", ""))))
+    name = run.task.get("name", "a task")
     return filled_page(
         kind="Fine-tuning",
         title=run.name,
-        summary=_summary(run),
-        tiles=_tiles(run),
+        summary=f"Fine-tuned for {name}, after {steps} and {duration(60 * run.minutes)}.{best}",
+        tiles=tiles,
         charts=[*learning_charts(run), *course_charts(run.training, run.timing)],
         facts={"Model": _model_facts(run), "Data": _data_facts(run), "Training": _training_facts(run)},
-        samples=dev_sections(run.dev, _notes(run)),
+        samples=dev_sections(dev, notes),
         recipe=run.recipe_text,
         more_style=page_file("report", "dev.css"),
     )
-
-
-def _summary(run: FinetuneRun) -> str:
-    step = max((line["step"] for line in (*run.training, *run.evaluations)), default=0)
-    steps = f"{step:,} of {counted(run.settings.train.max_steps, 'step')}"
-    name = run.task.get("name", "a task")
-    best = f" Its model is that of step {run.dev.step:,}, the best on the dev set." if run.dev else ""
-    return f"Fine-tuned for {name}, after {steps} and {duration(60 * run.minutes)}.{best}"
-
-
-def _tiles(run: FinetuneRun) -> Iterable[str]:
-    """Give what the best model scores on the dev set, and what it took."""
-    for number, (name, value) in enumerate(run.metrics.items()):
-        beside = f"the best, at step {run.dev.step:,}" if run.dev and not number else ""
-        yield tile(f"{_titled(name)} on dev", f"{value:.1%}" if _is_share(run, name) else f"{value:.4g}", beside)
-    if run.timing or run.minutes:
-        where = str(run.provenance.get("device", ""))
-        yield tile("Device time", duration(60 * run.minutes), where)
 
 
 def _titled(name: str) -> str:
@@ -546,21 +411,14 @@ def _model_facts(run: FinetuneRun) -> dict[str, str]:
 
 
 def _data_facts(run: FinetuneRun) -> dict[str, str]:
-    facts = (
-        {"task": ", ".join(dict.fromkeys(run.task[key] for key in ("name", "kind") if run.task.get(key)))}
-        if run.task
-        else {}
-    )
+    names = ", ".join(dict.fromkeys(run.task[key] for key in ("name", "kind") if run.task.get(key)))
+    facts = {"task": names} if run.task else {}
     examples = run.provenance.get("examples")
     unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
     facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
     facts |= {"to measure on": counted(run.dev.examples, "example")} if run.dev else {}
     facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
     return facts | {"longest text": counted(run.settings.task.max_length, "token")}
-
-
-def _notes(run: FinetuneRun) -> Sequence[str]:
-    return list(map(str, run.provenance.get("notes", [])))
 
 
 def _training_facts(run: FinetuneRun) -> dict[str, str]:
@@ -580,3 +438,97 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
     if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
         facts["most memory"] = f"{memory / 1e9:,.2f} GB"
     return facts
+
+
+def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
+    """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
+    parts = []
+    if notes:
+        said = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
+        head = '<section aria-labelledby="notes"><h2 id="notes">About the data</h2>'
+        parts.append(f'{head}<ul class="notes">{said}</ul></section>')
+    if dev and dev.per_class:
+        parts.append(f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>')
+    if dev and dev.wrong:
+        title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
+        note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
+        if dev.kind == "regress":
+            title, note = "Its largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
+        parts.append(
+            f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
+            f"{''.join(_mistake(one, dev.kind) for one in dev.wrong)}</section>"
+        )
+    return "".join(parts)
+
+
+def class_tables(dev: DevRecord) -> str:
+    """Return tables of HTML: how well each class was found, and what it was taken for."""
+    scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
+    counts: list[Any] = dev.confusion.counts if dev.confusion else []
+    commonest = [(str(right), str(said), int(count)) for right, said, count in dev.commonest_mistakes]
+    labels = dev.confusion.labels if dev.confusion else list(scores)
+    classes = list(scores.items())
+    if len(classes) > _MOST_CLASSES_IN_A_TABLE:
+        classes = sorted(classes, key=lambda item: -item[1].support)[:_MOST_CLASSES_IN_A_TABLE]
+    num_classes = dev.num_classes or len(scores)
+    caption = "Each class"
+    if len(classes) < num_classes:
+        caption = f"The {len(classes)} commonest of {num_classes:,} classes"
+    rows = [
+        _row(label, [*(f"<td>{share:.1%}</td>" for share in score[:3]), f"<td>{score.support:,}</td>"])
+        for label, score in classes
+    ]
+    parts = [_table(caption, ["", "precision", "recall", "F1", "examples"], rows, "classes")]
+    is_matrix = bool(counts) and not isinstance(counts[0][0], list)
+    if is_matrix and len(counts) <= _MOST_CLASSES_IN_A_MATRIX and not commonest:
+        rows = [
+            _row(label, [_cell(count, sum(row), is_right=number == column) for column, count in enumerate(row)])
+            for number, (label, row) in enumerate(zip(labels, counts, strict=True))
+        ]
+        parts.append(_table("What each class (row) was taken for (column)", ["", *labels], rows, "confusion"))
+    elif is_matrix or commonest:
+        rows = [
+            _row(right, [f"<td><bdi>{escaped(guess)}</bdi></td><td>{count:,}</td>"])
+            for right, guess, count in most_confused(Breakdown(labels, scores, counts, commonest), _MOST_MISTAKES)
+        ]
+        parts.append(_table("The commonest mistakes", ["class", "taken for", "times"], rows, "classes"))
+    inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
+    return f'<div class="dev">{inner}</div>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[str], style: str) -> str:
+    cells = "".join(f'<th scope="col"><bdi>{escaped(head)}</bdi></th>' for head in heads)
+    return (
+        f'<table class="{style}"><caption>{escaped(caption)}</caption><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _row(head: str, cells: Sequence[str]) -> str:
+    return f'<tr><th scope="row"><bdi title="{escaped(head)}">{escaped(head)}</bdi></th>{"".join(cells)}</tr>'
+
+
+def _cell(count: int, total: int, *, is_right: bool) -> str:
+    shade = round(_SHADES * count / total) if total else 0
+    told = f"{count / total:.1%} of the class" if total else "no examples"
+    return f'<td class="{"right" if is_right else "wrong"} s{shade}" title="{told}">{count:,}</td>'
+
+
+def _mistake(one: Mistake, kind: str) -> str:
+    if kind == "regress":
+        sure = f"off by {one.score:.3g}"
+    else:
+        sure = f"{one.score:.0%} {'of the tags wrong' if kind == 'tag' else 'sure'}"
+    texts = ""
+    for value in one.texts:
+        if isinstance(value, str):
+            texts += f'<p class="text" dir="auto" lang="">{escaped(value)}</p>'
+        else:
+            endings = "".join(f'<li dir="auto" lang="">{escaped(part)}</li>' for part in value)
+            texts += f'<ol class="endings" start="0">{endings}</ol>'
+    said, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
+    return (
+        f'<article class="mistake">{texts}<p class="said"><span class="verdict wrong">{said}'
+        f'</span> instead of <span class="verdict right">{gold}</span><span class="beside">{sure}</span>'
+        f'<span class="beside">example {escaped(one.id)}</span></p></article>'
+    )

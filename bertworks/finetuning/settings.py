@@ -1,6 +1,13 @@
-"""The settings of fine-tuning. What is not said is the paper's (A.3), and else as in pre-training."""
+"""The settings of fine-tuning, and the points of a grid over them.
+
+What is not given is the paper's (A.3), and else as in pre-training. In a grid `optim.lr=3e-4,1e-4` is an axis. Batch
+size, learning rate and epochs have the paper's ranges (A.3, and for the rate those of its GLUE runs, or what a model
+recommends) where they are not given; a list or a single value takes the place of its range. A point is named by its
+values as the settings read them, so 0.00003 and 3e-5 are one.
+"""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +23,14 @@ from bertworks.tasks.task import Task
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 # Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.
 _FEATURES_RATE, _FEATURES_EPOCHS = 1e-3, 10
+PAPER_AXES = {
+    "train.batch_size": ("16", "32"),
+    "optim.lr": ("5e-5", "4e-5", "3e-5", "2e-5"),
+    "train.epochs": ("2", "3", "4"),
+}
+MOST_POINTS = 1_000
+_SEED = "train.seed"
+_SMALL = 0.001  # below it a power of ten is easier to read
 _OF_ONE_KIND = {"context": "tag", "stride": "tag", "doc_stride": "answer", "max_query": "answer"}
 
 
@@ -91,51 +106,24 @@ def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
     try:
         settings = from_overrides(FinetuneSettings, overrides, where, usual)
     except ConfigError as error:
-        raise _with_grid_hint(error, overrides) from error
+        lists = {key.strip() for key, _, text in (override.partition("=") for override in overrides) if "," in text}
+        hint = "; several values are for `bertworks search` (in Python: bw.search)"
+        problems = [text + hint * (text.partition(":")[0] in lists) for text in error.problems]
+        raise ConfigError(error.where, problems) from error
     if not settings.task.features:
         return settings
-    usual |= {
-        "optim": {**usual["optim"], "lr": _FEATURES_RATE},
-        "train": {**usual["train"], "epochs": _FEATURES_EPOCHS},
-    }
+    usual["optim"]["lr"], usual["train"]["epochs"] = _FEATURES_RATE, _FEATURES_EPOCHS
     return from_overrides(FinetuneSettings, overrides, where, usual)
 
 
 def without_effect(task: Task, overrides: Sequence[str]) -> list[str]:
-    """Say what is set and changes nothing, as only tasks of another kind read it; one command for all may do so."""
+    """Return a line for each setting that changes nothing, as only tasks of another kind read it."""
     given = {override.partition("=")[0].strip() for override in overrides}
     return [
         f"task.{key} changes nothing: only tasks of kind {kind} have it, and {task.name} is of kind {task.kind}"
         for key, kind in _OF_ONE_KIND.items()
         if f"task.{key}" in given and task.kind != kind
     ]
-
-
-def _with_grid_hint(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
-    """Return an error that says of each list of values that it needs a grid, which would have divided it."""
-    lists = {key.strip() for key, _, text in (override.partition("=") for override in overrides) if "," in text}
-    hint = "; several values are for `bertworks search` (in Python: bw.search)"
-    return ConfigError(
-        error.where, [f"{text}{hint}" if text.partition(":")[0] in lists else text for text in error.problems]
-    )
-
-
-# The points of a grid: every combination of the values that settings are given.
-#
-# With a grid, `optim.lr=3e-4,1e-4` is an axis. Batch size, learning rate and epochs have the paper's ranges (A.3,
-# and for the rate those of its GLUE runs, or what a model recommends) where nothing is said of them; whatever is
-# said of one, a list or a single value, takes the place of its range. A point is named by its values as the
-# settings read them, so 0.00003 and 3e-5 are one.
-
-
-PAPER_AXES = {
-    "train.batch_size": ("16", "32"),
-    "optim.lr": ("5e-5", "4e-5", "3e-5", "2e-5"),
-    "train.epochs": ("2", "3", "4"),
-}
-MOST_POINTS = 1_000
-_SEED = "train.seed"
-_SMALL = 0.001  # below it a power of ten is easier to read
 
 
 class Point(NamedTuple):
@@ -155,43 +143,31 @@ class Point(NamedTuple):
 def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Point]:
     """Return the points that overrides ask for; without a grid the one of the settings as they are."""
     check_overrides(overrides)
-    axes, fixed = _axes(overrides) if is_grid else (dict.fromkeys(PAPER_AXES, ("",)), list(overrides))
-    count = 1
-    for values in axes.values():
-        count *= len(values)
+    axes: dict[str, tuple[str, ...]] = dict(PAPER_AXES) if is_grid else dict.fromkeys(PAPER_AXES, ("",))
+    fixed: list[str] = []
+    for override in overrides:
+        key, _, text = (part.strip() for part in override.partition("="))
+        values = tuple(value.strip() for value in text.split(","))
+        if is_grid and key == _SEED and len(values) > 1:
+            raise UserError(f"{override[:60]}: seeds are no axis; --restarts N takes N of them, from {_SEED} on")
+        if is_grid and (key in axes or len(values) > 1):  # the last value given for a setting counts
+            axes[key] = values
+        else:
+            fixed.append(override)
+    count = math.prod(map(len, axes.values()))
     if count > MOST_POINTS:
         raise UserError(f"a grid of {count:,} points is too large; at most {MOST_POINTS:,}")
     points: dict[str, Point] = {}
     for values in itertools.product(*axes.values()):
-        chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True) if is_grid]
-        point = _point(settings_for(task, [*fixed, *chosen]), list(axes))
-        points.setdefault(point.name, point)
+        chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True)] if is_grid else []
+        settings = settings_for(task, [*fixed, *chosen])
+        shown = {}
+        for key in axes:
+            section, _, name = key.partition(".")
+            shown[key.rpartition(".")[2]] = written(getattr(getattr(settings, section), name))
+        name = "-".join(f"{axis}{value}" for axis, value in shown.items())
+        points.setdefault(name, Point(name, shown, settings))
     return list(points.values())
-
-
-def _axes(overrides: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Divide overrides into axes, the paper's first, and those that hold for every point."""
-    axes, fixed = dict(PAPER_AXES), []
-    for override in overrides:
-        key, _, text = (part.strip() for part in override.partition("="))
-        values = tuple(value.strip() for value in text.split(","))
-        if key == _SEED and len(values) > 1:
-            raise UserError(f"{override[:60]}: seeds are no axis; --restarts N takes N of them, from {_SEED} on")
-        if key in axes or len(values) > 1:  # the last that is said of a setting counts
-            axes[key] = values
-        else:
-            fixed.append(override)
-    return axes, fixed
-
-
-def _point(settings: FinetuneSettings, keys: Sequence[str]) -> Point:
-    values = {key.rpartition(".")[2]: written(_value(settings, key)) for key in keys}
-    return Point("-".join(f"{name}{value}" for name, value in values.items()), values, settings)
-
-
-def _value(settings: FinetuneSettings, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return getattr(getattr(settings, section), name)
 
 
 def written(value: Any) -> str:
