@@ -216,7 +216,7 @@ def features(
     check_can_write(out, source)
     net = _open(model, "features", device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
-    write_features(net, lines, Path(out), layers=net.check_layers(_layers(layers)), per=per, truncate=truncate)
+    write_features(net, lines, Path(out), layers=_layers(layers), per=per, truncate=truncate)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
 
 

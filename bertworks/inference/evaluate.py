@@ -210,7 +210,7 @@ def threshold_for(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[s
     own = ensemble.task.threshold
     if own is not None or not asked.has_impossible:
         return own, []
-    if ensemble.is_told:
+    if ensemble.names_task:
         return math.inf, ["some questions have no answer, which the model has not learnt: it always gives one"]
     return None, ["the model names no threshold for questions without an answer: the best one for these is taken"]
 

@@ -16,6 +16,7 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write
 from bertworks.inference.model import Model
 from bertworks.models.weights import announced, write_in_order
+from bertworks.nn.hidden_states import Layers
 from bertworks.text.tokenizer import Encoding
 
 PER = ("token", "word")
@@ -30,7 +31,7 @@ def write_features(
     texts: Sequence[str],
     out: Path,
     *,
-    layers: Sequence[int],
+    layers: Layers,
     per: str = "token",
     truncate: bool = False,
 ) -> None:
@@ -41,7 +42,7 @@ def write_features(
         raise UserError(f"cannot tell the form of {out}; let it end in {', '.join(_ENDINGS)}")
     chosen = model.check_layers(layers)
     if len(set(chosen)) < len(chosen):
-        raise UserError(f"layers {list(layers)} name a layer twice; the model's last is {model.num_layers}")
+        raise UserError(f"layers {layers} name a layer twice; the model's last is {model.num_layers}")
     encodings = model.encode(texts, truncate=truncate)
 
     def rows() -> Iterator[Row]:

@@ -623,7 +623,7 @@ class Model:
         )
 
     @property
-    def is_told(self) -> bool:
+    def names_task(self) -> bool:
         """Whether the folder says what the model was fine-tuned for; else its head does, as far as it can."""
         return bool(self.about.get("task"))
 
@@ -678,7 +678,7 @@ class Model:
         seconds = None if pairs is None else _listed("classify", pairs)
         if seconds is not None and len(seconds) != len(listed):
             raise UserError(f"{counted(len(listed), 'text')} but {counted(len(seconds), 'pair')}; give one for each")
-        if self.is_told and (seconds is None) == task.is_pair:
+        if self.names_task and (seconds is None) == task.is_pair:
             raise UserError(
                 "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with "
                 "pairs"

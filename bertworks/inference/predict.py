@@ -77,12 +77,12 @@ class Ensemble:
     Attributes:
         models: themselves.
         task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
-        is_told: whether the first model's folder says so; else its head does, as far as it can.
+        names_task: whether the first model's folder says so; else its head does, as far as it can.
     """
 
     def __init__(self, models: Sequence[Model], names: Sequence[str]) -> None:
         self.models, tasks = models, [model.task for model in models]
-        self.task, self.is_told = tasks[0], models[0].is_told
+        self.task, self.names_task = tasks[0], models[0].names_task
         first, ours = models[0], self.task
         for other, theirs, name in zip(models[1:], tasks[1:], names[1:], strict=True):  # of some there is no mean
             if ours.kind != theirs.kind:
@@ -95,7 +95,7 @@ class Ensemble:
                     f"{name} has the labels {labels[0]}, and {names[0]} {labels[1]}; an ensemble has the same ones in "
                     "the same order"
                 )
-            if first.is_told and other.is_told and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
+            if first.names_task and other.names_task and ours.kind in _OF_TEXTS and ours.is_pair != theirs.is_pair:
                 raise UserError(
                     f"of {names[0]} and {name} one was fine-tuned on pairs of texts, the other on single texts"
                 )
@@ -113,7 +113,7 @@ class Ensemble:
 
     def check_pairs(self, has_pairs: bool, where: str) -> None:
         """Refuse single texts for models of pairs, and pairs for models of single texts."""
-        if self.is_told and self.task.kind in _OF_TEXTS and has_pairs != self.task.is_pair:
+        if self.names_task and self.task.kind in _OF_TEXTS and has_pairs != self.task.is_pair:
             wanted, given = ("pairs of texts", "single texts") if self.task.is_pair else ("single texts", "pairs")
             hint = "; leave the second text out with --column pair=" if has_pairs else ""
             raise UserError(f"the model was fine-tuned on {wanted}, and {where} has {given}{hint}")

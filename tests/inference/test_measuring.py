@@ -28,7 +28,7 @@ def test_a_model_with_a_threshold_may_find_no_answer_where_there_always_is_one()
 
 
 @pytest.mark.parametrize(
-    ("own", "is_told", "asked", "threshold", "words"),
+    ("own", "names_task", "asked", "threshold", "words"),
     [
         (0.5, True, SQUAD1, 0.5, ""),
         (0.5, True, SQUAD2, 0.5, ""),
@@ -37,9 +37,9 @@ def test_a_model_with_a_threshold_may_find_no_answer_where_there_always_is_one()
         (None, False, SQUAD2, None, "the best one for these is taken"),
     ],
 )
-def test_the_threshold_is_the_models_own(own, is_told, asked, threshold, words):
+def test_the_threshold_is_the_models_own(own, names_task, asked, threshold, words):
     """And not one that is fitted to what is measured, unless the model may have one that nobody has told us."""
-    ensemble = SimpleNamespace(task=replace(SQUAD2, threshold=own), is_told=is_told)
+    ensemble = SimpleNamespace(task=replace(SQUAD2, threshold=own), names_task=names_task)
     found, said = threshold_for(ensemble, asked)
     assert found == threshold
     assert words in " ".join(said)
