@@ -79,7 +79,9 @@ def test_settings_are_listed_with_default_range_and_help(bertworks):
 
 @pytest.mark.parametrize(("name", "max_length"), [("sst2", 128), ("SQuAD1", 384), ("answer", 384), ("classify", 128)])
 def test_settings_of_a_task_have_the_defaults_of_its_fine_tuning(bertworks, name, max_length):
-    found = {row["setting"]: row["default"] for row in json.loads(bertworks("settings", name, "--json")[1])}
+    rows = json.loads(bertworks("settings", name, "--json")[1])
+    assert all(row["help"].endswith(".") for row in rows)
+    found = {row["setting"]: row["default"] for row in rows}
     assert (found["task.max_length"], found["optim.warmup"]) == (max_length, 0.1)
     assert 2 <= found["train.epochs"] <= 4
 

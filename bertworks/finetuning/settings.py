@@ -35,36 +35,60 @@ _OF_ONE_KIND = {"context": "tag", "stride": "tag", "doc_stride": "answer", "max_
 
 
 class FinetuneTrainSettings(TrainSettings):
-    """How long and how a model is fine-tuned; what is not said here is as in pre-training."""
+    """How long and how a model is fine-tuned; what is not set here is as in pre-training."""
 
-    max_steps: int = Field(default=1_000_000_000, ge=1, le=MOST)  # the epochs end a run sooner
-    epochs: int = Field(default=3, ge=1, le=10_000)
-    batch_size: int = Field(default=32, ge=1, le=MOST)  # examples
-    eval_every: int = Field(default=0, ge=0, le=MOST)  # steps, besides the end of every epoch; 0: only then
-    keep: int = Field(default=1, ge=1, le=MOST)
+    max_steps: int = Field(
+        default=1_000_000_000, ge=1, le=MOST, description="Steps after which a run ends; the epochs end it sooner."
+    )
+    epochs: int = Field(default=3, ge=1, le=10_000, description="Passes over the train set.")
+    batch_size: int = Field(default=32, ge=1, le=MOST, description="Examples of a batch.")
+    eval_every: int = Field(
+        default=0, ge=0, le=MOST, description="Steps between evaluations, besides the end of every epoch; 0: only then."
+    )
+    keep: int = Field(default=1, ge=1, le=MOST, description="Checkpoints that are kept.")
 
 
 class TaskSettings(Settings):
     """What is particular to fine-tuning: the `[task]` section."""
 
-    max_length: int = Field(default=128, ge=3, le=65_536)  # longer texts are cut, the longer one of a pair first
-    max_examples: int = Field(default=0, ge=0, le=MOST)  # of the train set, always the same ones; 0: all there are
-    context: Context = "document"  # of tagging: what a sentence is read with; or it alone
-    stride: int | None = Field(default=None, ge=1, le=MOST)  # of tagging: between windows; half a window without it
-    doc_stride: int = Field(default=128, ge=1, le=MOST)  # of answering: between windows
-    max_query: int = Field(default=64, ge=1, le=MOST)  # of answering: longer questions are cut
-    dropout: float | None = Field(default=None, ge=0, lt=1)  # of all layers; None: what the model was trained with
-    cells: int = Field(default=0, ge=0, le=65_536)  # of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task
-    class_weights: bool = False  # whether rare classes count as much as frequent ones
-    features: FeatureName | None = None  # of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning
-    freeze: int | Literal["all"] = 0  # how many of the lowest layers stay as they are, embeddings included; all of them
-    layer_decay: float = Field(default=1.0, gt=0, le=1)  # of the learning rate, from each layer to the one below
-    average: float = Field(default=0.0, ge=0, le=1000)  # epochs a mean of the weights goes over, kept in their place
-    bilstm: bool = False  # on top of the encoder, drawn from the seed
-    lm_weight: float | None = Field(default=None, ge=0, le=100)  # of GPT-1's language model; None: its paper's 0.5
+    max_length: int = Field(
+        default=128, ge=3, le=65_536, description="Longer texts are cut, the longer one of a pair first."
+    )
+    max_examples: int = Field(
+        default=0, ge=0, le=MOST, description="Examples of the train set that are used, always the same ones; 0: all."
+    )
+    context: Context = Field(default="document", description="Of tagging: what a sentence is read with; or it alone.")
+    stride: int | None = Field(
+        default=None, ge=1, le=MOST, description="Of tagging: tokens between windows; not set: half a window."
+    )
+    doc_stride: int = Field(default=128, ge=1, le=MOST, description="Of answering: tokens between windows.")
+    max_query: int = Field(default=64, ge=1, le=MOST, description="Of answering: longer questions are cut.")
+    dropout: float | None = Field(
+        default=None, ge=0, lt=1, description="Of all layers; not set: what the model was trained with."
+    )
+    cells: int = Field(
+        default=0, ge=0, le=65_536, description="Of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task."
+    )
+    class_weights: bool = Field(default=False, description="Whether rare classes count as much as frequent ones.")
+    features: FeatureName | None = Field(
+        default=None, description="Of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning."
+    )
+    freeze: int | Literal["all"] = Field(
+        default=0, description="How many of the lowest layers stay as they are, embeddings included; or all of them."
+    )
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1, description="Of the learning rate, from each layer to the one below."
+    )
+    average: float = Field(
+        default=0.0, ge=0, le=1000, description="Epochs that a mean of the weights goes over, kept in their place."
+    )
+    bilstm: bool = Field(default=False, description="A BiLSTM on top of the encoder, initialised from the seed.")
+    lm_weight: float | None = Field(
+        default=None, ge=0, le=100, description="Of GPT-1's language model beside the task; not set: its paper's 0.5."
+    )
     early_stopping: int = Field(
-        default=0, ge=0, le=MOST
-    )  # evaluations without a better model that end a run; 0: none do
+        default=0, ge=0, le=MOST, description="Evaluations without a better model that end a run; 0: none do."
+    )
 
     def cut(self) -> Cut:
         """Return how much of an example is read at once."""
