@@ -8,7 +8,17 @@
 - A GPT-1 gets special pieces around texts, and its language model goes on learning, as in its paper.
 - An ELMo stays as it is; the mix of its layers, the BiLSTMs and the head are drawn from the seed and learn. With
   `--init random` there was no pre-training: the ELMo is drawn as well, and all of it learns, as of a BERT.
-- With `task.features` a BERT stays as it is, and a BiLSTM reads its layers (the paper's Table 7).
+- With `task.features` a BERT stays as it is, and a BiLSTM reads its layers (the paper's Table 7). The network of such a
+  run is an encoder with the reader as its tag head, so that its model folder tags texts. The trainer sees the reader
+  alone; the encoder computes features once (`features.py`) and is written beside the reader.
+- Only those rows of the token embedding that occur in a train set are trained as such: `TrainedRows`. A row that never
+  occurs has no gradient, so Adam moves it by weight decay alone: w (1 - r1 d)(1 - r2 d) ... over the rates of all
+  updates. That is one number for all such rows, kept in float64 and applied when the table is looked at. The optimizer
+  is spared the rest, which for most tasks is most of the table. The network holds the rows in use, and its feed numbers
+  ids accordingly; `whole` puts the table together again, to measure texts with other tokens and to write models. A
+  checkpoint has the rows at rest as they were in the beginning, for those of its model have been rounded.
+- The language model's loss is the mean over all its guesses in the batch, times its weight (the GPT paper's lambda); so
+  it is weighted in the logs too, where losses add up.
 """
 
 import copy
@@ -73,6 +83,10 @@ from bertworks.train.distributed import Ranks
 from bertworks.train.objectives import Objective
 
 AnyPath = str | os.PathLike[str]
+TABLE = "embeddings.token.weight"
+_AT_REST = "embeddings.token.at_rest"
+LM = "lm"
+_BIAS = "heads.classify.out.bias"
 CACHE_FOLDER = "features"  # the cache's folder in a run
 _LSTM_LAYERS = 2  # as in the paper's other BiLSTM, that of section 5.3, whose cells are as many as BERT base is wide
 # What is usual for a BERT is far too slow for BiLSTMs that begin with nothing, so ELMo has rates and epochs of its own.
@@ -390,12 +404,6 @@ def _new_reader(wanted: Wanted, encoder: BertConfig) -> FeatureReader:
     return reader
 
 
-# Feature-based training: the encoder stays as it is, and a reader of its cached layers is what the loop trains.
-#
-# The network of a run is an encoder with the reader as its tag head, so that its model folder tags texts. The
-# trainer sees the reader alone; the encoder computes features once (`features.py`) and is written beside the reader.
-
-
 def open_features(
     net: Bert,
     folder: Path | None,
@@ -452,21 +460,6 @@ def _value(settings: FinetuneSettings, name: str) -> Any:
     return getattr(getattr(settings, section), key)
 
 
-# Only those rows of the token embedding that occur in a train set are trained as such.
-#
-# A row that never occurs has no gradient, so Adam moves it by weight decay alone: w (1 - r1 d)(1 - r2 d) ... over
-# the rates of all updates. That is one number for all such rows, kept in float64 and applied when the table is
-# looked at. The optimizer is spared the rest, which for most tasks is most of the table.
-#
-# The network holds the rows in use, and its feed numbers ids accordingly. `whole` puts the table together again, to
-# measure texts with other tokens and to write models. A checkpoint has the rows at rest as they were in the
-# beginning, for those of its model have been rounded.
-
-
-TABLE = "embeddings.token.weight"
-_AT_REST = "embeddings.token.at_rest"
-
-
 class TrainedRows:
     """Cuts a network's table down to the rows of some ids.
 
@@ -520,15 +513,6 @@ class TrainedRows:
         self.at_rest = tensors[_AT_REST].clone()
 
 
-# What is learnt in fine-tuning: a task and, with a GPT-1, its language model over the same texts beside it.
-#
-# The language model's loss is the mean over all its guesses in the batch, times its weight (the GPT paper's
-# lambda); so it is weighted in the logs too, where losses add up.
-
-
-LM = "lm"
-
-
 def task_objective(kind: Kind, task: Task, lm_weight: float) -> Objective:
     """Return what gives the sums of a batch."""
 
@@ -552,12 +536,6 @@ def counts_of(start: TaskStart, batch: TaskBatch) -> list[float]:
     if not start.lm_weight:
         return [total]
     return [total, float(num_guesses(batch.tokens, both_orders=start.net.both_orders)) if total else 0.0]
-
-
-# What is fine-tuned: a network with a task's objective, which of its layers learn, and how fast each does.
-
-
-_BIAS = "heads.classify.out.bias"
 
 
 def freeze_layers(net: Any, layers: int | str) -> None:

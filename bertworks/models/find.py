@@ -1,27 +1,37 @@
 """Where a model lies: a folder, a run folder, a shipped model, or a name in the local Hugging Face cache.
 
-Looked for in this order, so that a folder of one's own is never hidden by a name. Nothing is ever fetched.
+- Looked for in this order, so that a folder of one's own is never hidden by a name. Nothing is ever fetched.
+- The models that come with the package are folders in `bertworks/shipped`, each with a card. A model is shipped by its
+  folder being there; there is no list to keep. What is reported of one is read from its files, and without torch: sizes
+  from config.json, parameters from the header of the weights, and from bertworks.json what no other file knows, under
+  `shipped`: its `language`, what it was `trained_on` and its held-out `mlm_accuracy`.
 """
 
 import math
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertworks.errors import UserError, did_you_mean, nearest_name
 from bertworks.files import safe_join
-from bertworks.models.folder import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, check_files, read_json
-
-# The models that come with the package: folders in `bertworks/shipped`, found by their names, each with a card.
-#
-# A model is shipped by its folder being there; there is no list to keep. What is told of one is read from its
-# files, and without torch: sizes from config.json, parameters from the header of the weights. What no other file
-# knows is in bertworks.json under `shipped`: its `language`, what it was `trained_on` and its held-out
-# `mlm_accuracy`.
-
+from bertworks.models.folder import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, check_files, read_about, read_json
+from bertworks.models.weights import read_header
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
+_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_MAX_REVISION_BYTES = 64
+_FILES = "config.json model.safetensors vocab.txt tokenizer_config.json"
+_ZIPS = {  # as the original's README names them
+    "bert-base-uncased": "uncased_L-12_H-768_A-12",
+    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
+    "bert-base-cased": "cased_L-12_H-768_A-12",
+    "bert-large-cased": "cased_L-24_H-1024_A-16",
+    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
+    "bert-base-chinese": "chinese_L-12_H-768_A-12",
+}
+_BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 
 class ShippedModel(NamedTuple):
@@ -49,32 +59,23 @@ def find_shipped(name: str) -> Path | None:
 
 def describe_shipped(name: str) -> ShippedModel:
     """Return what the files of a shipped model say of it."""
-    from bertworks.models.weights import map_file
-
     folder = _folder_of(name)
-    config, told = read_json(folder / CONFIG_FILE), _told(folder)
-    _, tensors = map_file(folder / WEIGHTS_FILE)
+    config, about = read_json(folder / CONFIG_FILE), read_about(folder).get("shipped") or {}
     return ShippedModel(
         name=name,
         layers=config["num_hidden_layers"],
         width=config["hidden_size"],
-        parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
+        parameters=sum(math.prod(tensor.shape) for tensor in read_header(folder / WEIGHTS_FILE).values()),
         megabytes=sum(path.stat().st_size for path in folder.iterdir()) / 1e6,
-        language=told.get("language"),
-        trained_on=told.get("trained_on"),
-        mlm_accuracy=told.get("mlm_accuracy"),
+        language=about.get("language"),
+        trained_on=about.get("trained_on"),
+        mlm_accuracy=about.get("mlm_accuracy"),
     )
 
 
 def read_card(name: str) -> str:
     """Return the card of a shipped model: data, recipe, scores, licence, limits."""
     return (_folder_of(name) / CARD_FILE).read_text(encoding="utf-8")
-
-
-def _told(folder: Path) -> dict[str, Any]:
-    from bertworks.models.folder import read_about
-
-    return read_about(folder).get("shipped") or {}
 
 
 def _folder_of(name: str) -> Path:
@@ -84,21 +85,6 @@ def _folder_of(name: str) -> Path:
         hint = did_you_mean(name, names) if names else "; none does in this version"
         raise UserError(f"no model {name[:80]!r} comes with the package{hint}")
     return folder
-
-
-_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
-_MAX_REVISION_BYTES = 64
-_FILES = "config.json model.safetensors vocab.txt tokenizer_config.json"
-_ZIPS = {  # as the original's README names them
-    "bert-base-uncased": "uncased_L-12_H-768_A-12",
-    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
-    "bert-base-cased": "cased_L-12_H-768_A-12",
-    "bert-large-cased": "cased_L-24_H-1024_A-16",
-    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
-    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
-    "bert-base-chinese": "chinese_L-12_H-768_A-12",
-}
-_BERT_OWNER = "google-bert"  # where the names without an owner have moved to
 
 
 def find_model(source: str | os.PathLike[str]) -> Path:

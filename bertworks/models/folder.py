@@ -1,13 +1,26 @@
-"""A model folder in Hugging Face's form: which files it has, and the weights in whatever tensors a caller wants.
+"""A model folder in Hugging Face's form: which files it has, its weights in one file or several, and bertworks.json.
 
-Nothing here needs torch. Weights lie in one file, or in several that an index names; pickles are refused.
+- Nothing here needs torch but what writes weights. They lie in one file, or in several that an index names; pickles are
+  refused.
+- Weights of which some do not learn are divided, so that these are written once and not with every checkpoint:
+
+    model.safetensors.index.json       which tensor lies in which file
+    model-00001-of-00002.safetensors   what learns
+    model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
+
+  It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link is
+  a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older one. The
+  bits are compared before, not trusted: an older file that has been damaged does not get a new checksum. Where a disk
+  has no links the numbers are written again.
+- `bertworks.json` has what Hugging Face's form has no place for; `About` says which keys are read and of what kind they
+  are. Other keys may be there, and are kept. A file that says something of the wrong kind is refused as a whole.
 """
 
 import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -30,6 +43,7 @@ BERT_TYPE, RIGHT_TO_LEFT_TYPE = "bert", "bertworks-right-to-left"
 GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
+LEARNT_FILE, FROZEN_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _SMALL_FILES = (
@@ -77,7 +91,7 @@ def check_files(folder: Path) -> Path:
     root = Path(os.path.realpath(folder))
     snapshot = next((one for one in (root, *root.parents) if one.parent.name == "snapshots"), None)
     homes = [root, *([snapshot.parents[1] / "blobs"] if snapshot else [])]
-    for name in sorted(_files_read(folder)):
+    for name in sorted(filter(_is_read, _files_in(folder))):
         path, real = folder / name, Path(os.path.realpath(folder / name))
         if not any(real.is_relative_to(home) for home in homes):
             raise UserError(f"{path} is a link to {real}, outside of the folder; put a copy of the file in its place")
@@ -88,19 +102,17 @@ def check_files(folder: Path) -> Path:
     return folder
 
 
-def _files_read(folder: Path) -> list[str]:
-    """Return the files of a folder, and of those in it, that are read when a model is opened or converted."""
-    found = []
+def _files_in(folder: Path) -> Iterator[str]:
+    """Yield what is in a folder and in those in it."""
     for name in os.listdir(folder):
-        inside: list[str] = []
+        yield name
         if not name.startswith("."):
             with contextlib.suppress(OSError):  # not a folder
-                inside = os.listdir(folder / name)
-        found += [one for one in (name, *(f"{name}/{one}" for one in inside)) if _is_read(one)]
-    return found
+                yield from [f"{name}/{one}" for one in os.listdir(folder / name)]
 
 
 def _is_read(path: str) -> bool:
+    """Tell whether a file is read when a model is opened or converted."""
     name = path.rpartition("/")[2]
     return name in _READ or name.endswith(".safetensors") or name.startswith("pytorch_model") or ".ckpt" in name
 
@@ -189,21 +201,6 @@ def refusal(pickle: Path) -> str:
     )
 
 
-# Weights in two files, so that what does not learn is written once and not with every checkpoint.
-#
-#     model.safetensors.index.json       which tensor lies in which file
-#     model-00001-of-00002.safetensors   what learns
-#     model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
-#
-# It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link
-# is a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older
-# one. The bits are compared before, not trusted: an older file that has been damaged is not passed on under a new
-# checksum. Where a disk has no links the numbers are written again.
-
-
-LEARNT_FILE, FROZEN_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-
-
 def put_whole(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Write a folder's weights into one file."""
     write_weights(folder / WEIGHTS_FILE, tensors)
@@ -231,29 +228,24 @@ def put_divided(
 
 
 def _link(source: Path, target: Path, tensors: "Mapping[str, Tensor]") -> bool:
-    """Link a file that holds these tensors and no others; returns whether it does and could be."""
+    """Link a file that holds these tensors, bit by bit, and no others; returns whether it does and could be."""
+    import torch
+
+    def bits(tensor: "Tensor") -> "Tensor":  # for which -0.0 is not 0.0 and a NaN is what it is
+        return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
     try:
         there = read_weights(source)
-        if there.keys() != tensors.keys() or not all(_are_same(there[name], tensors[name]) for name in there):
+        if there.keys() != tensors.keys():
             return False
+        for name, one in there.items():
+            other = tensors[name]
+            if (one.dtype, one.shape) != (other.dtype, other.shape) or not torch.equal(bits(one), bits(other)):
+                return False
         os.link(source, target)
     except (UserError, OSError):
         return False
     return True
-
-
-def _are_same(one: "Tensor", other: "Tensor") -> bool:
-    """Compare bits, for which -0.0 is not 0.0 and a NaN is what it is."""
-    import torch
-
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    return torch.equal(*(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for tensor in (one, other)))
-
-
-# `bertworks.json`: what Hugging Face's form has no place for. The keys that are read, and of what kind they are.
-#
-# Other keys may be there, and are kept. A file that says something of the wrong kind is refused as a whole.
 
 
 _Tokens = Annotated[int, Field(ge=1, le=1 << 20)]

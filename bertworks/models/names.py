@@ -1,9 +1,12 @@
-"""One table of BERT's parameters in three columns: our name, Hugging Face's, Google's; and the shape.
+"""The names of weights: BERT's as we, Hugging Face and Google call them, with their shapes; and GPT-1's published ones.
 
-Ours are shorter, and one matrix makes queries, keys and values together where the others have three: rows of the same
-name of ours are its parts, in order. Shapes are Google's, in terms of the configuration. Google's matrices of dense
-layers ("kernel") are [in, out], all others' are [out, in], so these alone are transposed. The output matrix of the
-masked-word head is the word embedding and has no row of its own.
+- BERT: one table in three columns. Ours are shorter, and one matrix makes queries, keys and values together where the
+  others have three: rows of the same name of ours are its parts, in order. Shapes are Google's, in terms of the
+  configuration. Google's matrices of dense layers ("kernel") are [in, out], all others' are [out, in], so these alone
+  are transposed. The output matrix of the masked-word head is the word embedding and has no row of its own.
+- GPT-1 (`openai-gpt`): the published files keep matrices the other way round (in x out), the output matrix is the piece
+  embedding and may or may not be there again, old files carry the attention mask as if it were a weight, and the first
+  of them lack the prefix `transformer.`.
 """
 
 import re
@@ -158,13 +161,6 @@ def by_modern_names(tensors: Mapping[str, AnyTensor], where: object) -> dict[str
         if copy in named:
             named.setdefault(original, named[copy])
     return named
-
-
-# GPT-1's weights under our names and under those of its published files (`openai-gpt`), both ways.
-#
-# The published files keep matrices the other way round (in x out), the output matrix is the piece embedding and may
-# or may not be there again, old files carry the attention mask as if it were a weight, and the first of them lack
-# the prefix `transformer.`.
 
 
 _PREFIX = "transformer."

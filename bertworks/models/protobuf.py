@@ -1,7 +1,10 @@
-"""The little of Protocol Buffers that checkpoints and event files are made of: numbers, and messages in messages.
+"""The little of Protocol Buffers that checkpoints and event files are made of: numbers, messages, checksums.
 
-Bytes come from outside, so each length is checked against what is there before anything is taken, and a number has
-one form only (no trailing zero groups): then a changed bit is a changed value.
+- Bytes come from outside, so each length is checked against what is there before anything is taken, and a number has
+  one form only (no trailing zero groups): then a changed bit is a changed value.
+- CRC-32C (Castagnoli) stands after every block and tensor of a TensorFlow checkpoint. Sixteen bytes a step go through
+  sixteen tables of 256 entries: the bytes of a step do not wait for each other, which makes it 2.5 GB a second where a
+  byte a step makes 0.45. The first call compiles it, in a fraction of a second.
 """
 
 from collections.abc import Iterator
@@ -16,6 +19,9 @@ from bertworks.text.fast import compiled
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+_POLYNOMIAL = 0x82F63B78  # bits reversed
+_STEP = 16
+_MASK_DELTA = 0xA282EAD8
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -52,22 +58,18 @@ def read_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         value: int | bytes
         if wire_type == VARINT:
             value, position = read_varint(message, position)
-        elif wire_type in _FIXED_SIZES:
-            value = int.from_bytes(_take(message, position, _FIXED_SIZES[wire_type]), "little")
-            position += _FIXED_SIZES[wire_type]
-        elif wire_type == BYTES:
-            size, position = read_varint(message, position)
-            value = _take(message, position, size)
+        elif wire_type in (*_FIXED_SIZES, BYTES):
+            size = _FIXED_SIZES.get(wire_type, 0)
+            if wire_type == BYTES:
+                size, position = read_varint(message, position)
+            if size > len(message) - position:
+                raise CorruptFile(f"a field of {size:,} bytes where {len(message) - position:,} are left")
+            content = message[position : position + size]
+            value = content if wire_type == BYTES else int.from_bytes(content, "little")
             position += size
         else:
             raise CorruptFile(f"a field of the unknown kind {wire_type}")
         yield tag >> 3, value
-
-
-def _take(message: bytes, position: int, size: int) -> bytes:
-    if size > len(message) - position:
-        raise CorruptFile(f"a field of {size:,} bytes where {len(message) - position:,} are left")
-    return message[position : position + size]
 
 
 def varint_field(number: int, value: int) -> bytes:
@@ -88,17 +90,6 @@ def fixed64_field(number: int, value: int) -> bytes:
 def bytes_field(number: int, value: bytes) -> bytes:
     """Return a field with a text or a message in it, empty ones too."""
     return write_varint(number << 3 | BYTES) + write_varint(len(value)) + value
-
-
-# CRC-32C (Castagnoli), the checksum that stands behind every block and tensor of a TensorFlow checkpoint.
-#
-# Sixteen bytes a step through sixteen tables of 256 entries: the bytes of a step do not wait for each other, which
-# makes it 2.5 GB a second where a byte a step makes 0.45. The first call compiles it, in a fraction of a second.
-
-
-_POLYNOMIAL = 0x82F63B78  # bits reversed
-_STEP = 16
-_MASK_DELTA = 0xA282EAD8
 
 
 def _make_tables() -> NDArray[np.uint32]:

@@ -1,4 +1,16 @@
-"""safetensors files as torch's tensors, without copying: views of the mapped file."""
+"""safetensors files, read strictly and without copying, as torch's tensors or numpy's arrays; and written.
+
+- A file is eight bytes of length, a JSON header (name -> type, shape, byte range) and the bytes. Everything that the
+  header says is checked against the file before a tensor is made, so that no file, whatever it holds, can do more than
+  be refused: ranges follow each other without overlap or hole and end where the file ends.
+- Files are mapped: pages are read when they are used, and writing to a tensor does not reach the file.
+- The same weights give the same bytes: wide types first, so that each tensor begins at a multiple of its width, then by
+  name. Tensors can be announced first and written one after another, each being dropped before the next is made.
+- The package `safetensors` reads these files and is what the tests compare with. It is not used here: it wants all
+  tensors in memory at once and writes to a path, not through an atomic write; types of one width, such as bfloat16 and
+  float16, come in another order, so bytes would change; numbers that do not lie at a multiple of their width come back
+  so; and for numpy it copies, and knows no bfloat16.
+"""
 
 import contextlib
 import json
@@ -15,15 +27,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-# The safetensors format, read strictly; `weights.py` makes torch's tensors of it and `numpy_weights.py` numpy's.
-#
-# A file is eight bytes of length, a JSON header (name -> type, shape, byte range) and the bytes. Everything that
-# the header says is checked against the file before a tensor is made, so that no file, whatever it holds, can do
-# more than be refused: ranges follow each other without overlap or hole and end where the file ends. Files are
-# mapped: pages are read when they are used, and writing to a tensor does not reach the file.
-
-
 NUM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_TORCH_NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+_NUMPY_NAMES = {"F32": "float32", "F16": "float16", "I64": "int64", "BF16": "uint16"}  # numpy has no bfloat16
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
 _LENGTH_BYTES = 8
 # A BERT of 512 layers has 8,000 tensors and a header of 1 MB; the format's own limit of 100 MB takes seconds to read.
@@ -32,6 +41,7 @@ _MAX_TENSORS = 50_000
 _MAX_DIMENSIONS = 8
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
+Announced = tuple[str, str, tuple[int, ...]]  # name, type and shape of a tensor to be written
 
 
 class Entry(NamedTuple):
@@ -46,19 +56,6 @@ class Entry(NamedTuple):
     def is_aligned(self) -> bool:
         """Tell whether its numbers lie at multiples of their width; other writers end a header anywhere."""
         return self.first_byte % NUM_BYTES[self.type] == 0
-
-
-class Announced(NamedTuple):
-    """What a tensor to be written will be."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Return how much room it takes in a file."""
-        return math.prod(self.shape) * NUM_BYTES[self.type]
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
@@ -97,13 +94,19 @@ def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, E
             raise CorruptFile(f"refused: pickle. {path} is not a safetensors file, and opening it could run code")
         raise CorruptFile(f"{path} is not a safetensors file: a header of {length} bytes where {room} fit")
     try:
-        return _entries(_parse(stream.read(length)), _LENGTH_BYTES + length, file_bytes)
+        header = _parse(stream.read(length))
+        entries = {name: _entry(name, fields, _LENGTH_BYTES + length) for name, fields in header.items()}
+        place = _LENGTH_BYTES + length
+        for name, entry in sorted(entries.items(), key=lambda item: item[1].first_byte):
+            if entry.num_bytes and entry.first_byte != place:
+                raise ValueError(f"{name[:60]!r} overlaps another tensor or leaves a hole")
+            place = max(place, entry.first_byte + entry.num_bytes)
+        if place != file_bytes:
+            raise ValueError(f"its tensors end at byte {place} and the file at {file_bytes}")
+        return entries
     except (ValueError, KeyError, TypeError, AttributeError, CorruptFile) as error:
-        raise CorruptFile(f"{path} is not a sound safetensors file: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    return f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
+        said = f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
+        raise CorruptFile(f"{path} is not a sound safetensors file: {said}") from error
 
 
 def _parse(header: bytes) -> dict[str, Any]:
@@ -119,18 +122,6 @@ def _parse(header: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _entries(header: dict[str, Any], first_byte: int, end: int) -> dict[str, Entry]:
-    entries = {name: _entry(name, fields, first_byte) for name, fields in header.items()}
-    place = first_byte
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].first_byte):
-        if entry.num_bytes and entry.first_byte != place:
-            raise ValueError(f"{name[:60]!r} overlaps another tensor or leaves a hole")
-        place = max(place, entry.first_byte + entry.num_bytes)
-    if place != end:
-        raise ValueError(f"its tensors end at byte {place} and the file at {end}")
-    return entries
-
-
 def _entry(name: str, fields: dict[str, Any], base: int) -> Entry:
     kind, shape, (first, end) = fields["dtype"], fields["shape"], fields["data_offsets"]
     if kind not in NUM_BYTES:
@@ -144,35 +135,26 @@ def _entry(name: str, fields: dict[str, Any], base: int) -> Entry:
     return Entry(kind, tuple(shape), base + first, end - first)
 
 
-def in_file_order(announced: Iterable[Announced]) -> list[Announced]:
-    """Return tensors in an order that depends on nothing but their types and names.
-
-    The wide ones come first: then each begins at a multiple of its width, as the format asks.
-    """
-    return sorted(announced, key=lambda tensor: (-NUM_BYTES[tensor.type], tensor.name))
+def in_file_order(tensors: Iterable[Announced]) -> list[Announced]:
+    """Return tensors in an order that depends on nothing but their types and names."""
+    return sorted(tensors, key=lambda tensor: (-NUM_BYTES[tensor[1]], tensor[0]))
 
 
-def write_file(path: str | os.PathLike[str], announced: Sequence[Announced], contents: Iterable[memoryview]) -> None:
+def write_file(path: str | os.PathLike[str], tensors: Sequence[Announced], contents: Iterable[memoryview]) -> None:
     """Write tensors whose types and shapes are known before their numbers are; each is dropped when it is written."""
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say this
     place = 0
-    for tensor in announced:
-        end = place + tensor.num_bytes
-        header[tensor.name] = {"dtype": tensor.type, "shape": list(tensor.shape), "data_offsets": [place, end]}
+    for name, kind, shape in tensors:
+        end = place + math.prod(shape) * NUM_BYTES[kind]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [place, end]}
         place = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with atomic_write(path, "wb") as stream:
         stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-        for tensor, content in zip(announced, contents, strict=True):
-            assert content.nbytes == tensor.num_bytes, f"{tensor.name} is not what was announced"
+        for (name, kind, shape), content in zip(tensors, contents, strict=True):
+            assert content.nbytes == math.prod(shape) * NUM_BYTES[kind], f"{name} is not what was announced"
             stream.write(content)
-
-
-_TORCH_NAMES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
 
 
 def read_weights(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
@@ -197,56 +179,49 @@ def view_of(mapped: mmap.mmap, entry: Entry) -> "Tensor":
 
 def write_weights(path: str | os.PathLike[str], tensors: "Mapping[str, Tensor]") -> None:
     """Write tensors; the same weights give the same bytes."""
-    type_names = {f"torch.{name}": type_name for type_name, name in _TORCH_NAMES.items()}
-    ordered = in_file_order(
-        Announced(name, type_names[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
-    )
-    write_file(path, ordered, (_bytes_of(tensors[tensor.name]) for tensor in ordered))
-
-
-def _bytes_of(tensor: "Tensor") -> memoryview:
     import torch
 
-    if not tensor.numel():
-        return memoryview(b"")
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+    type_names = {f"torch.{name}": type_name for type_name, name in _TORCH_NAMES.items()}
+    ordered = in_file_order(
+        (name, type_names[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
+    )
 
+    def contents() -> Iterator[memoryview]:
+        for name, *_ in ordered:
+            flat = tensors[name].detach().cpu().contiguous().view(-1)
+            yield flat.view(torch.uint8).numpy().data if len(flat) else memoryview(b"")
 
-# safetensors files as numpy's arrays, for what works without torch.
-
-
-_NUMPY_NAMES = {"F32": "float32", "F16": "float16", "I64": "int64", "BF16": "uint16"}  # numpy has no bfloat16
+    write_file(path, ordered, contents())
 
 
 def read_arrays(path: str | os.PathLike[str]) -> "dict[str, NDArray[Any]]":
     """Return the tensors of a file, as views of it where that can be; bfloat16 as float32, exactly."""
+    import numpy as np
+
     mapped, entries = map_file(path)
+    arrays: dict[str, NDArray[Any]] = {}
     for name, entry in entries.items():
         if entry.type not in _NUMPY_NAMES:
             raise UserError(f"{path}: {name[:80]!r} is {entry.type}; only {', '.join(_NUMPY_NAMES)} can be converted")
-    return {name: _array(mapped, entry) for name, entry in entries.items()}
-
-
-def _array(mapped: mmap.mmap, entry: Entry) -> "NDArray[Any]":
-    import numpy as np
-
-    content = np.frombuffer(mapped, np.uint8)[entry.first_byte : entry.first_byte + entry.num_bytes]
-    content = content if entry.is_aligned else content.copy()
-    numbers = content.view(_NUMPY_NAMES[entry.type]).reshape(entry.shape)
-    return (numbers.astype(np.uint32) << 16).view(np.float32) if entry.type == "BF16" else numbers
+        content = np.frombuffer(mapped, np.uint8)[entry.first_byte : entry.first_byte + entry.num_bytes]
+        content = content if entry.is_aligned else content.copy()
+        numbers = content.view(_NUMPY_NAMES[entry.type]).reshape(entry.shape)
+        is_half = entry.type == "BF16"
+        arrays[name] = (numbers.astype(np.uint32) << 16).view(np.float32) if is_half else numbers
+    return arrays
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: "Mapping[str, NDArray[Any]]") -> None:
     """Write arrays; the same arrays give the same bytes."""
     ordered = in_file_order(announced(name, array.dtype, array.shape) for name, array in arrays.items())
-    write_in_order(path, ordered, (arrays[tensor.name] for tensor in ordered))
+    write_in_order(path, ordered, (arrays[name] for name, *_ in ordered))
 
 
 def announced(name: str, dtype: Any, shape: tuple[int, ...]) -> Announced:
     """Say what an array to be written will be: float32 or int64."""
     import numpy as np
 
-    return Announced(name, {"float32": "F32", "int64": "I64"}[np.dtype(dtype).name], shape)
+    return name, {"float32": "F32", "int64": "I64"}[np.dtype(dtype).name], shape
 
 
 def write_in_order(
