@@ -95,16 +95,12 @@ def finetune(
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
     if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
         raise UserError("--features and task.features say the same; leave one of them out")
-    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
-    task, files, given = _arguments(task, overrides, start, data, train, dev, column)
-    start["overrides"] = [*given, *([f"task.features={features}"] if features not in (None, TABLE7) else [])]
-    many = {
-        "grid": grid or None,
-        "restarts": restarts,
-        "restart_best": restart_best or None,
-        "search_examples": search_examples,
-        "from_mnli": from_mnli or None,
-    }
+    task, files, start = _arguments(
+        task, overrides, data, train, dev, column,
+        model=model, init=init, beside=beside, resume=resume, device=device,
+    )  # fmt: skip
+    start["overrides"] += [f"task.features={features}"] if features not in (None, TABLE7) else []
+    many = _many(grid or None, restarts, restart_best, search_examples, from_mnli)
     if task is None:
         task = _resumed(out, ("finetune", "grid", "glue"), files, start, many)
     if task == "glue" or set(many.values()) != {None}:
@@ -139,15 +135,11 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model with many settings or seeds, and keep the best."""
-    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
-    task, files, start["overrides"] = _arguments(task, overrides, start, data, train, dev, column)
-    many = {
-        "grid": grid,
-        "restarts": restarts,
-        "restart_best": restart_best or None,
-        "search_examples": search_examples,
-        "from_mnli": None,
-    }
+    task, files, start = _arguments(
+        task, overrides, data, train, dev, column,
+        model=model, init=init, beside=beside, resume=resume, device=device,
+    )  # fmt: skip
+    many = _many(grid, restarts, restart_best, search_examples)
     if task == "glue":
         raise UserError("all of GLUE is a command of its own: `bertworks glue`")
     if task is None:
@@ -176,33 +168,38 @@ def glue(
     as_json: JsonOption = False,
 ) -> None:
     """Fine-tune a model for all tasks of GLUE, and write the predictions for its server."""
-    start: dict[str, Any] = {"model": model, "init": init, "beside": beside, "resume": resume, "device": device}
-    _, files, start["overrides"] = _arguments("glue", overrides, start, data, None, None, None)
-    many = {
-        "grid": grid or None,
-        "restarts": restarts,
-        "restart_best": restart_best or None,
-        "search_examples": search_examples,
-        "from_mnli": from_mnli or None,
-    }
+    _, files, start = _arguments(
+        "glue", overrides, data, model=model, init=init, beside=beside, resume=resume, device=device
+    )
+    many = _many(grid or None, restarts, restart_best, search_examples, from_mnli)
     if resume:
         _resumed(out, ("glue",), files, start, many)
     _run_many("glue", out, files, start, many, quiet=quiet, as_json=as_json)
 
 
+def _many(
+    grid: bool | None, restarts: int | None, restart_best: bool, search_examples: int | None, from_mnli: bool = False
+) -> dict[str, Any]:
+    """Return what was given about many runs; None for what was not."""
+    best, mnli = restart_best or None, from_mnli or None
+    return {
+        "grid": grid, "restarts": restarts, "restart_best": best, "search_examples": search_examples, "from_mnli": mnli,
+    }  # fmt: skip
+
+
 def _arguments(
     task: str | None,
     overrides: list[str] | None,
-    start: dict[str, Any],
     data: str | None,
-    train: str | None,
-    dev: str | None,
-    column: list[str] | None,
-) -> tuple[str | None, dict[str, Any], list[str]]:
-    """Return the task, its files and the settings; only to resume may the task and the model be left out."""
+    train: str | None = None,
+    dev: str | None = None,
+    column: list[str] | None = None,
+    **start: Any,
+) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+    """Return the task, its files and the rest; only to resume may the task and the model be left out."""
     from bertworks.tasks.own_files import named_columns
 
-    overrides = overrides or []
+    overrides = list(overrides or [])
     if task is not None and start["resume"] and "=" in task:  # there is no task: it is the first of the settings
         overrides, task = [task, *overrides], None
     if not start["resume"] and (task is None or start["model"] is None):
@@ -213,7 +210,8 @@ def _arguments(
     if task == "glue" and column:
         raise UserError("GLUE's files have columns of their own; leave out --column")
     columns = named_columns(task, column) if task is not None and column else None
-    return task, {"data": data, "train": train, "dev": dev, "columns": columns}, overrides
+    files = {"data": data, "train": train, "dev": dev, "columns": columns}
+    return task, files, start | {"overrides": overrides}
 
 
 def _resumed(

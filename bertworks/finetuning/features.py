@@ -50,7 +50,7 @@ class FeatureCache:
 
     Args:
         folder: where all caches are.
-        net: the frozen encoder, in evaluation mode and in its place.
+        net: the frozen encoder, in evaluation mode and on its device.
         layers: which are wanted, 0 being the embeddings.
         kept: which are computed and kept, for others to want.
         laying: how tokens are laid out for the network.

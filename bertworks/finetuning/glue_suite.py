@@ -110,7 +110,7 @@ def glue(
         from_mnli: start RTE, MRPC and STS-B from the model of MNLI.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT that reads the same texts.
-        resume: go on; what is finished is not made again.
+        resume: what is finished is not made again.
         device: where to train.
         quiet: show nothing; else how it goes is shown on the error stream.
         views: gives what shows a person how a run goes, instead.

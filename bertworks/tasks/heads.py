@@ -61,7 +61,7 @@ class Items:
     ids: NDArray[np.int32]
     segment_ids: NDArray[np.uint8]
     bounds: NDArray[np.int64]  # [S + 1]: where sequences begin and end
-    firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and behind the last
+    firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and after the last
     targets: NDArray[Any]  # [N, ...]: what is to be learnt; meaningless where it is not known
     weights: NDArray[np.float32]  # [N, ...]: how much each target counts
     source: Any = None  # the windows that they are, where they are parts of something longer
@@ -111,20 +111,8 @@ class Laying(NamedTuple):
     merged: bool = False
 
 
-def make_items(
-    encodings: Sequence[Encoding],
-    targets: NDArray[Any],
-    weights: NDArray[np.float32] | None = None,
-    counts: Sequence[int] | None = None,
-) -> Items:
-    """Make items of encodings, end to end.
-
-    Args:
-        encodings: of all sequences.
-        targets: of each item.
-        weights: of each target; 1 where they are not given.
-        counts: how many sequences each item has; one where they are not given.
-    """
+def make_items(encodings: Sequence[Encoding], targets: NDArray[Any], counts: Sequence[int] | None = None) -> Items:
+    """Make items of encodings, end to end; each item has one sequence, or as many as `counts` says."""
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     ids, segment_ids = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
@@ -133,8 +121,7 @@ def make_items(
         ids[place], segment_ids[place] = encoding.ids, encoding.segment_ids
     per_item = np.ones(len(encodings), np.int64) if counts is None else np.asarray(counts, np.int64)
     firsts = np.concatenate([[0], np.cumsum(per_item)])
-    weights = np.ones(targets.shape, np.float32) if weights is None else weights
-    return Items(ids, segment_ids, bounds, firsts, targets, weights)
+    return Items(ids, segment_ids, bounds, firsts, targets, np.ones(targets.shape, np.float32))
 
 
 def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying) -> TaskBatch:
@@ -185,13 +172,9 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
 
 
 def encode_texts(
-    examples: Sequence[TextExample],
-    tokenizer: Tokenizer,
-    task: Task,
-    cut: Cut,
-    *,
-    is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
-) -> Items:
+    examples: Sequence[TextExample], tokenizer: Tokenizer, task: Task, cut: Cut,
+    *, is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
+) -> Items:  # fmt: skip
     """Make items of texts or pairs; where a label is not known any target stands for it."""
     firsts = [example.first for example in examples]
     seconds = [example.second or "" for example in examples] if task.is_pair else None
@@ -209,13 +192,9 @@ def encode_texts(
 
 
 def encode_choices(
-    examples: Sequence[ChoiceExample],
-    tokenizer: Tokenizer,
-    _: Task,
-    cut: Cut,
-    *,
-    is_training: bool = False,  # noqa: ARG001 -- as above
-) -> Items:
+    examples: Sequence[ChoiceExample], tokenizer: Tokenizer, _: Task, cut: Cut,
+    *, is_training: bool = False,  # noqa: ARG001 -- as above
+) -> Items:  # fmt: skip
     """Make items of choices, with a sequence for each ending."""
     contexts = [example.context for example in examples for _ in example.endings]
     endings = [ending for example in examples for ending in example.endings]

@@ -366,7 +366,7 @@ def _percent(values: Sequence[float]) -> float:
 
 
 class Breakdown(NamedTuple):
-    """What is behind a score.
+    """A score taken apart.
 
     Attributes:
         labels: of the classes, in the model's order; of entities their types.

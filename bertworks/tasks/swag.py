@@ -1,4 +1,4 @@
-"""Which of several endings goes on a text: SWAG, sets in its form, and CODAH.
+"""Which of several endings continues a text: SWAG, sets in its form, and CODAH.
 
 BERT reads the context as its first segment, and the start of the next sentence with one ending as its second (4.4), so
 an ending here is what stands in the second segment.

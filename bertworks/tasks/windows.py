@@ -341,7 +341,7 @@ def answer_pieces(example: SpanExample, context: Pieces) -> tuple[int, int] | No
 
 
 def context_cuts(num_pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return the first piece of each window, and the one behind its last; an empty context has one empty window."""
+    """Return the first piece of each window, and the one after its last; an empty context has one empty window."""
     cuts = [(0, min(room, num_pieces))]
     while cuts[-1][1] < num_pieces:
         first = cuts[-1][0] + min(room, stride)
@@ -399,9 +399,9 @@ def best_pairs(
     if not len(starts_C):
         return []
     width = min(max_pieces, len(ends_C))
-    behind = np.append(ends_C, np.full(width - 1, -np.inf, np.float32))
+    padded = np.append(ends_C, np.full(width - 1, -np.inf, np.float32))
     begin = np.where(may_start_C, starts_C, -np.inf)
-    scores = (begin[:, None] + sliding_window_view(behind, width)).ravel()
+    scores = (begin[:, None] + sliding_window_view(padded, width)).ravel()
     worst = np.partition(scores, -n_best)[-n_best] if len(scores) > n_best else -np.inf
     places = np.flatnonzero((scores >= worst) & (scores > -np.inf))
     places = places[np.argsort(-scores[places], kind="stable")][:n_best]
