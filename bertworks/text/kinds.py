@@ -1,7 +1,9 @@
 """The kinds of tokens that there are, one for each of the paper's systems: BERT's, GPT-1's and ELMo's.
 
-A vocabulary says of which kind it is: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>` is
-ELMo's, and everything else is taken for BERT's.
+- A vocabulary says of which kind it is: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>` is
+  ELMo's, and everything else is taken for BERT's.
+- Who took the wrong vocabulary should hear of it before counting on it: `UnknownCount` measures how much of a text it
+  does not know.
 """
 
 import os
@@ -38,53 +40,39 @@ def kind_of(vocab: str | os.PathLike[str]) -> Kind:
     """Tell of which kind a vocabulary file, or a folder with tokenizer files, is."""
     path = Path(vocab)
     if path.is_dir():
-        if (path / PIECES_FILE).exists() or _is_bpe(path):
+        if (path / PIECES_FILE).exists():
             return "gpt-bpe"
+        if not (path / VOCABULARY_FILE).exists() and (path / TOKENIZER_FILE).exists():
+            model = read_object(path / TOKENIZER_FILE).get("model")
+            if isinstance(model, dict) and model.get("type") == "BPE":
+                return "gpt-bpe"
         path = path / VOCABULARY_FILE
-    return "words" if _begins_with(path, BEGIN) else "wordpiece"
+    try:
+        with open(path, "rb") as stream:
+            first_line = stream.read(len(BEGIN) + 2).split(b"\n")[0].strip()
+    except (OSError, ValueError):
+        return "wordpiece"  # whoever opens it tells what is wrong
+    return "words" if first_line == BEGIN.encode() else "wordpiece"
 
 
 def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None = None) -> AnyTokenizer:
     """Open a vocabulary file with the rules given, or a folder with its own; of another kind than asked: UserError."""
     if kind is not None and kind not in CLASSES:
         raise UserError(f"no tokens of kind {kind!r}; choose {', '.join(CLASSES)}")
-    _check_there(usable_path(vocab))
-    found = kind_of(vocab)
-    if found != (kind or found):
-        raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; say --tokens {found}, or give another one")
-    if Path(vocab).is_dir():
-        return CLASSES[found].from_folder(vocab)
-    if found == "words":
-        return WordTokenizer.from_vocab(vocab, rules)
-    return Tokenizer.from_vocab(vocab, **rules._asdict())
-
-
-def _check_there(path: Path) -> None:
-    """Refuse what holds no vocabulary of any kind, before it is told to be of the wrong one."""
+    path = usable_path(vocab)
     if not path.exists():
         raise UserError(f"cannot read the vocabulary {path}: there is no such file or folder")
     names = (VOCABULARY_FILE, PIECES_FILE, TOKENIZER_FILE)
     if path.is_dir() and not any((path / name).exists() for name in names):
         raise UserError(f"cannot read the vocabulary {path}: the folder has none of {', '.join(names)}")
-
-
-def _is_bpe(folder: Path) -> bool:
-    path = folder / TOKENIZER_FILE
-    if (folder / VOCABULARY_FILE).exists() or not path.exists():
-        return False
-    model = read_object(path).get("model")
-    return isinstance(model, dict) and model.get("type") == "BPE"
-
-
-def _begins_with(path: Path, line: str) -> bool:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(len(line) + 2).split(b"\n")[0].strip() == line.encode()
-    except (OSError, ValueError):
-        return False  # whoever opens it tells what is wrong
-
-
-# How much of a text a vocabulary does not know: who took the wrong one should hear of it before counting on it.
+    found = kind_of(vocab)
+    if found != (kind or found):
+        raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; say --tokens {found}, or give another one")
+    if path.is_dir():
+        return CLASSES[found].from_folder(vocab)
+    if found == "words":
+        return WordTokenizer.from_vocab(vocab, rules)
+    return Tokenizer.from_vocab(vocab, **rules._asdict())
 
 
 # What is much, of each vocabulary's name for the unknown. Of the text of `mini`, in the vocabulary that was made of

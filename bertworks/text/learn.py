@@ -60,9 +60,9 @@ def count_words(
     runs: list[Path] = []
     pending: set[Future[None]] = set()
     with worker_pool(workers) as pool:
-        for chunk in _chunks(corpus.blocks()):
+        for blocks in _chunks(corpus.blocks()):
             runs.append(folder / f"run-{len(runs):06d}")
-            pending.add(pool.submit(_count_chunk, chunk, rules, runs[-1]))
+            pending.add(pool.submit(_count_chunk, blocks, rules, runs[-1]))
             # Chunks that wait take memory: one more than can be worked on keeps every process busy.
             pending = wait_for(pending, workers)
             progress("counting words", corpus.bytes_read, corpus.total_bytes)

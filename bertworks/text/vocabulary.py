@@ -26,14 +26,14 @@ def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes: too large for a vocabulary")
-        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        content = path.read_bytes()
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"cannot read the vocabulary {path}: {reason}") from error
     try:
-        pieces = [line.strip() for line in content.decode("utf-8").split("\n")]
+        pieces = [line.strip() for line in content.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
+        number = error.object.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); a vocabulary is plain text") from error
     while pieces and not pieces[-1]:
         pieces.pop()
@@ -46,25 +46,17 @@ def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> No
     if not pieces:
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     if max(map(len, pieces)) > _MAX_PIECE_LENGTH or any("\0" in piece for piece in pieces):
-        _refuse_odd_line(pieces, where)
+        for number, piece in enumerate(pieces, start=1):
+            if len(piece) > _MAX_PIECE_LENGTH or "\0" in piece:
+                what = "a NUL character" if "\0" in piece else f"{len(piece):,} characters"
+                raise UserError(f"{where}:{number}: a line with {what}; a vocabulary has one short piece a line")
     if len(set(pieces)) < len(pieces):
-        _refuse_duplicate(pieces, where)
+        first_line: dict[str, int] = {}
+        for number, piece in enumerate(pieces, start=1):
+            if piece and first_line.setdefault(piece, number) != number:
+                raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
     if unknown not in pieces:
         raise UserError(f"{where} has no {unknown} line; words with unknown characters need it")
-
-
-def _refuse_odd_line(pieces: Sequence[str], where: str) -> None:
-    for number, piece in enumerate(pieces, start=1):
-        if len(piece) > _MAX_PIECE_LENGTH or "\0" in piece:
-            what = "a NUL character" if "\0" in piece else f"{len(piece):,} characters"
-            raise UserError(f"{where}:{number}: a line with {what}; a vocabulary has one short piece a line")
-
-
-def _refuse_duplicate(pieces: Sequence[str], where: str) -> None:
-    first_line: dict[str, int] = {}
-    for number, piece in enumerate(pieces, start=1):
-        if piece and first_line.setdefault(piece, number) != number:
-            raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
 
 
 def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
@@ -72,13 +64,10 @@ def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> Non
     from bertworks.files import atomic_write
 
     with atomic_write(path, "wb") as stream:
-        stream.writelines(_encode_line(number, piece) for number, piece in enumerate(pieces))
-
-
-def _encode_line(number: int, piece: str) -> bytes:
-    try:
-        if piece != piece.strip() or "\n" in piece or "\0" in piece:
-            raise ValueError("it has white space or NUL in a place where reading takes it for something else")
-        return piece.encode() + b"\n"
-    except ValueError as error:
-        raise UserError(f"piece {number}, {piece!r}, cannot stand in a vocabulary file: {error}") from error
+        for number, piece in enumerate(pieces):
+            try:
+                if piece != piece.strip() or "\n" in piece or "\0" in piece:
+                    raise ValueError("it has white space or NUL in a place where reading takes it for something else")
+                stream.write(piece.encode() + b"\n")
+            except ValueError as error:
+                raise UserError(f"piece {number}, {piece!r}, cannot stand in a vocabulary file: {error}") from error

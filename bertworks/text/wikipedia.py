@@ -1,15 +1,19 @@
-"""Articles out of a Wikipedia dump (`...-pages-articles.xml.bz2`).
+"""Articles out of a Wikipedia dump (`...-pages-articles.xml.bz2`), and the text passages of each.
 
-The dump is read as a stream of XML events and no tree is built: at any time one article is in memory. Kept are the
-pages of namespace 0 that are not redirects; of a page with several revisions, the last. The names of the wiki's own
-file and category namespaces stand at the head of its dump, so links to them go in any language. Document type
-declarations are refused, and with them the entities that unpack a kilobyte to gigabytes.
+- The dump is read as a stream of XML events and no tree is built: at any time one article is in memory. Kept are the
+  pages of namespace 0 that are not redirects; of a page with several revisions, the last. The names of the wiki's own
+  file and category namespaces are at the head of its dump, so links to them go in any language. Document type
+  declarations are refused, and with them the entities that unpack a kilobyte to gigabytes.
+- Of a page's wikitext the running text is kept: no lists, tables, headings, templates, references (BERT, section 3.1).
+  One pass goes from mark to mark with a stack of what is open. What is read goes to an output list; when something that
+  is not text closes, the output since it opened is thrown away. Nothing is ever looked for twice, so the time is linear
+  whatever the page: a million marks that never close cost the same as a million that do. What never closes is kept as
+  text, since one forgotten bracket must not swallow the rest of an article.
 """
 
 import html
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -17,15 +21,6 @@ from xml.parsers import expat
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.lines import cut_line
-
-# The text passages of a wiki page: no lists, tables, headings, templates, references (BERT, section 3.1).
-#
-# One pass over the marks of the page, from one to the next, with a stack of what is open. What is read goes to an
-# output list; when something that is not text closes, the output since it opened is thrown away. Nothing is ever
-# looked for twice, so the time is linear whatever the page: a million marks that never close cost the same as a
-# million that do. What never closes is kept as text, since one forgotten bracket must not swallow the rest of an
-# article.
-
 
 FILE_AND_CATEGORY_NAMES = frozenset(("file", "image", "category", "파일", "그림", "이미지", "분류"))
 
@@ -65,19 +60,16 @@ def plain_text(wikitext: str, dropped_links: frozenset[str] = FILE_AND_CATEGORY_
         dropped_links: namespaces, in lower case, whose links are pictures or categories and not part of the text.
     """
     paragraphs: list[list[str]] = [[]]
-    for line in _Scanner(wikitext, dropped_links).text().split("\n"):
-        cleaned = "" if _is_list_or_heading(line.strip()) else _cleaned(line)
-        if cleaned:
+    for line in _without_markup(wikitext, dropped_links).split("\n"):
+        bare = line.strip()
+        # No lists, no headings; a line that starts with a bar is what an unclosed table or template leaves.
+        is_text = not bare.startswith(("*", "#", ":", ";", "|", "{|")) and bare[:1] + bare[-1:] != "=="
+        if cleaned := _cleaned(line) if is_text else "":
             paragraphs[-1].append(cleaned)
         elif paragraphs[-1]:
             paragraphs.append([])
     joined = [" ".join(lines) for lines in paragraphs]
     return [paragraph for paragraph in joined if any(map(str.isalnum, paragraph))]
-
-
-def _is_list_or_heading(line: str) -> bool:
-    # A line that starts with a bar is what an unclosed table or template leaves.
-    return line.startswith(("*", "#", ":", ";", "|", "{|")) or (line.startswith("=") and line.endswith("="))
 
 
 def _cleaned(line: str) -> str:
@@ -103,170 +95,108 @@ class _Open:
     is_dropped: bool = False
 
 
-def _is_target(item: _Open) -> bool:
-    return item.kind == "[[" and not item.has_bar
+def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
+    """Return a page without what is not text, its lines still apart."""
+    source = "\n" + wikitext.replace("\r\n", "\n")
+    output: list[str] = []
+    stack: list[_Open] = []
+    num_templates, position = 0, 0
+    never_closed: set[str] = set()
 
+    def target() -> _Open | None:
+        """The link, if any, whose target is being read."""
+        return stack[-1] if stack and stack[-1].kind == "[[" and not stack[-1].has_bar else None
 
-class _Scanner:
-    """Goes once through a page; each `_on_` method takes one kind of mark and returns where to read on."""
-
-    def __init__(self, wikitext: str, dropped_links: frozenset[str]) -> None:
-        self._source = "\n" + wikitext.replace("\r\n", "\n")
-        self._dropped_links = dropped_links
-        self._output: list[str] = []
-        self._stack: list[_Open] = []
-        self._num_open: Counter[str] = Counter()
-        self._never_closed: set[str] = set()
-        self._actions: dict[str, Callable[[re.Match[str]], int]] = {
-            "comment": self._on_comment,
-            "tag": self._on_tag,
-            "open_template": self._on_open_template,
-            "close_template": self._on_close_template,
-            "open_table": self._on_open_table,
-            "close_table": self._on_close_table,
-            "open_link": self._on_open_link,
-            "open_url": self._on_open_url,
-            "close_link": self._on_close_link,
-            "bar": self._on_bar,
-            "quotes": re.Match.end,
-        }
-
-    def text(self) -> str:
-        """Return the page without what is not text, its lines still apart."""
-        position = 0
-        while mark := self._next_mark(position):
-            self._keep(self._source[position : mark.start()])
-            assert mark.lastgroup is not None
-            position = self._actions[mark.lastgroup](mark)
-        self._keep(self._source[position:])
-        return "".join(self._output)
-
-    def _next_mark(self, position: int) -> re.Match[str] | None:
-        in_target = self._stack and _is_target(self._stack[-1])
-        return (_MARK_OR_BAR if in_target else _MARK).search(self._source, position)
-
-    def _keep(self, text: str) -> None:
-        if not text:
-            return
-        self._output.append(text)
+    def keep(text: str) -> None:
+        if text:
+            output.append(text)
         if "\n" in text:
             # Neither an address nor the target of a link goes over a line's end: the bracket was only a bracket.
-            while self._stack and (self._stack[-1].kind == "[" or _is_target(self._stack[-1])):
-                self._pop()
+            while stack and (stack[-1].kind == "[" or target()):
+                stack.pop()
 
-    def _push(self, kind: str) -> None:
-        self._stack.append(_Open(kind, len(self._output)))
-        self._num_open[kind] += 1
-
-    def _pop(self) -> _Open:
-        item = self._stack.pop()
-        self._num_open[item.kind] -= 1
-        return item
-
-    def _drop_back_to(self, kind: str) -> None:
+    def drop_back_to(kind: str) -> None:
         """Close the innermost item of a kind, with all that was left open in it, and forget its output."""
-        while (item := self._pop()).kind != kind:
+        while (item := stack.pop()).kind != kind:
             pass
-        del self._output[item.start :]
+        del output[item.start :]
 
-    def _on_comment(self, mark: re.Match[str]) -> int:
-        # The one mark whose rest goes when it never closes, as MediaWiki has it.
-        end = self._source.find("-->", mark.end())
-        return len(self._source) if end < 0 else end + len("-->")
+    def prefix(link: _Open) -> str:
+        """The start of a link's target, and no more: nested links all share one."""
+        return output[link.start][:_MAX_PREFIX_LENGTH].lstrip() if link.start < len(output) else ""
 
-    def _on_tag(self, mark: re.Match[str]) -> int:
-        tag = mark[0]
-        found = _TAG_NAME.search(tag)
-        assert found is not None
-        name = found[0].lower()
-        if name in _NO_TEXT_TAGS and tag[1] != "/" and tag[-2] != "/":
-            return self._end_of_block(name, mark.end())
-        if name in _PARAGRAPH_TAGS:
-            self._output.append("\n\n")
-        elif name == "br":
-            self._output.append(" ")
-        return mark.end()
+    def is_picture_or_category(link: _Open) -> bool:
+        namespace, colon, _ = prefix(link).partition(":")
+        return bool(colon) and not link.is_visible and namespace.rstrip(" _").lower() in dropped_links
 
-    def _end_of_block(self, name: str, position: int) -> int:
-        if name not in self._never_closed:
-            closing = re.compile(rf"</{name}\s*+>", re.IGNORECASE).search(self._source, position)
-            if closing:
-                return closing.end()
-            self._never_closed.add(name)
-        return position
+    while mark := (_MARK_OR_BAR if target() else _MARK).search(source, position):
+        keep(source[position : mark.start()])
+        kind, position = mark.lastgroup, mark.end()
+        if kind == "comment":
+            # The one mark whose rest goes when it never closes, as MediaWiki has it.
+            end = source.find("-->", position)
+            position = len(source) if end < 0 else end + len("-->")
+        elif kind == "tag":
+            tag = mark[0]
+            found = _TAG_NAME.search(tag)
+            assert found is not None
+            name = found[0].lower()
+            if name in _NO_TEXT_TAGS and tag[1] != "/" and tag[-2] != "/":
+                if name not in never_closed:
+                    if closing := re.compile(rf"</{name}\s*+>", re.IGNORECASE).search(source, position):
+                        position = closing.end()
+                    else:
+                        never_closed.add(name)
+            elif name in _PARAGRAPH_TAGS:
+                output.append("\n\n")
+            elif name == "br":
+                output.append(" ")
+        elif kind == "open_template":
+            stack.append(_Open("{{", len(output)))
+            num_templates += 1
+        elif kind == "close_template":
+            if num_templates:
+                drop_back_to("{{")
+                num_templates -= 1
+        elif kind == "open_table":
+            keep("\n")
+            stack.append(_Open("{|", len(output)))
+        elif kind == "close_table":
+            keep("\n")
+            while stack and stack[-1].kind.startswith("["):
+                stack.pop()
+            if stack and stack[-1].kind == "{{":
+                position -= 1  # the bar is the template's, and the brace begins "}}"
+            elif stack:
+                drop_back_to("{|")
+        elif kind == "open_link":
+            # A colon in front asks for the link to a picture or category in place of the thing itself.
+            stack.append(_Open("[[", len(output), is_visible=mark[0] == "[[:"))
+        elif kind == "open_url":
+            stack.append(_Open("[", len(output)))
+        elif kind == "bar":
+            if link := target():
+                link.has_bar, link.is_dropped = True, is_picture_or_category(link)
+                del output[link.start :]
+            else:
+                output.append("|")  # the text before it held a newline, which ended the target
+        elif kind == "close_link":
+            closed = stack[-1].kind if stack else ""
+            if closed == "[":
+                stack.pop()
+                position = mark.start() + 1
+            elif closed == "[[" and mark[0] == "]]":
+                link = stack.pop()
+                if not link.has_bar:
+                    is_language = not link.is_visible and _LANGUAGE_LINK.match(prefix(link))
+                    link.is_dropped = is_picture_or_category(link) or bool(is_language)
+                if link.is_dropped:
+                    del output[link.start :]
+            elif mark[0] == "]":
+                output.append("]")
+    keep(source[position:])
+    return "".join(output)
 
-    def _on_open_template(self, mark: re.Match[str]) -> int:
-        self._push("{{")
-        return mark.end()
-
-    def _on_close_template(self, mark: re.Match[str]) -> int:
-        if self._num_open["{{"]:
-            self._drop_back_to("{{")
-        return mark.end()
-
-    def _on_open_table(self, mark: re.Match[str]) -> int:
-        self._keep("\n")
-        self._push("{|")
-        return mark.end()
-
-    def _on_close_table(self, mark: re.Match[str]) -> int:
-        self._keep("\n")
-        while self._stack and self._stack[-1].kind.startswith("["):
-            self._pop()
-        if self._stack and self._stack[-1].kind == "{{":
-            # The bar is the template's, and the brace begins "}}".
-            return mark.end() - 1
-        if self._stack:
-            self._drop_back_to("{|")
-        return mark.end()
-
-    def _on_open_link(self, mark: re.Match[str]) -> int:
-        self._push("[[")
-        # A colon in front asks for the link to a picture or category in place of the thing itself.
-        self._stack[-1].is_visible = mark[0] == "[[:"
-        return mark.end()
-
-    def _on_open_url(self, mark: re.Match[str]) -> int:
-        self._push("[")
-        return mark.end()
-
-    def _on_bar(self, mark: re.Match[str]) -> int:
-        if not (self._stack and _is_target(self._stack[-1])):
-            self._output.append("|")  # the text before it held a newline, which ended the target
-            return mark.end()
-        link = self._stack[-1]
-        link.has_bar, link.is_dropped = True, self._is_picture_or_category(link)
-        del self._output[link.start :]
-        return mark.end()
-
-    def _on_close_link(self, mark: re.Match[str]) -> int:
-        kind = self._stack[-1].kind if self._stack else ""
-        if kind == "[":
-            self._pop()
-            return mark.start() + 1
-        if kind == "[[" and mark[0] == "]]":
-            self._close_link(self._pop())
-        elif mark[0] == "]":
-            self._output.append("]")
-        return mark.end()
-
-    def _close_link(self, link: _Open) -> None:
-        if not link.has_bar:
-            is_language = not link.is_visible and _LANGUAGE_LINK.match(self._prefix(link))
-            link.is_dropped = self._is_picture_or_category(link) or bool(is_language)
-        if link.is_dropped:
-            del self._output[link.start :]
-
-    def _prefix(self, link: _Open) -> str:
-        """Return the start of a link's target, and no more: nested links all share one."""
-        return self._output[link.start][:_MAX_PREFIX_LENGTH].lstrip() if link.start < len(self._output) else ""
-
-    def _is_picture_or_category(self, link: _Open) -> bool:
-        namespace, colon, _ = self._prefix(link).partition(":")
-        return bool(colon) and not link.is_visible and namespace.rstrip(" _").lower() in self._dropped_links
-
-
-__all__ = ["articles", "plain_text"]
 
 _MAX_ARTICLE_CHARACTERS = 64 << 20
 _MAX_UNPARSED_BYTES = 16 << 20
@@ -298,7 +228,7 @@ class _Dump:
         self._parts: list[str] | None = None
         self._num_characters = 0
         self._namespace_key = ""
-        self._forget_page()
+        self._page_is_article, self._page_text = True, ""
         self._parser = expat.ParserCreate()
         self._parser.buffer_text = True
         self._parser.buffer_size = 1 << 16
@@ -322,10 +252,6 @@ class _Dump:
     def _refuse(self, reason: str) -> NoReturn:
         raise UserError(f"{self._path} is not a Wikipedia dump: it has {reason}")
 
-    def _forget_page(self) -> None:
-        self._page_is_article = True
-        self._page_text = ""
-
     def _on_doctype(self, *_: object) -> None:
         self._refuse("a document type declaration, which may hold entity bombs")
 
@@ -336,7 +262,7 @@ class _Dump:
         if self._depth > _MAX_DEPTH:
             self._refuse(f"more than {_MAX_DEPTH} levels of tags")
         if tag == "page":
-            self._forget_page()
+            self._page_is_article, self._page_text = True, ""
         elif tag == "redirect":
             self._page_is_article = False
         elif tag in _WANTED:
