@@ -1,14 +1,13 @@
 """Where sentences end, in English and Korean (and CJK) text, without a model and without being told the language.
 
-One compiled pattern finds the candidates: a run of stops with the quotes, brackets and citations that close behind it,
-followed by a blank; full-width stops and line breaks, which always end a sentence; and a stop that touches the next
-word. What the characters alone can tell is decided inside the pattern, in C. Only then does Python look at the word
-before and the word behind, never further than `_REACH` characters, so time is linear whatever the text. One core reads
-40 to 65 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.2 and 0.6.
-
-What may surprise: a stop inside a quotation ends a sentence too, or speeches would become one sentence; unless the
-quotation is Korean and carried on by a particle ("...했다. ...했다"고 말했다). Before a small letter only a plain word
-with a full stop, or a run such as "!!", ends a sentence, except in a text that has no capitals at all.
+- One compiled pattern finds the candidates: a run of stops with the quotes, brackets and citations that close after it,
+  followed by a blank; full-width stops and line breaks, which always end a sentence; and a stop that touches the next
+  word. What the characters alone can tell is decided inside the pattern, in C. Only then does Python look at the word
+  before and the word after, never further than `_REACH` characters, so time is linear whatever the text. One core
+  reads 40 to 65 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.2 and 0.6.
+- What may surprise: a stop inside a quotation ends a sentence too, or speeches would become one sentence; unless the
+  quotation is Korean and carried on by a particle ("...했다. ...했다"고 말했다). Before a small letter only a plain
+  word with a full stop, or a run such as "!!", ends a sentence, except in a text that has no capitals at all.
 """
 
 import re
@@ -152,19 +151,43 @@ def _ends_sentence(text: str, start: int, candidate: re.Match[str], end: int) ->
         return _full_stop_ends(text, start, stop, after, word)  # a short way for initials and numbers
     if candidate.lastindex == 2:
         return text[stop] != "." or (word.islower() and word not in _ABBREVIATIONS)
-    if stop == start or _stands_alone(word, text[end - 1]):
+    # Marks in brackets of their own ("[...]", "(?)", "(pl.)") and stops of titles ("《...!》") end nothing.
+    is_bracketed = (word[:1] == "(" and text[end - 1] == ")") or (word != "" and not word.strip(_OPENERS))
+    if stop == start or text[end - 1] in _CLOSING_TITLES or is_bracketed:
         return False
     if after == end:
-        return _touching_stop_ends(text, stop, end, word)
+        # A stop that touches the next word: after a verb ending ("했다.그는") or before "The" and such.
+        if text[end - 1] not in _STOPS:
+            return False
+        if text[end].isascii():
+            return word[-3:].islower() and _starter_follows(text, end)
+        if text.startswith(("라고", "라는", "라며"), end) or not (_is_hangul(word[-2:-1]) or word[-1:] == "네"):
+            return False
+        return word[-1] in (_SURE_ENDINGS if text[stop] == "." else _ENDINGS)
     if text[stop] not in _STOPS:
-        return _mood_ends(text, start, stop, end)
-    if text[end - 1] in _CLOSING_QUOTES and _quotation_goes_on(text, after):
+        # Laughter, tears and hearts end a sentence after a final ending ("봤어요ㅋㅋ") or a stop ("봤어요. ㅋㅋ").
+        if any(mark in _STOPS for mark in text[stop : min(end, stop + _LONGEST_WORD)]):
+            return True
+        last = stop - 2 if text[stop - 1] == " " and text[stop] != "~" else stop - 1
+        return last >= start and (text[last] in _ENDINGS or text[last] in _STOPS)
+    is_quoted = text[end - 1] in _CLOSING_QUOTES
+    # A Korean quotative or particle, or a source in brackets, belongs to the quotation it follows.
+    if is_quoted and (not _starter_follows(text, after) if text[after] == "(" else _QUOTATIVE.match(text, after)):
         return False
-    if ("가" <= word[-1:] <= "힣" or "가" <= text[after] <= "힣") and _inside_quotation(text, start, end):
+    if (_is_hangul(word[-1:]) or _is_hangul(text[after])) and _inside_quotation(text, start, end):
         return False
     if is_full_stop:
         return _full_stop_ends(text, start, stop, after, word)
-    return _loud_stop_ends(text, start, stop, end, after, word)
+    if is_quoted and _SPEAKER.match(text, after):
+        # «"Why?" Ann asked.» is one sentence, and «He asked, "Why?" Ann said nothing.» is two.
+        opener = {"”": "“", "’": "‘", "»": "«"}.get(text[end - 1], text[end - 1])
+        if text.rfind(" " + opener, max(start, stop - _REACH), stop) < 0:
+            return False
+    if is_quoted or text[stop] in "!?" or text[end - 1] in "!?":
+        return True
+    if _is_hangul(word[-1:]):  # "..." ends a sentence only where one can end
+        return len(word) > 1 and word[-1] in _ENDINGS
+    return word != "" or text[stop - 2] in _STOPS or _starter_follows(text, after)
 
 
 def _is_hangul(character: str) -> bool:
@@ -176,41 +199,6 @@ def _starter_follows(text: str, after: int) -> bool:
     return word is not None and not word[2] and word[1] in _STARTERS_ANY_CASE
 
 
-def _stands_alone(word: str, last_closer: str) -> bool:
-    """Marks in brackets of their own ("[...]", "(?)", "(pl.)") and stops of titles ("《...!》") end nothing."""
-    if last_closer in _CLOSING_TITLES or (word != "" and word[0] in _OPENERS and not word.strip(_OPENERS)):
-        return True
-    return word[:1] == "(" and last_closer == ")"
-
-
-def _touching_stop_ends(text: str, stop: int, end: int, word: str) -> bool:
-    """A stop that touches the next word ends a sentence behind a verb ending ("했다.그는") or before "The" and such."""
-    if text[end - 1] not in _STOPS:
-        return False
-    if text[end].isascii():
-        return word[-3:].islower() and _starter_follows(text, end)
-    if text.startswith(("라고", "라는", "라며"), end) or not (_is_hangul(word[-2:-1]) or word[-1:] == "네"):
-        return False
-    return word[-1] in (_SURE_ENDINGS if text[stop] == "." else _ENDINGS)
-
-
-def _mood_ends(text: str, start: int, stop: int, end: int) -> bool:
-    """Laughter, tears and hearts end a sentence behind a final ending ("봤어요ㅋㅋ") or a stop ("봤어요. ㅋㅋ")."""
-    if any(mark in _STOPS for mark in text[stop : min(end, stop + _LONGEST_WORD)]):
-        return True
-    last = stop - 1
-    if text[last] == " " and text[stop] != "~":
-        last -= 1
-    return last >= start and (text[last] in _ENDINGS or text[last] in _STOPS)
-
-
-def _quotation_goes_on(text: str, after: int) -> bool:
-    """A Korean quotative or particle, or a source in brackets, belongs to the quotation it follows."""
-    if text[after] == "(":
-        return not _starter_follows(text, after)
-    return _QUOTATIVE.match(text, after) is not None
-
-
 def _inside_quotation(text: str, start: int, end: int) -> bool:
     """Tell whether the next quote to come closes one that is open, and a particle carries on ("...다. ...다"고)."""
     for opener, closer in ('""', "“”", "‘’"):
@@ -220,24 +208,6 @@ def _inside_quotation(text: str, start: int, end: int) -> bool:
             if passed.count('"') % 2 if opener == closer else passed.rfind(opener) > passed.rfind(closer):
                 return True
     return False
-
-
-def _loud_stop_ends(text: str, start: int, stop: int, end: int, after: int, word: str) -> bool:
-    """End at "?", "!" and "..." unless the speaker is still to be named; at "..." only where a sentence can end."""
-    is_quoted = text[end - 1] in _CLOSING_QUOTES
-    if is_quoted and _SPEAKER.match(text, after) and _quotation_leads(text, start, stop, text[end - 1]):
-        return False
-    if is_quoted or text[stop] in "!?" or text[end - 1] in "!?":
-        return True
-    if _is_hangul(word[-1:]):
-        return len(word) > 1 and word[-1] in _ENDINGS
-    return word != "" or text[stop - 2] in _STOPS or _starter_follows(text, after)
-
-
-def _quotation_leads(text: str, start: int, stop: int, closer: str) -> bool:
-    """Tell «"Why?" Ann asked.», one sentence, from «He asked, "Why?" Ann said nothing.», which is two."""
-    opener = {"”": "“", "’": "‘", "»": "«"}.get(closer, closer)
-    return text.rfind(" " + opener, max(start, stop - _REACH), stop) < 0
 
 
 def _full_stop_ends(text: str, start: int, stop: int, after: int, word: str) -> bool:

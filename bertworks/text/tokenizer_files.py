@@ -1,9 +1,14 @@
 """The tokenizer files of a model folder, in the form that transformers and the tokenizers library open.
 
-They follow the original in what can be said there, the word limit of 200 among it (which transformers' own class sets
-back to 100). What cannot be said stays different in those libraries: a "[MASK]" typed in a text is a special token to
-them and plain text to us, they do not split at U+2B820..U+2B91F, drop private characters, know no final sigma and
-only the accents and punctuation of older Unicode, and refuse lone surrogates.
+- They follow the original in what can be said there, the word limit of 200 among it (which transformers' own class sets
+  back to 100). What cannot be said stays different in those libraries: a "[MASK]" typed in a text is a special token to
+  them and plain text to us, they do not split at U+2B820..U+2B91F, drop private characters, know no final sigma and
+  only the accents and punctuation of older Unicode, and refuse lone surrogates.
+- Words that were added (transformers' `add_tokens` gives them ids after the vocabulary) keep these ids here, as pieces
+  of their own, so that the rows that a model has learnt for them are used, and saved. They are found as whole words, by
+  BERT's rules, where other libraries look for them anywhere in a text, before its words are cut.
+- Other steps that a folder may state, such as another normalisation or words cut by MeCab, are not done at all. Both
+  differences are reported where they may matter.
 """
 
 import json
@@ -105,7 +110,8 @@ def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     config = read_object(path) if path.exists() else {}
     if "do_lower_case" not in config and (folder / TOKENIZER_FILE).exists():
-        found = _bert_normalizer(read_object(folder / TOKENIZER_FILE).get("normalizer"))
+        steps = normalizer_steps(read_object(folder / TOKENIZER_FILE).get("normalizer"))
+        found = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
         settings |= _stated(found, {key: name for name, _, key, _ in _SETTINGS}, folder / TOKENIZER_FILE)
     settings |= _stated(config, {key: name for name, key, _, _ in _SETTINGS}, path)
     path = folder / SENTENCE_FILE
@@ -135,11 +141,6 @@ def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[s
     return settings
 
 
-def _bert_normalizer(normalizer: Any) -> dict[str, Any]:
-    """Return the one step of a tokenizer.json's normalisation that has BERT's settings; an empty one if none has."""
-    return next((step for step in normalizer_steps(normalizer) if step.get("type") == "BertNormalizer"), {})
-
-
 def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
     """Return the steps of a tokenizer.json's normalisation."""
     if not isinstance(normalizer, dict):
@@ -160,6 +161,21 @@ def rules_config(rules: Rules) -> dict[str, bool]:
 
 def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
     ids = {piece: id for id, piece in enumerate(pieces) if piece}
+    post_processor = None
+    if CLS in ids and SEP in ids:
+        cls, sep, sep_of_second, first, second = (
+            {kind: {"id": name, "type_id": segment_id}}
+            for kind, name, segment_id in (
+                ("SpecialToken", CLS, 0), ("SpecialToken", SEP, 0), ("SpecialToken", SEP, 1), ("Sequence", "A", 0),
+                ("Sequence", "B", 1),
+            )
+        )  # fmt: skip
+        post_processor = {
+            "type": "TemplateProcessing",
+            "single": [cls, first, sep],
+            "pair": [cls, first, sep, second, sep_of_second],
+            "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (CLS, SEP)},
+        }
     return {
         "version": "1.0",
         "truncation": None,
@@ -167,7 +183,7 @@ def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
         "added_tokens": [special_token(token, ids[token]) for token in ids if token in SPECIAL_TOKENS],
         "normalizer": normalizer(rules),
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _template(ids) if CLS in ids and SEP in ids else None,
+        "post_processor": post_processor,
         "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -196,30 +212,6 @@ def special_token(token: str, id: int) -> dict[str, Any]:
     return {"id": id, "content": token, **flags}
 
 
-def _template(ids: dict[str, int]) -> dict[str, Any]:
-    def special(token: str, segment_id: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": token, "type_id": segment_id}}
-
-    def sequence(name: str, segment_id: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment_id}}
-
-    single = [special(CLS, 0), sequence("A", 0), special(SEP, 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, sequence("B", 1), special(SEP, 1)],
-        "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (CLS, SEP)},
-    }
-
-
-# What a folder's tokenizer files may say beyond BERT's own rules: words that were added, and other steps.
-#
-# transformers' `add_tokens` gives words ids behind the vocabulary. They keep these here, as pieces of their own, so
-# that the rows that a model has learnt for them are used, and saved; but they are found as whole words, by BERT's
-# rules, where other libraries look for them anywhere in a text, before its words are cut. Other steps, such as
-# another normalisation or words cut by MeCab, are not there at all. Both are said where it may matter.
-
-
 _ADDED_FILE = "added_tokens.json"
 _MODEL_FILE = "config.json"
 _STEPS = (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"))
@@ -232,13 +224,15 @@ def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str
 
     Words that the model has no rows for are left out: nothing can be looked up for them.
     """
-    pipeline, config, model = (_read(folder / name) for name in (TOKENIZER_FILE, CONFIG_FILE, _MODEL_FILE))
+    names = (TOKENIZER_FILE, CONFIG_FILE, _MODEL_FILE, _ADDED_FILE)
+    pipeline, config, model, words = (read_object(folder / name) if (folder / name).exists() else {} for name in names)
     known, size = set(pieces), model.get("vocab_size")
-    added = {
-        word: id
-        for word, id in _added(pipeline, config, _read(folder / _ADDED_FILE))
-        if _is_piece(word) and type(id) is int and id >= len(pieces) and word not in known
-    }
+    added = {}
+    for word, id in _added(pipeline, config, words):
+        # The word can stand on a line of a vocabulary file.
+        is_piece = isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
+        if is_piece and type(id) is int and id >= len(pieces) and word not in known:
+            added[word] = id
     if type(size) is int:
         added = {word: id for word, id in added.items() if id < size}
     unlike = [f"{folder}: {remark}" for remark in _unlike_bert(list(added), pipeline, config)]
@@ -273,18 +267,9 @@ def _added(pipeline: dict[str, Any], config: dict[str, Any], words: dict[str, An
     yield from words.items()
 
 
-def _is_piece(word: Any) -> bool:
-    """Tell whether a word can stand on a line of a vocabulary file."""
-    return isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
-
-
 def _kind(step: Any) -> str:
     """Name a step of a pipeline; several are named with a plus between them."""
     if not isinstance(step, dict):
         return "none"
     steps = step.get("normalizers") or step.get("pretokenizers")
     return " + ".join(map(_kind, steps)) if isinstance(steps, list) else str(step.get("type"))[:40]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.exists() else {}

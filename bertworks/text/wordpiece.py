@@ -1,8 +1,12 @@
-"""A word to pieces: the longest piece of the vocabulary that fits, again and again, as in google-research/bert.
+"""A word to pieces and back: the longest piece that fits, again and again, as in google-research/bert.
 
-A word of more than 200 characters, or one with a part that no piece fits, becomes a single [UNK]. The search for the
-longest fit starts at the longest piece that begins with the same three characters, not at the end of the word, which
-gives the same pieces in time that grows with the word instead of its square.
+- A word of more than 200 characters, or one with a part that no piece fits, becomes a single [UNK]. The search for the
+  longest fit starts at the longest piece that begins with the same three characters, not at the end of the word, which
+  gives the same pieces in time that grows with the word instead of its square.
+- Back: WordPiece forgets where the spaces were, so `join_tokens` is typography, not inversion. It joins pieces to words
+  and sets punctuation as English and Korean print it: "don ' t" becomes "don't", "3 . 14" becomes "3.14", CJK
+  characters close up, and Hangul letters that accent stripping took apart become syllables again. Where print is
+  divided (a dash between words, a bracket after a word), the more frequent form in Wikipedia is taken.
 """
 
 import re
@@ -77,14 +81,6 @@ def _reach(pieces: Iterable[str]) -> dict[str, int]:
     return reach
 
 
-# Tokens to text that reads well: pieces joined to words, punctuation set where English and Korean print it.
-#
-# WordPiece forgets where the spaces were, so this is typography, not inversion: "don ' t" becomes "don't", "3 . 14"
-# becomes "3.14", CJK characters close up, and Hangul letters that accent stripping took apart become syllables
-# again. Where print is divided (a dash between words, a bracket after a word), the more frequent form in Wikipedia
-# is taken.
-
-
 _HYPHEN = "-"
 _NO_SPACE_BEFORE = set(".,!?;:%)]}»”’…、。，！？；：）］｝」』》〉·—") | {"--"}
 _NO_SPACE_AFTER = set("([{«“‘$£€₩#@¿¡（［｛「『《〈·—") | {"--"}
@@ -103,7 +99,18 @@ _PARTICLE = re.compile(
 
 def join_tokens(tokens: Iterable[str]) -> str:
     """Return the text that a sequence of tokens stands for."""
-    words = _join_pieces(tokens)
+    spelt: list[list[str]] = []
+    for token in filter(None, tokens):
+        continues = token.startswith(CONTINUATION) and token != CONTINUATION
+        if continues and spelt and spelt[-1][0] not in SPECIAL_TOKENS:
+            spelt[-1].append(token.removeprefix(CONTINUATION))
+        elif spelt and spelt[-1] == [token] == [_HYPHEN]:  # a dash, as typewriters write it
+            spelt[-1].append(token)
+        else:
+            spelt.append([token])
+    # Letters and accents come together; not in words longer than any text gives, where it takes the square of time.
+    whole = map("".join, spelt)
+    words = [unicodedata.normalize("NFC", word) if len(word) <= MAX_WORD_LENGTH else word for word in whole]
     parts: list[str] = []
     before, is_tight_after = "", True
     for word, (is_tight_before, tight_after) in zip(words, _tight_sides(words), strict=True):
@@ -112,24 +119,6 @@ def join_tokens(tokens: Iterable[str]) -> str:
         parts.append(word)
         before, is_tight_after = word, tight_after
     return "".join(parts)
-
-
-def _join_pieces(tokens: Iterable[str]) -> list[str]:
-    words: list[list[str]] = []
-    for token in filter(None, tokens):
-        continues = token.startswith(CONTINUATION) and token != CONTINUATION
-        if continues and words and words[-1][0] not in SPECIAL_TOKENS:
-            words[-1].append(token.removeprefix(CONTINUATION))
-        elif words and words[-1] == [token] == [_HYPHEN]:  # a dash, as typewriters write it
-            words[-1].append(token)
-        else:
-            words.append([token])
-    return [_compose("".join(word)) for word in words]
-
-
-def _compose(word: str) -> str:
-    """Put letters and accents together; not in words longer than any text gives, where it takes the square of time."""
-    return unicodedata.normalize("NFC", word) if len(word) <= MAX_WORD_LENGTH else word
 
 
 def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:
