@@ -26,9 +26,7 @@ class ModelSettings(Settings):
     preset: str = Field(default="base", description="A published size, or layers x width as 4x256.")
     hidden_act: Activation = Field(default="gelu", description="The activation of feed-forward layers.")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="The dropout of all layers, attention included.")
-    max_positions: int = Field(
-        default=512, ge=8, le=65_536, description="The longest text that the model can read, in tokens."
-    )
+    max_positions: int = Field(default=512, ge=8, le=65_536, description="The longest text, in tokens.")
     positions: Positions = Field(default="learned", description="How positions are made.")
 
     @property
@@ -40,9 +38,7 @@ class ModelSettings(Settings):
 class OptimSettings(Settings):
     """Adam and its learning rate as in the paper and the original code, unless set otherwise: the `[optim]` section."""
 
-    name: OptimizerName = Field(
-        default="adam", description="adam has no bias correction, as the original; adamw and lamb do."
-    )
+    name: OptimizerName = Field(default="adam", description="adam is without bias correction, as the original.")
     lr: float = Field(default=1e-4, gt=0, le=100, description="The highest learning rate.")
     weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay, but for biases and LayerNorms.")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="The decay of Adam's mean of gradients.")
@@ -50,12 +46,8 @@ class OptimSettings(Settings):
     eps: float = Field(default=1e-6, gt=0, le=1, description="What Adam adds to the root of that mean, outside of it.")
     clip: float = Field(default=1.0, ge=0, description="The largest norm of all gradients together; 0: no limit.")
     schedule: Schedule = Field(default="linear", description="How the learning rate falls after the warm-up.")
-    decay_share: float = Field(
-        default=_DECAY_SHARE, gt=0, le=1, description="The share of a run, at its end, where wsd decays."
-    )
-    warmup: float = Field(
-        default=10_000.0, ge=0, le=MOST, description="Steps of warm-up; less than 1: a share of the run."
-    )
+    decay_share: float = Field(default=_DECAY_SHARE, gt=0, le=1, description="The end of a run, where wsd decays.")
+    warmup: float = Field(default=10_000.0, ge=0, le=MOST, description="In steps; less than 1: a share of the run.")
     clock: bool = Field(default=False, description="Whether the schedule goes by max_minutes instead of max_steps.")
 
     # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
@@ -83,15 +75,9 @@ class TrainSettings(Settings):
 
     max_steps: int = Field(default=1_000_000, ge=1, le=MOST, description="Steps after which a run ends.")
     max_tokens: int | None = Field(default=None, ge=1, le=MOST, description="Tokens after which a run ends.")
-    max_minutes: float | None = Field(
-        default=None, gt=0, le=MOST, description="Minutes of training after which a run ends."
-    )
-    batch_size: int = Field(
-        default=256, ge=1, le=MOST, description="Sequences of max_length that a batch has room for."
-    )
-    slices: int = Field(
-        default=1, ge=1, le=MOST, description="Micro-batches that a batch is computed in, one after the other."
-    )
+    max_minutes: float | None = Field(default=None, gt=0, le=MOST, description="Minutes after which it ends.")
+    batch_size: int = Field(default=256, ge=1, le=MOST, description="Sequences of max_length that fit a batch.")
+    slices: int = Field(default=1, ge=1, le=MOST, description="Micro-batches that a batch is computed in.")
     log_every: int = Field(default=10, ge=1, le=MOST, description="Steps between lines of the logs.")
     eval_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between evaluations.")
     eval_batches: int = Field(default=4, ge=1, le=MOST, description="Batches of an evaluation.")
@@ -101,15 +87,9 @@ class TrainSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=1 << 62, description="The seed of weights, masks, order and dropout.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="auto: bfloat16 on a GPU.")
     compile: bool | None = Field(default=None, description="Whether the network is compiled; not set: on a GPU.")
-    recompute: bool = Field(
-        default=False, description="Keep only each block's input, and compute the rest again: less memory."
-    )
-    shard: bool = Field(
-        default=False, description="Each of several ranks keeps a part of weights and optimizer (FSDP2)."
-    )
-    rank_timeout: float = Field(
-        default=25.0, gt=0, le=600, description="Seconds after which a rank that hangs is given up."
-    )
+    recompute: bool = Field(default=False, description="Keep each block's input only and compute the rest again.")
+    shard: bool = Field(default=False, description="Spread weights and optimizer over the ranks (FSDP2).")
+    rank_timeout: float = Field(default=25.0, gt=0, le=600, description="Seconds until a rank that hangs is given up.")
     deterministic: bool = Field(default=False, description="On a GPU: the same numbers every time, somewhat slower.")
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about gradients that are not finite."
@@ -119,9 +99,7 @@ class TrainSettings(Settings):
         default="stop", description="When the disk refuses a checkpoint."
     )
     loader_workers: int = Field(default=0, ge=0, le=64, description="Processes that make batches; 0: a thread.")
-    check_memory: bool = Field(
-        default=True, description="On a CPU: refuse a run that needs much more memory than is free."
-    )
+    check_memory: bool = Field(default=True, description="On a CPU: refuse a run that needs too much memory.")
 
 
 class Recipe(Settings):

@@ -63,19 +63,7 @@ def filled_page(
     recipe: str,
     more_style: str = "",
 ) -> str:
-    """Return a report's text, to be written as UTF-8.
-
-    Args:
-        kind: of training.
-        title: the run's name.
-        summary: what it is, in a sentence.
-        tiles: the figures at the end, as HTML.
-        charts: as HTML.
-        facts: tables by their titles.
-        samples: sections that show what the model does, as HTML.
-        recipe: all settings.
-        more_style: of the samples.
-    """
+    """Return a report's text, to be written as UTF-8; tiles, charts and samples are HTML already."""
     style = page_file("report", "style.css") + chart_style() + more_style
     tables = []
     for name, rows in facts.items():

@@ -19,23 +19,14 @@ _HELD_OUT = ("holdout_", "dev_")  # how the names of figures begin that are not 
 
 
 class About(NamedTuple):
-    """What does not change during a run.
+    """What does not change during a run."""
 
-    Attributes:
-        title: names the run for a person.
-        settings: when to stop.
-        kinds: of predictions, as mlm and nsp.
-        flops_per_token: of training, forward and backward; None: not known.
-        peak_flops: of all devices together, a second; None: not known.
-        metrics: of a task, by their names in the log of the dev set; in pre-training there are none.
-    """
-
-    title: str
-    settings: TrainSettings
-    kinds: tuple[str, ...]
-    flops_per_token: float | None = None
-    peak_flops: float | None = None
-    metrics: tuple[str, ...] = ()
+    title: str  # names the run for a person
+    settings: TrainSettings  # when to stop
+    kinds: tuple[str, ...]  # of predictions, as mlm and nsp
+    flops_per_token: float | None = None  # of training, forward and backward; None: not known
+    peak_flops: float | None = None  # of all devices together, a second; None: not known
+    metrics: tuple[str, ...] = ()  # of a task, by their names in the log of the dev set; none in pre-training
 
 
 class Status:
@@ -43,37 +34,29 @@ class Status:
 
     Args:
         about: what is trained.
-        place: where this start of the run resumes.
+        progress: where this start of the run resumes.
         history: the lines of metrics that there are already.
-
-    Attributes:
-        about: what is trained.
-        step, tokens, seconds: how far it is.
-        values: the last line of training and timing.
-        holdout: the last held-out figures, without that word.
-        losses: the curve of the loss.
-        saved_step: of the last checkpoint; None: there is none yet.
     """
 
-    def __init__(self, about: About, place: "Progress", history: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, about: About, progress: "Progress", history: Iterable[Mapping[str, Any]] = ()) -> None:
         self.about = about
-        self.step, self.tokens, self.seconds = place.step, place.tokens, place.seconds
-        self.values: dict[str, Any] = {}
-        self.holdout: dict[str, Any] = {}
+        self.step, self.tokens, self.seconds = progress.step, progress.tokens, progress.seconds
+        self.values: dict[str, Any] = {}  # the last line of training and timing
+        self.holdout: dict[str, Any] = {}  # the last held-out figures, without that word
         self.losses = Trace()
-        self.saved_step: int | None = place.step or None
+        self.saved_step: int | None = progress.step or None  # of the last checkpoint; None: there is none yet
         self._started = time.monotonic()
-        self._recent = deque([(place.seconds, place.tokens)], maxlen=_RECENT + 1)
+        self._recent = deque([(progress.seconds, progress.tokens)], maxlen=_RECENT + 1)
         self._pace = deque([(self._started, self.share)], maxlen=_PACE + 1)
         for line in history:
             self.take_in(line["step"], line)
 
-    def train(self, place: "Progress", values: Mapping[str, Any]) -> None:
+    def train(self, progress: "Progress", values: Mapping[str, Any]) -> None:
         """Take in a line of training and timing."""
-        self.step, self.tokens, self.seconds = place.step, place.tokens, place.seconds
-        self._recent.append((place.seconds, place.tokens))
+        self.step, self.tokens, self.seconds = progress.step, progress.tokens, progress.seconds
+        self._recent.append((progress.seconds, progress.tokens))
         self._pace.append((time.monotonic(), self.share))
-        self.take_in(place.step, values)
+        self.take_in(progress.step, values)
 
     def evaluate(self, step: int, values: Mapping[str, Any]) -> None:
         """Take in the figures of an evaluation."""
