@@ -8,12 +8,14 @@ only at itself and what lies before it.
 """
 
 import itertools
+import sys
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertworks.nn import layers
 from bertworks.nn.config import Direction
 from bertworks.nn.layers import dropped
 from bertworks.nn.packing import Packing, Run
@@ -65,14 +67,28 @@ def attend_from_one(q_SNH: Tensor, kv_T2NH: Tensor, packing: Packing, dropout: f
             q_SNH, k_TNH, v_TNH, one_each, starts, 1, longest, dropout, False, False
         )[0]
         return out_SNH.reshape(len(q_SNH), -1)
-    outputs = []
     keys = torch.split(kv_T2NH, [run.num_tokens for run in packing.runs])
     queries = torch.split(q_SNH, [run.num_sequences for run in packing.runs])
-    for run, kv_R2NH, q_GNH in zip(packing.runs, keys, queries, strict=True):
-        k_GNLH, v_GNLH = _heads(kv_R2NH, run).unbind(0)
-        mask = _mask(run, q_GNH.dtype)
-        outputs.append(_attended(q_GNH[:, :, None], k_GNLH, v_GNLH, mask, dropout).flatten(1))
-    return torch.cat(outputs)
+    parts = zip(queries, keys, packing.runs, strict=True)
+    return torch.cat([_from_one(q_GNH, kv_R2NH, run, dropout) for q_GNH, kv_R2NH, run in parts])
+
+
+def _from_one(q_GNH: Tensor, kv_R2NH: Tensor, run: Run, dropout: float) -> Tensor:
+    k_GNLH, v_GNLH = _heads(kv_R2NH, run).unbind(0)
+    return _attended(q_GNH[:, :, None], k_GNLH, v_GNLH, _mask(run, q_GNH.dtype), dropout).flatten(1)
+
+
+def prepare_to_compile_for_cpu() -> None:
+    """Have compiled code call what draws dropout's masks on a CPU, and attention over a run of sequences.
+
+    numpy's bits cannot be traced, and runs are of other lengths in every batch: torch would warn of it, compile anew
+    for each batch until it gives up, and draw other masks than without compiling. What else is random is torch's own.
+    """
+    from torch._inductor import config  # seconds
+
+    config.fallback_random = True
+    for module, name in ((layers, "dropped"), (sys.modules[__name__], "_of_run"), (sys.modules[__name__], "_from_one")):
+        setattr(module, name, torch.compiler.disable(getattr(module, name)))
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = False) -> Tensor:

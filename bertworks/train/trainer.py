@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from bertworks.config import Count, Settings, Stated, read_record, to_toml
 from bertworks.errors import CannotGoOn, CorruptFile, UserError
 from bertworks.files import atomic_write
+from bertworks.nn.attention import prepare_to_compile_for_cpu
 from bertworks.nn.device import check_tiles
 from bertworks.nn.layers import recompute_blocks
 from bertworks.planning.memory import named_by_driver, peak_flops
@@ -202,6 +203,8 @@ class Trainer:
         # Each length is compiled by itself. Left alone, torch would compile the second of a run for all lengths, but
         # not where a run is resumed with it: their numbers would differ.
         dynamic = False if task.shapes == "one" else None
+        if self.compiles and device.type == "cpu":
+            prepare_to_compile_for_cpu()
         self.forward = torch.compile(self.model, dynamic=dynamic) if self.compiles else self.model
 
         self.window = LossWindow(device=device)

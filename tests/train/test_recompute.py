@@ -1,11 +1,13 @@
 """Blocks that are computed again in the backward pass: the same gradients to the last bit, from far less memory."""
 
 import itertools
+import logging
 
 import pytest
 import torch
 
 from bertworks.errors import UserError
+from bertworks.nn import attention, layers
 from bertworks.nn.bert import Bert, Block
 from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
@@ -26,10 +28,10 @@ def batch_of(lengths=(9, 7, 7, 3), seed=None):
     return TrainBatch(tokens, masked, tokens.token_ids[masked], ones, torch.arange(len(lengths)) % 2, ones)
 
 
-def bert(objective="mlm+nsp", dropout=0.1, layers=3):
+def bert(objective="mlm+nsp", dropout=0.1, num_layers=3):
     direction = {"ltr": "left_to_right", "rtl": "right_to_left"}.get(objective, "both")
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    config = preset(f"{layers}x32x2", vocab_size=VOCABULARY, direction=direction, **dropouts)
+    config = preset(f"{num_layers}x32x2", vocab_size=VOCABULARY, direction=direction, **dropouts)
     net = Bert(config, {"mlm": 0, "nsp": 2} if objective == "mlm+nsp" else {"mlm": 0}, pooler=objective == "mlm+nsp")
     initialise(net, 0.1, seed=0)
     return net
@@ -111,7 +113,7 @@ def kept_bytes(net):
 def test_a_block_more_costs_its_input_and_no_more():
     each = {}
     for is_recomputed in (False, True):
-        nets = [bert(layers=layers) for layers in (1, 9)]
+        nets = [bert(num_layers=num_layers) for num_layers in (1, 9)]
         for net in nets if is_recomputed else []:
             recompute_blocks(net)
         few, many = map(kept_bytes, nets)
@@ -129,7 +131,7 @@ def test_what_has_no_blocks_is_refused():
 @pytest.mark.nightly
 def test_a_compiled_step_computes_blocks_again():
     """In half precision, as one graph without a break; minutes to compile. Gradients as without, up to rounding."""
-    net = bert(dropout=0.0, layers=2)
+    net = bert(dropout=0.0, num_layers=2)
     loss, _, *expected = gradients(net, "mlm+nsp", torch.bfloat16, batch_of())
     net.zero_grad()
     recompute_blocks(net)
@@ -140,3 +142,27 @@ def test_a_compiled_step_computes_blocks_again():
     found = [weight.grad for weight in net.parameters()]
     one, other = (torch.cat([grad.flatten() for grad in grads]) for grads in (expected, found))
     assert torch.cosine_similarity(one, other, dim=0) > 0.999
+
+
+def test_a_step_compiled_for_a_cpu_draws_the_same_masks_without_a_warning(monkeypatch, caplog):
+    """Batches of other lengths, as they come: none is compiled anew until torch gives up."""
+    for module, name in ((layers, "dropped"), (attention, "_of_run"), (attention, "_from_one")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr("torch._inductor.config.fallback_random", False)
+    monkeypatch.setattr("torch._dynamo.config.recompile_limit", 2)
+    attention.prepare_to_compile_for_cpu()
+    torch.compiler.reset()
+    net = bert(num_layers=1)
+    plain = ModelWithLoss(net, OBJECTIVES["mlm+nsp"]).train()
+    compiled = torch.compile(plain, backend="eager", dynamic=False)
+    logging.getLogger("torch._dynamo").addHandler(caplog.handler)
+    try:
+        for length in range(3, 7):
+            losses = []
+            for trainee in (plain, compiled):
+                torch.manual_seed(1)
+                losses.append(trainee(batch_of((length, 7, 2 * length)), torch.full((2,), 4.0))[0].item())
+            assert losses[0] == losses[1]
+    finally:
+        logging.getLogger("torch._dynamo").removeHandler(caplog.handler)
+    assert not [line for line in caplog.messages if "dropped" in line or "_of_run" in line or "item()" in line]
