@@ -105,8 +105,9 @@ def test_what_cannot_be_learnt_from_is_counted_and_said(model, tmp_path):
 
 def test_sentences_alone_or_with_their_document(model, tmp_path):
     sentences = [zip(row["words"], row["tags"], strict=True) for row in tag_rows(60)]
-    text = "\n\n".join("\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in sentences)
-    (tmp_path / "train.txt").write_text(f"-DOCSTART- O\n\n{text}\n")
+    blocks = ["\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in sentences]
+    documents = ["\n\n".join(["-DOCSTART- O", *blocks[first : first + 30]]) for first in (0, 30)]
+    (tmp_path / "train.txt").write_text("\n\n".join(documents) + "\n")
     options = {"model": model, "train": tmp_path / "train.txt", "dev": tmp_path / "train.txt", "device": "cpu"}
     steps = {
         context: finetune(

@@ -231,7 +231,7 @@ CONTRADICTIONS = {
     "a scalar": ({"score.weight": torch.tensor(1.0)}, {}, ["score.weight has the shape ()"]),
     "fewer layers": ({}, {"n_layer": 1}, [LAYER + "ln_1.bias is there, and config.json has 1 layer"]),
     "another vocabulary": ({}, {"vocab_size": 99}, ["tokens_embed.weight has the shape", "(99, 32)"]),
-    "other labels": ({}, {"id2label": {"0": "x"}}, ["names 1 labels, and the head has 3"]),
+    "other labels": ({}, {"id2label": {"0": "x"}}, ["names 1 label, and the head has 3"]),
     "an untied output": ({"lm_head.weight": torch.ones(len(PIECES), 32)}, {}, ["lm_head.weight differs from"]),
     "wrong sizes": ({}, {"n_head": 5, "afn": "swish", "n_embd": "x"}, ["afn", "n_embd"]),
     "far too large": ({}, {"n_embd": 10**12, "n_layer": 10**12, "vocab_size": -1}, ["n_embd", "n_layer", "vocab_size"]),
