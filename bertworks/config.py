@@ -71,7 +71,7 @@ _BRANCHES = {
 
 
 def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> list[str]:
-    """Say what is wrong; of a key that may be one of several kinds pydantic tells each kind, and a person reads one."""
+    """Say what is wrong; where a key may be one of several kinds, pydantic reports each kind and a person reads one."""
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = error["loc"]
@@ -151,7 +151,7 @@ def _names_of_columns(value: Any) -> str | list[str]:
     raise ValueError(f"{shorten(value)} is neither text nor a list of texts")
 
 
-# A column of a file, or several; no union, of which pydantic tells a problem for each kind that a value is not.
+# A column of a file, or several; no union, for which pydantic reports a problem for each kind that a value is not.
 ColumnNames = Annotated[Any, AfterValidator(_names_of_columns)]
 
 
@@ -413,7 +413,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for name in path[:-1]:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
-            return  # The recipe has a plain value for a section, and is told so.
+            return  # The recipe has a plain value for a section, which is reported elsewhere.
     values[path[-1]] = value
 
 

@@ -154,14 +154,6 @@ def say_next(*command: str, why: str = "") -> None:
     say(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
 
 
-def check_free_of_ids(out: str) -> None:
-    """Refuse a folder for a vocabulary where a model or prepared data is: their ids are those of another one."""
-    if (Path(out) / "config.json").exists():
-        raise UserError(f"{out} is a model, which knows its own words only; choose a new folder for --out")
-    if (Path(out) / "manifest.json").exists():
-        raise UserError(f"{out} holds data or a model made with its own vocabulary; choose a new folder for --out")
-
-
 def say(text: str, *, err: bool = False, nl: bool = True, is_data: bool = False) -> None:
     """Print a line, or lines, in which file contents and arguments cannot command the terminal.
 

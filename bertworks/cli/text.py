@@ -28,7 +28,6 @@ from bertworks.cli.options import (
     TrainOption,
     VocabOption,
     WorkersOption,
-    check_free_of_ids,
     check_rules,
     check_workers,
     lines_of,
@@ -191,8 +190,11 @@ def _check_can_save(out: str, sources: Sequence[Path], folder_file: str | None, 
     if folder_file and Path(out).is_file():
         raise UserError(f"cannot write {out}: it is a file, and {what} makes a folder; choose another --out")
     is_folder = folder_file is not None and Path(out).is_dir()
-    if is_folder:
-        check_free_of_ids(out)
+    if is_folder:  # ids of a model or of data there are those of another vocabulary
+        if (Path(out) / "config.json").exists():
+            raise UserError(f"{out} is a model, which knows its own words only; choose a new folder for --out")
+        if (Path(out) / "manifest.json").exists():
+            raise UserError(f"{out} holds data or a model made with its own vocabulary; choose a new folder for --out")
     check_can_write(Path(out) / str(folder_file) if is_folder else out, *sources)
 
 
