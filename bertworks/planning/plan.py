@@ -104,7 +104,7 @@ def plan(
         >>> import bertworks as bw
         >>> planned = bw.plan("base", gpu="a100-80")
         >>> planned["parameters"]["all"], planned["memory"]["fits"]
-        (110106428, False)
+        (110106428, True)
 
     Args:
         recipe: the name of a shipped one, the path of yours, or all its settings.
