@@ -103,15 +103,19 @@ def finetune(
     many = _many(grid or None, restarts, restart_best, search_examples, from_mnli)
     if task is None:
         task = _resumed(out, ("finetune", "grid", "glue"), files, start, many)
-    if task == "glue" or set(many.values()) != {None}:
+    has_grid = any(value is not None for name, value in many.items() if name != "restarts")
+    is_table = features == TABLE7 and task != "glue" and not has_grid
+    if not is_table and (task == "glue" or set(many.values()) != {None}):
         if features == TABLE7 or cache is not None:
             raise UserError(
-                "--grid, --restarts and glue go with --features LAYERS, not with --features table7 or --cache"
+                "--grid, --restarts and glue go with --features LAYERS, not with --cache; --features table7 takes "
+                "--restarts alone"
             )
         _run_many(task, out, files, start, many, quiet=quiet, as_json=as_json)
     else:
         options = files | start | {"out": out, "cache": cache}
-        _run_one(task, options, is_table=features == TABLE7, quiet=quiet, as_json=as_json)
+        options |= {"restarts": restarts or 1} if is_table else {}
+        _run_one(task, options, is_table=is_table, quiet=quiet, as_json=as_json)
 
 
 def search(
@@ -356,7 +360,7 @@ def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: b
         print_json({"out": options["out"], "rows": [row.facts() for row in rows]})
     elif not quiet:
         say(table7_markdown(task, rows))
-    signal = max(row.outcome.signal for row in rows)
+    signal = max(one.signal for row in rows for one in (row.outcome, *row.others))
     if signal:
         say("stopped by a signal before all six rows; go on with --resume", err=True)
     elif not quiet and not as_json:

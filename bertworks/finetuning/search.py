@@ -24,6 +24,7 @@ import os
 import shutil
 import textwrap
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -46,10 +47,10 @@ from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
 from bertworks.finetuning.start import check_settings, examples_of, find_data, usual_for
 from bertworks.models.find import find_model
-from bertworks.models.folder import read_json
+from bertworks.models.folder import CONFIG_FILE, read_json
 from bertworks.models.sentence_transformers import find_encoder
-from bertworks.nn.config import FEATURES, FeatureName
-from bertworks.report.logs import CHECKPOINTS, MODEL
+from bertworks.nn.config import FEATURES, FeatureName, layers_of
+from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE
 from bertworks.report.status import Status
 from bertworks.report.terminal import News, View, clock, print_note, training_view
 from bertworks.tasks.columns import Columns
@@ -718,16 +719,18 @@ class Table7Row(NamedTuple):
 
     features: FeatureName
     outcome: Finetuned
+    others: tuple[Finetuned, ...] = ()  # of further restarts
 
     def facts(self) -> dict[str, Any]:
-        """Return its figures, scores in percent."""
+        """Return its figures, scores in percent; of several restarts the mean score, and each."""
         title, paper = _TABLE7[self.features]
-        score = None if math.isnan(self.outcome.score) else round(100 * self.outcome.score, 2)
-        steps, minutes = self.outcome.step, round(self.outcome.minutes, 3)
+        outcomes = (self.outcome, *self.others)
+        scores = [None if math.isnan(outcome.score) else round(100 * outcome.score, 2) for outcome in outcomes]
+        mean = None if None in scores else round(fmean(100 * outcome.score for outcome in outcomes), 2)
         return {
-            "features": self.features, "title": title, "paper": paper, self.outcome.metric: score, "best_step": steps,
-            "minutes": minutes,
-        }  # fmt: skip
+            "features": self.features, "title": title, "paper": paper, self.outcome.metric: mean,
+            "best_step": self.outcome.step, "minutes": round(sum(outcome.minutes for outcome in outcomes), 3),
+        } | ({"restarts": scores} if self.others else {})  # fmt: skip
 
 
 def table7(
@@ -736,18 +739,21 @@ def table7(
     out: str | Path,
     overrides: Sequence[str] = (),
     cache: str | Path | None = None,
+    restarts: int = 1,
     resume: bool = False,
     **options: Any,
 ) -> list[Table7Row]:
     """Train the six feature-based rows of the paper's Table 7 into folders of `out`, and write `table7.md` there.
 
-    Each row is a run folder of its own, so it can be opened, measured and resumed.
+    Each row is a run folder of its own, so it can be opened, measured and resumed; further restarts have theirs beside
+    it. Of a model of four layers the last four are all, and that row is trained once.
 
     Args:
         task: a benchmark, or "tag" on your own files.
         out: the folder of the six runs and the table.
         overrides: settings for all rows.
         cache: where features are kept; in `out` without it.
+        restarts: how many seeds a row's score is the mean of, from `train.seed` on.
         resume: a row that is finished is not trained again.
         options: as `finetune` takes them.
 
@@ -757,15 +763,26 @@ def table7(
     folder = Path(out)
     if not resume and folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
-    found = {}
+    if restarts < 1:
+        raise UserError(f"restarts {restarts} is too small; at least 1")
+    train = partial(finetune, task, cache=cache or folder / CACHE_FOLDER, resume=resume, **options)
+    found: dict[str, Table7Row] = {}
     # Those of four layers first: a model that has fewer is refused before anything is trained.
     for features in sorted(FEATURES, key=lambda name: not name.endswith("four")):
-        outcome = finetune(
-            task, out=folder / features, overrides=[*overrides, f"task.features={features}"],
-            cache=cache or folder / CACHE_FOLDER, resume=resume, **options,
-        )  # fmt: skip
-        found[features] = Table7Row(features, outcome)
-        if outcome.signal:
+        if features == "sum-all":
+            num_layers = read_json(folder / "sum-last-four" / MODEL / CONFIG_FILE)["num_hidden_layers"]
+            if layers_of("sum-last-four", num_layers) == layers_of("sum-all", num_layers):
+                found[features] = found["sum-last-four"]._replace(features=features)
+                continue
+        chosen = [*overrides, f"task.features={features}"]
+        outcomes = [train(out=folder / features, overrides=chosen)]
+        first = tomllib.loads((folder / features / RECIPE_FILE).read_text(encoding="utf-8"))["train"]["seed"]
+        for seed in range(first + 1, first + restarts):
+            if not outcomes[-1].signal:
+                run = folder / f"{features}-seed{seed}"
+                outcomes.append(train(out=run, overrides=[*chosen, f"train.seed={seed}"]))
+        found[features] = Table7Row(features, outcomes[0], tuple(outcomes[1:]))
+        if outcomes[-1].signal:
             break
     rows = [found[features] for features in FEATURES if features in found]
     if len(rows) == len(FEATURES):
@@ -777,7 +794,8 @@ def table7(
 def table7_markdown(task: str, rows: Sequence[Table7Row]) -> str:
     """Return the rows as a table."""
     lines = [
-        f"The feature-based rows of the paper's Table 7 (CoNLL-2003, BERT base, dev F1 of 5 restarts), and {task}:",
+        f"The feature-based rows of the paper's Table 7 (CoNLL-2003, BERT base, dev F1 of 5 restarts), and {task} "
+        f"({counted(1 + len(rows[0].others), 'restart')}):",
         "",
         "| features | paper | ours | best step | minutes |",
         "|---|---:|---:|---:|---:|",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 
 import numpy as np
 import pytest
@@ -131,6 +132,28 @@ def test_all_six_rows_are_learnt_from_one_cache_and_make_a_table(model, data, tm
         table7("conll2003", out=tmp_path / "six", overrides=QUICK, **options)
 
 
+def test_a_row_of_the_table_may_be_the_mean_of_restarts_and_equal_rows_are_trained_once(
+    bertworks, model, data, tmp_path
+):
+    few = [*QUICK, "train.epochs=1", "train.seed=3"]
+    command = ("finetune", "conll2003", "--model", model, "--data", data, "--out", tmp_path / "six", "--device", "cpu")
+    code, out, _ = bertworks(*command, "--features", "table7", "--restarts", 2, *few, "--json")
+    rows = {row["features"]: row for row in json.loads(out)["rows"]}
+    assert (code, list(rows)) == (0, list(FEATURES))
+    for row in rows.values():
+        assert len(row["restarts"]) == 2
+        assert row["f1"] == pytest.approx(sum(row["restarts"]) / 2, abs=0.011)
+    seeds = {
+        run.name: tomllib.loads((run / "recipe.toml").read_text())["train"]["seed"] for run in tmp_path.glob("six/*-*")
+    }
+    assert (seeds["sum-last-four"], seeds["sum-last-four-seed4"]) == (3, 4)
+    assert "(2 restarts):" in (tmp_path / "six/table7.md").read_text().splitlines()[0]
+    # The model has four layers.
+    same = [{**rows[name], "features": "", "title": "", "paper": 0} for name in ("sum-last-four", "sum-all")]
+    assert same[0] == same[1]
+    assert not list(tmp_path.glob("six/sum-all*"))
+
+
 def test_a_model_of_three_layers_is_refused_before_a_row_is_trained(data, tmp_path):
     model = write_calm_model(tmp_path / "three", num_hidden_layers=3)
     with pytest.raises(UserError, match="at least 4 layers, and this one has 3"):
@@ -251,9 +274,9 @@ def test_a_random_encoder_is_drawn_once_and_goes_on(model, data, tmp_path):
 def test_many_runs_take_layers_but_no_table_and_no_shared_cache(bertworks, model, data, tmp_path):
     command = ("finetune", "conll2003", "--model", model, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
     few = [*QUICK, "train.epochs=1"]
-    for more in (("--features", "table7"), ("--features", "last", "--cache", tmp_path / "c")):
+    for more in (("--grid", "--features", "table7"), ("--features", "last", "--cache", tmp_path / "c")):
         code, _, err = bertworks(*command, "--restarts", 2, *more, *few)
-        assert (code, "not with --features table7 or --cache" in err) == (2, True)
+        assert (code, "not with --cache; --features table7 takes --restarts alone" in err) == (2, True)
     code, _, _ = bertworks(*command, "--restarts", 2, "--features", "last", *few, "--json")
     assert code == 0
     assert json.loads((tmp_path / "run/model/config.json").read_text())["model_type"] == "bertworks-features"
