@@ -1,12 +1,11 @@
 """Text to words, as google-research/bert's BasicTokenizer does it, with the place of every character kept.
 
-The original works on whole strings: clean, put spaces around CJK, split at white space, lower-case, decompose and drop
-accents, split at punctuation. The same words come out of one pass over the characters, because each step but two looks
-at a single character. The two exceptions are handled where they arise: the Greek capital sigma, whose lower case
-depends on its neighbours, and canonical ordering, which may swap combining characters that are not accents.
-
-One pass gives offsets for free and takes linear time, where `unicodedata.normalize` is quadratic in long runs of
-combining marks. The compiled way in `fast.py` uses the same `Alphabet`, so both follow one statement of the rules.
+- The original works on whole strings: clean, put spaces around CJK, split at white space, lower-case, decompose and
+  drop accents, split at punctuation. The same words come out of one pass over the characters, because each step but two
+  looks at a single character. The two exceptions are handled where they arise: the Greek capital sigma, whose lower
+  case depends on its neighbours, and canonical ordering, which may swap combining characters that are not accents.
+- One pass gives offsets for free and takes linear time, where `unicodedata.normalize` is quadratic in long runs of
+  combining marks. The compiled way in `fast.py` uses the same `Alphabet`, so both follow one statement of the rules.
 """
 
 import re
@@ -152,11 +151,14 @@ def words_of(part: str, alphabet: Alphabet) -> list[str]:
 
 
 def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
-    """Give the normalised words of a text, each when the next one begins: accents behind its end still belong to it.
+    """Give the normalised words of a text, each when the next one begins: accents after its end still belong to it.
 
     Not as a list, whose words the garbage collector would visit again and again, at half the speed.
     """
-    letters, starts, ends, orders = _new_word()
+    letters: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    orders: list[int] = []  # combining classes of the letters at the end of the word that may have to move
     is_closed, end = False, 0
     added_orders: tuple[int, ...]
     for chars in _RUNS.findall(text):
@@ -176,37 +178,27 @@ def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
         if is_closed or kind is ALONE:
             if letters:
                 yield Word("".join(letters), starts, ends)
-                letters, starts, ends, orders = _new_word()
+                letters, starts, ends, orders = [], [], [], []
             is_closed = kind is ALONE
-        if kind is SIGMA and _is_final_sigma(text, start, alphabet):
-            added = "ς"
+        # Every sigma stops the search of its neighbours, so all searches of a text together take linear time.
+        if kind is SIGMA and _meets_cased(text, range(start - 1, -1, -1), alphabet):
+            added = "σ" if _meets_cased(text, range(end, len(text)), alphabet) else "ς"
         if len(added) == 1:
             letters.append(added)
             starts.append(start)
             ends.append(end)
-        else:
-            _add_several(added, start, end, letters, starts, ends)
+        elif len(chars) > 1:  # a run of ASCII, each letter with its own place
+            letters.append(added)
+            starts.extend(range(start, end))
+            ends.extend(range(start + 1, end + 1))
+        else:  # the letters of one character share its place
+            letters.extend(added)
+            starts.extend([start] * len(added))
+            ends.extend([end] * len(added))
         orders += added_orders
     if letters:
         _order_run(letters, orders)
         yield Word("".join(letters), starts, ends)
-
-
-def _new_word() -> tuple[list[str], list[int], list[int], list[int]]:
-    """Begin a word: its letters, their places, and the combining classes of those at its end that may have to move."""
-    return [], [], [], []
-
-
-def _add_several(added: str, start: int, end: int, letters: list[str], starts: list[int], ends: list[int]) -> None:
-    """Add a run of ASCII, each letter with its own place, or the letters of one character, which share its place."""
-    if end - start > 1:
-        letters.append(added)
-        starts.extend(range(start, end))
-        ends.extend(range(start + 1, end + 1))
-    else:
-        letters.extend(added)
-        starts.extend([start] * len(added))
-        ends.extend([end] * len(added))
 
 
 def _order_run(letters: list[str], orders: list[int]) -> None:
@@ -217,17 +209,8 @@ def _order_run(letters: list[str], orders: list[int]) -> None:
     orders.clear()
 
 
-def _is_final_sigma(text: str, index: int, alphabet: Alphabet) -> bool:
-    """Tell whether the sigma at an index becomes ς.
-
-    Every sigma stops the search of its neighbours, so all searches of a text together take linear time.
-    """
-    return _meets_cased(text, range(index - 1, -1, -1), alphabet) and not _meets_cased(
-        text, range(index + 1, len(text)), alphabet
-    )
-
-
 def _meets_cased(text: str, indices: range, alphabet: Alphabet) -> bool:
+    """Tell whether the first character that says anything about a sigma says that a letter is there."""
     for index in indices:
         beside_sigma = alphabet[text[index]].beside_sigma
         if beside_sigma is not LOOK_THROUGH:

@@ -207,22 +207,23 @@ def joined_columns(
     begin, between, end = signs
     columns, bounds = ListColumns([], [], [], [], []), [0]
 
-    def add(added: Iterable[Sequence[int]], length: int, segment_id: int) -> None:
+    def add_sign(id: int, segment_id: int) -> None:
+        for column, value in zip(columns, (id, segment_id, 0, 0, NO_WORD), strict=True):
+            column.append(value)
+
+    def add(added: ListColumns, length: int) -> None:
         for column, values in zip(columns, added, strict=True):
             column.extend(values[:length])
-        columns.segment_ids[len(columns.ids) - length :] = [segment_id] * length
-
-    def add_sign(id: int, segment_id: int) -> None:
-        add(([id], [0], [0], [0], [NO_WORD]), 1, segment_id)
 
     for text, pair in zip(texts, pairs or itertools.repeat(None, len(texts)), strict=True):
         first, second = columns_of(text), None if pair is None else columns_of(pair)
         kept, kept_of_second = keep(len(first.ids), None if second is None else len(second.ids))
         add_sign(begin, 0)
-        add(first, kept, 0)
+        add(first, kept)
         if second is not None and kept_of_second is not None:
             add_sign(between, 0)
-            add(second, kept_of_second, 1)
+            second.segment_ids[:] = [1] * len(second.ids)
+            add(second, kept_of_second)
         add_sign(end, int(kept_of_second is not None))
         bounds.append(len(columns.ids))
     return columns, bounds
