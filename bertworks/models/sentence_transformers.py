@@ -139,8 +139,8 @@ def read_pooling(folder: Path) -> Pooling:
         )
     _check_transformer(find_encoder(folder))
     modes, steps, include_prompt = ("mean",), [], True  # type: tuple[tuple[str, ...], list[Layer | str], bool]
-    for place, (kind, path) in enumerate(rest):
-        module = safe_join(folder, path)
+    for place, (kind, name) in enumerate(rest):
+        module = safe_join(folder, name)
         if kind == "Pooling" and place == 0:
             raw = read_json(module / "config.json")
             modes, include_prompt = _modes(raw, module / "config.json"), raw.get("include_prompt", True) is not False
@@ -152,11 +152,25 @@ def read_pooling(folder: Path) -> Pooling:
             steps.append(kind)
         elif kind != "Dropout":  # which is for training
             raise UserError(f"{where}: a module {kind[:40]!r}, number {place + 2} of {len(modules)}, is not read here")
-    own = read_json(folder / _OWN_CONFIG_FILE) if (folder / _OWN_CONFIG_FILE).exists() else {}
+    path = folder / _OWN_CONFIG_FILE
+    own = read_json(path) if path.exists() else {}
+    prompts, default, kept = own.get("prompts") or {}, own.get("default_prompt_name"), own.get("truncate_dim")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise UserError(f"{path}: prompts is not an object of texts")
+    if default is not None and default not in prompts:
+        raise UserError(f"{path}: default_prompt_name {str(default)[:40]!r} is not among its prompts")
+    if kept is not None and (type(kept) is not int or kept < 1):
+        raise UserError(f"{path}: truncate_dim {str(kept)[:40]!r} is not a number of dimensions")
     return Pooling(
-        modes, tuple(steps), _max_length(find_encoder(folder)), *_prompts(own, folder / _OWN_CONFIG_FILE),
-        include_prompt, _truncate_dim(own, folder / _OWN_CONFIG_FILE), is_stated=True,
-    )  # fmt: skip
+        modes=modes,
+        steps=tuple(steps),
+        max_length=_max_length(find_encoder(folder)),
+        prompts={name: text or "" for name, text in prompts.items()},
+        default_prompt=default,
+        include_prompt=include_prompt,
+        truncate_dim=kept,
+        is_stated=True,
+    )
 
 
 def _modes(raw: Mapping[str, Any], path: Path) -> tuple[str, ...]:
@@ -247,22 +261,6 @@ def _max_length(folder: Path) -> int | None:
         if length is not None:
             return length
     return None
-
-
-def _prompts(own: Mapping[str, Any], path: Path) -> tuple[dict[str, str], str | None]:
-    prompts, default = own.get("prompts") or {}, own.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise UserError(f"{path}: prompts is not an object of texts")
-    if default is not None and default not in prompts:
-        raise UserError(f"{path}: default_prompt_name {str(default)[:40]!r} is not among its prompts")
-    return {name: text or "" for name, text in prompts.items()}, default
-
-
-def _truncate_dim(own: Mapping[str, Any], path: Path) -> int | None:
-    kept = own.get("truncate_dim")
-    if kept is not None and (type(kept) is not int or kept < 1):
-        raise UserError(f"{path}: truncate_dim {str(kept)[:40]!r} is not a number of dimensions")
-    return kept
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
