@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from bertworks.config import ColumnNames, Stated, read_record
+from bertworks.config import ColumnNames, Stated, read_record, validate
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write, read_object, safe_join
+from bertworks.files import atomic_write, name_kind, read_object, safe_join
 from bertworks.models.weights import PICKLE_STARTS, read_weights, write_weights
 
 if TYPE_CHECKING:
@@ -326,6 +326,13 @@ def read_about(folder: Path) -> dict[str, Any]:
     raw = read_json(path)
     read_record(About, raw, str(path))
     return raw
+
+
+def check_about(about: Mapping[str, Any]) -> None:
+    """Refuse what is to be said of a model and could not be read again."""
+    if not isinstance(about, Mapping):
+        raise UserError(f"about: {name_kind(about)} where a mapping is expected, such as {{'task': {{...}}}}")
+    validate(About, about, "about")
 
 
 def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:

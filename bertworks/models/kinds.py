@@ -57,6 +57,7 @@ from bertworks.models.folder import (
     ELMO_TYPE,
     FEATURES_TYPE,
     GPT_TYPE,
+    check_about,
     has_safetensors,
     no_weights,
     put_whole,
@@ -544,6 +545,7 @@ def write_model(
     put: Put = put_whole,
 ) -> None:
     """Write config.json, weights and bertworks.json into a folder that is there; `put` writes the weights."""
+    check_about(about or {})
     kind = kind_of_network(net)
     tensors = kind.to_file(net.state_dict())
     if kind is BERT and not net.heads:  # whose tensors Hugging Face writes without the prefix

@@ -77,3 +77,18 @@ def test_a_regression_of_several_numbers_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"problem_type": "regression"}))
     with pytest.raises(UserError, match="predicts 3 numbers"):
         bw.load(folder).classify(["a cat"])
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"task": "classify"}, "about: 1 problem\n  task: "),
+        ({"task": {"kind": "sort"}}, "task.kind"),
+        ("classify", "about: a string where a mapping is expected"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(tmp_path, about, words):
+    with pytest.raises(UserError) as refused:
+        write_small_model(tmp_path / "model", {"classify": 2}, about=about)
+    assert words in str(refused.value)
+    assert not (tmp_path / "model" / "config.json").exists()
