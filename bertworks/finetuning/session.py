@@ -57,7 +57,7 @@ from bertworks.train.log import Progress
 from bertworks.train.objectives import dropout_seed
 from bertworks.train.optim import Optimizer, learning_rate
 from bertworks.train.run_folder import replace_model
-from bertworks.train.trainer import Batches, MicroBatch, Result, Trainer
+from bertworks.train.trainer import Batches, MicroBatch, Result, Shapes, Trainer
 
 _BATCHES_SORTED = 50
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -157,7 +157,8 @@ def prepare(
 class Finetuning:
     """What is trained in fine-tuning: a network with a task's head on its examples; see `Task`."""
 
-    measures_first, flops_per_token = False, None
+    measures_first = False
+    flops_per_token: float | None = None
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class Finetuning:
         self.objective = task_objective(kind, task, start.lm_weight)
         self.kinds: tuple[str, ...] = (task.kind, LM) if start.lm_weight else (task.kind,)
         self.metrics, self.is_plain = tuple(task.metrics), start.is_plain
-        self.shapes = "few" if isinstance(start.net, Bert) and start.features is None else "many"
+        self.shapes: Shapes = "few" if isinstance(start.net, Bert) and start.features is None else "many"
         self.extra_bytes = table.at_rest.nbytes if table else 0
         self.extra_bytes += start.features.num_bytes if start.features else 0
         train = settings.train
@@ -333,7 +334,8 @@ class Finetuning:
         self, progress: Progress, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return what a model folder says of the task, its metrics and where the model comes from."""
-        task, columns, more = self.task, self.task.columns.stated(), {}
+        task, columns = self.task, self.task.columns.stated()
+        more: dict[str, Any] = {}
         if task.kind == "tag":  # what is tagged
             more["units"] = task.units
         elif self.best and task.has_impossible:  # when there is no answer

@@ -9,17 +9,18 @@ the configuration says so: of a network that looks to the left alone no other ha
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 from bertworks.nn.attention import attend, attend_from_one, attention_weights
 from bertworks.nn.config import BertConfig
 from bertworks.nn.heads import Head, OutputHead, make_head
-from bertworks.nn.layers import Dropout, Embedding, LayerNorm, Linear, activated, called, place_key
+from bertworks.nn.layers import Dropout, Embedding, LayerNorm, Linear, activated, place_key
 from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each added to its input and normalised.
 
     Attributes:
-        is_recomputed: whether its backward pass computes it again, see `layers.py`.
+        is_recomputed: whether its backward pass computes it again, see `call_block`.
     """
 
     is_recomputed = False
@@ -113,6 +114,18 @@ class Block(nn.Module):
         return self.qkv(x_TD).view(-1, 3, self.num_heads, self.head_width)
 
 
+def call_block(block: nn.Module, x_TD: Tensor, packing: Any, seed: Tensor | None, *more: Tensor) -> Tensor:
+    """Return what a block makes of its input; `seed` is that of its dropout."""
+    if not (block.is_recomputed and torch.is_grad_enabled()):
+        return block(x_TD, packing, seed, *more)
+    if hasattr(block, "unshard"):  # of FSDP2: it gathers its weights whenever it is called
+        return checkpoint(block, x_TD, packing, seed, *more, use_reentrant=False)
+    # With the weights that it has now: in half precision a block has its copies only while the forward pass lasts.
+    weights: dict[str, Tensor] = dict(block.named_parameters())
+    again = lambda *inputs: functional_call(block, weights, inputs)  # noqa: E731
+    return checkpoint(again, x_TD, packing, seed, *more, use_reentrant=False)
+
+
 def rows_of_blocks(
     blocks: nn.ModuleList, x_TD: Tensor, packing: Packing, seed: Tensor | None, places_S: Tensor
 ) -> Tensor:
@@ -131,9 +144,9 @@ def rows_of_blocks(
         return packing.leave(x_TD).index_select(0, places_S)
     *below, last = cast(Iterable[Block], blocks)
     for block in below:
-        x_TD = called(block, x_TD, packing, block.own_seed(seed))
+        x_TD = call_block(block, x_TD, packing, block.own_seed(seed))
     rows_S, back_S = packing.rows_of(places_S)
-    x_SD = called(last, x_TD, packing, last.own_seed(seed), rows_S)
+    x_SD = call_block(last, x_TD, packing, last.own_seed(seed), rows_S)
     return x_SD if back_S is None else x_SD.index_select(0, back_S)
 
 
@@ -165,7 +178,7 @@ class Bert(nn.Module):
         """Return the last layer's output, [T, D]."""
         x_TD, packing = self._begin(tokens)
         for block in cast(Iterable[Block], self.blocks):
-            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
+            x_TD = call_block(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
         return packing.leave(x_TD)
 
     def encode(
@@ -183,7 +196,7 @@ class Bert(nn.Module):
                 heads_T3NH = packing.leave(block.project(x_TD))
                 starts = tokens.packing.cumulative_lengths.tolist()
                 all_attentions.append(attention_weights(heads_T3NH, starts, self.config.direction))
-            x_TD = called(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
+            x_TD = call_block(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
             if hidden:
                 all_hidden.append(packing.leave(x_TD))
         return Encoded(packing.leave(x_TD), all_hidden, all_attentions)

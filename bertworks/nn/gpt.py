@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertworks.nn.bert import Block, rows_of_blocks
+from bertworks.nn.bert import Block, call_block, rows_of_blocks
 from bertworks.nn.config import GptConfig
 from bertworks.nn.heads import tied_logits
-from bertworks.nn.layers import Dropout, Embedding, called, place_key
+from bertworks.nn.layers import Dropout, Embedding, place_key
 from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
 from bertworks.nn.packing import Packing, Tokens
 
@@ -99,7 +99,7 @@ class Gpt(nn.Module):
         """Return the last layer's output, [T, D]; segments are not looked at."""
         x_TD = self._begin(tokens)
         for block in cast(Iterable[Block], self.blocks):
-            x_TD = called(block, x_TD, tokens.packing, block.own_seed(tokens.dropout_seed))
+            x_TD = call_block(block, x_TD, tokens.packing, block.own_seed(tokens.dropout_seed))
         return tokens.packing.leave(x_TD)
 
     def all_hidden(self, tokens: Tokens) -> list[Tensor]:

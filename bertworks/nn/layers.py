@@ -22,7 +22,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from bertworks.errors import UserError
@@ -226,21 +225,3 @@ def recompute_blocks(net: nn.Module) -> None:
 
 def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)
-
-
-def called(block: nn.Module, x_TD: Tensor, packing: Any, seed: Tensor | None, *more: Tensor) -> Tensor:
-    """Return what a block makes of its input; `seed` is that of its dropout."""
-    if not (block.is_recomputed and torch.is_grad_enabled()):
-        return block(x_TD, packing, seed, *more)
-    return checkpoint(as_it_is(block), x_TD, packing, seed, *more, use_reentrant=False)
-
-
-def as_it_is(module: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls a module with the weights it has now, whenever it is called.
-
-    In half precision a module has its copies only while the forward pass lasts.
-    """
-    if hasattr(module, "unshard"):  # of FSDP2: it gathers its weights whenever it is called
-        return module
-    weights: dict[str, Tensor] = dict(module.named_parameters())
-    return lambda *inputs: functional_call(module, weights, inputs)

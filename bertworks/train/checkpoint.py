@@ -1,13 +1,16 @@
 """Checkpoints of a run: whole or not there, and the newest whole one is computed, never linked.
 
-`RUN/checkpoints/step-00001000/` is a model folder with what a run needs besides to go on: `optimizer.safetensors` and
-`state.json` (step, place in the data, random numbers, versions, and which tensors there are). `manifest.json`, with the
-sha256 of every file, comes last; then the folder gets its name. What is frozen in a network may lie in a file that
-checkpoints share by hard links (`put_divided`). Nothing that a save can meet costs an older checkpoint:
-those are deleted only when the new one has been read back and verified.
-
-What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for
-BERT base with Adam. No times or host names are written: the same training gives the same bytes.
+- `RUN/checkpoints/step-00001000/` is a model folder with what is needed to resume: `optimizer.safetensors` and
+  `state.json` (step, state of the data, random numbers, versions, and which tensors there are). `manifest.json`, with
+  the sha256 of every file, comes last; then the folder gets its name. What is frozen in a network may lie in a file
+  that checkpoints share by hard links (`put_divided`).
+- Nothing that a save can meet costs an older checkpoint: those are deleted only when the new one has been read back and
+  verified.
+- What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for
+  BERT base with Adam.
+- No times or host names are written: the same training gives the same bytes. The state of torch's generator is for
+  dropout on a CPU; all else that is random, dropout on a GPU too, is a hash of (seed, step, place) and has no state.
+- A checksum of everything that decides what a run computes tells a resumed run whether its settings are its own.
 """
 
 import hashlib
@@ -112,8 +115,8 @@ def _is_whole(folder: Path) -> bool:
 def latest_checkpoint(run: Path) -> Checkpoint | None:
     """Return the whole checkpoint of the highest step; None if there are none at all.
 
-    A corrupt one is told in a warning with its file and reason, and passed over. If all are corrupt that is an error:
-    to start anew would look like going on.
+    A corrupt one is passed over, with a warning that names its file and the reason. If all are corrupt that is an
+    error: to start anew would look like resuming.
     """
     folders = checkpoint_folders(run)
     newest = next(_whole(folders), None)
@@ -213,24 +216,14 @@ def prune(run: Path, keep: int) -> None:
     if len(folders) <= keep:
         return
     newest = next(_whole(folders), None)
-    if newest is not None:
-        _delete(folders[folders.index(newest.path) + keep :])
-
-
-def _delete(folders: Sequence[Path]) -> None:
-    for folder in reversed(folders):
+    if newest is None:
+        return
+    for folder in reversed(folders[folders.index(newest.path) + keep :]):
         try:
             discard_folder(folder)
         except OSError as error:
             # The new checkpoint is safe; a run is not ended for an old one that will not go.
             _log.warning("cannot delete the old checkpoint %s: %s", folder, error.strerror)
-
-
-# What it takes to get the same numbers again: the state of torch's random numbers as text, and ordered sums on a
-# GPU.
-#
-# The state is for dropout on a CPU, to go on where it was. Everything else that is random, dropout on a GPU too, is
-# a hash of (seed, step, place) and has no state.
 
 
 def be_deterministic() -> None:
@@ -253,11 +246,8 @@ def to_hex(state: Tensor) -> str:
     return state.numpy().tobytes().hex()
 
 
-# A checksum of everything that decides what a run computes, by which a run that goes on knows its own settings.
-
-
-# Settings that may differ when a run goes on: how long it runs and what it tells, not what it computes; and how memory
-# is saved, which gives the same numbers up to rounding, as another number of ranks does.
+# Settings that may differ when a run is resumed: how long it runs and what it logs, not what it computes; and how
+# memory is saved, which gives the same numbers up to rounding, as another number of ranks does.
 _LIMITS = {"max_steps", "epochs", "max_tokens", "max_minutes"}
 _IDLE = {
     "save_minutes", "keep", "loader_workers", "on_nonfinite", "max_skips", "on_save_error", "rank_timeout", "recompute",

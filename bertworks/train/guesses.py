@@ -1,4 +1,4 @@
-"""Asks a network about documents kept aside, for a person to read: `samples.py` says what comes of it.
+"""Asks a network about held-out documents, for a person to read: `report/samples.py` shows what comes of it.
 
 A BERT is asked for the masked pieces of a few pairs, masked as in training, and whether the second text follows the
 first. A model of one direction is asked for some of the pieces that it comes to. All of it is computed in fp32.
@@ -25,54 +25,6 @@ from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.vocabulary import CONTINUATION
 from bertworks.train.objectives import TrainBatch, to_device
 
-# Where each piece lies in the text that `decode` makes of ids: to mark pieces in what a person reads.
-
-
-def decoded_places(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-    """Return a text for ids, none of them special, and the start and end of each piece in it.
-
-    The text is what `decode` gives. Where that has put together letters of two pieces (the parts of a Hangul syllable,
-    if accents were stripped) it is plainer: pieces joined to words, and words with spaces between them.
-    """
-    pieces = [tokenizer.pieces[id] for id in ids]
-    is_gpt = tokenizer.kind == "gpt-bpe"
-    letters = [_letters(piece, is_gpt) for piece in pieces]
-    text = tokenizer.decode(ids)
-    places = _found(text, pieces, letters)
-    if places is None:
-        text = _plain(pieces, letters, is_gpt)
-        places = _found(text, pieces, letters)
-    assert places is not None, "a plain text has every piece as it is"
-    return text, places
-
-
-def _letters(piece: str, is_gpt: bool) -> str:
-    """Return a piece without the mark of its place in a word."""
-    return piece.removesuffix(END_OF_WORD) if is_gpt else piece.removeprefix(CONTINUATION) or piece
-
-
-def _found(text: str, pieces: Sequence[str], letters: Sequence[str]) -> list[tuple[int, int]] | None:
-    places, at = [], 0
-    for both in zip(pieces, letters, strict=True):
-        while text.startswith(" ", at):
-            at += 1
-        # With its mark where the text begins inside a word.
-        shown = next((form for form in both if text.startswith(form, at)), None)
-        if shown is None:
-            return None
-        places.append((at, at + len(shown)))
-        at += len(shown)
-    return places
-
-
-def _plain(pieces: Sequence[str], letters: Sequence[str], is_gpt: bool) -> str:
-    parts: list[str] = []
-    for number, (piece, some) in enumerate(zip(pieces, letters, strict=True)):
-        begins = pieces[number - 1].endswith(END_OF_WORD) if is_gpt else not piece.startswith(CONTINUATION)
-        parts += [" ", some] if begins and number else [some]
-    return "".join(parts)
-
-
 _COUNTED = ("documents", "sentences", "tokens")
 _NUM_TEXTS = 6
 _LONGEST = 128  # of a text, in pieces: a person is to read it
@@ -93,7 +45,7 @@ class _Asked(NamedTuple):
 def take_samples(
     net: nn.Module, dataset: Dataset, settings: DataSettings, held_out: Iterable[TrainBatch] = ()
 ) -> Samples:
-    """Ask a network about documents kept aside.
+    """Ask a network about held-out documents.
 
     Args:
         net: a Bert or a Gpt, whole on one device; others are not asked.
@@ -225,3 +177,48 @@ def _spans(asked: _Asked, places: Sequence[int], numbers: dict[int, int], datase
             spans.append(Span(text=text[start:end], blank=numbers[place]))
             done = end
     return [*spans, Span(text=text[done:])] if done < len(text) else spans
+
+
+def decoded_places(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text for ids, none of them special, and the start and end of each piece in it.
+
+    The text is what `decode` gives. Where that has put together letters of two pieces (the parts of a Hangul syllable,
+    if accents were stripped) it is plainer: pieces joined to words, and words with spaces between them.
+    """
+    pieces = [tokenizer.pieces[id] for id in ids]
+    is_gpt = tokenizer.kind == "gpt-bpe"
+    letters = [_letters(piece, is_gpt) for piece in pieces]
+    text = tokenizer.decode(ids)
+    places = _found(text, pieces, letters)
+    if places is None:
+        text = _plain(pieces, letters, is_gpt)
+        places = _found(text, pieces, letters)
+    assert places is not None, "a plain text has every piece as it is"
+    return text, places
+
+
+def _letters(piece: str, is_gpt: bool) -> str:
+    """Return a piece without the mark of its place in a word."""
+    return piece.removesuffix(END_OF_WORD) if is_gpt else piece.removeprefix(CONTINUATION) or piece
+
+
+def _found(text: str, pieces: Sequence[str], letters: Sequence[str]) -> list[tuple[int, int]] | None:
+    places, at = [], 0
+    for both in zip(pieces, letters, strict=True):
+        while text.startswith(" ", at):
+            at += 1
+        # With its mark where the text begins inside a word.
+        shown = next((form for form in both if text.startswith(form, at)), None)
+        if shown is None:
+            return None
+        places.append((at, at + len(shown)))
+        at += len(shown)
+    return places
+
+
+def _plain(pieces: Sequence[str], letters: Sequence[str], is_gpt: bool) -> str:
+    parts: list[str] = []
+    for number, (piece, some) in enumerate(zip(pieces, letters, strict=True)):
+        begins = pieces[number - 1].endswith(END_OF_WORD) if is_gpt else not piece.startswith(CONTINUATION)
+        parts += [" ", some] if begins and number else [some]
+    return "".join(parts)

@@ -53,7 +53,7 @@ from bertworks.train.run_folder import (
     refuse_missing,
     replace_model,
 )
-from bertworks.train.trainer import Batches, MicroBatch, Result, Trainer
+from bertworks.train.trainer import Batches, MicroBatch, Result, Shapes, Trainer
 from bertworks.train.warm_start import Start, find_start, settled
 
 EVALUATION_SEED = 1  # of the pairs and masks of held-out documents: the same for every run and model
@@ -155,7 +155,9 @@ def pretrain(
 class Pretraining:
     """What is trained in pre-training: a network with its objective on prepared data; see `Task`."""
 
-    shapes, metrics, extra_bytes = "one", (), 0
+    metrics: tuple[str, ...] = ()  # of the held-out documents all are shown
+    shapes: Shapes = "one"
+    extra_bytes = 0
 
     def __init__(self, recipe: Recipe, dataset: Dataset, start: Start | None = None) -> None:
         _check_clock(recipe)
@@ -166,9 +168,10 @@ class Pretraining:
         self.is_plain = self.kind.is_plain  # what is random is then hashed on a CPU too
         self.start = start.fill(self.net) if start and start.weights else start
         self.measures_first = start is not None  # what a model can do before it learns more
-        length = recipe.data.short_length if recipe.data.short_share and recipe.data.short_length else None
-        self.flops_per_token = network_of(recipe, dataset.vocab_size).flops(length or recipe.data.max_length)
-        length = max(recipe.data.lengths(), key=recipe.batch_tokens)
+        data = recipe.data
+        length = data.short_length if data.short_share and data.short_length else data.max_length
+        self.flops_per_token: float | None = network_of(recipe, dataset.vocab_size).flops(length)
+        length = max(data.lengths(), key=recipe.batch_tokens)
         self.out_of_memory = (
             f"with batches of {recipe.sequences_of(length):,} x {length:,} tokens in "
             f"{recipe.train.slices} slices; go on with --resume train.recompute=true, or start anew with a higher "
@@ -236,7 +239,11 @@ class Pretraining:
 
     def save_model(self, folder: Path, progress: Progress) -> None:
         """See `Task`."""
-        provenance = {"objective": self.recipe.data.objective, "steps": progress.step, "tokens": progress.tokens}
+        provenance: dict[str, Any] = {
+            "objective": self.recipe.data.objective,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+        }
         if self.start:
             provenance["start"] = self.start.about
         about: dict[str, Any] = {"provenance": provenance, "metrics": self.trainer.metrics}

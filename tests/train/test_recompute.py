@@ -13,7 +13,8 @@ from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise, keep_mask, recompute_blocks
 from bertworks.nn.packing import pack
-from bertworks.train.objectives import OBJECTIVES, ModelWithLoss, TrainBatch
+from bertworks.train.objectives import OBJECTIVES, TrainBatch
+from bertworks.train.trainer import ModelWithLoss
 
 VOCABULARY = 50
 
