@@ -3,6 +3,7 @@
 - `metrics.jsonl` has what the same training gives again; `timing.jsonl` what depends on the machine.
 - The trainer calls in at `log_every` steps, after evaluations and after checkpoints. A call takes a fraction of a
   millisecond (0.1 on a plain core), and two where a terminal is drawn on.
+- Losses are added up on the device until a line is due (`LossWindow`).
 - The speed is that of the steps since the line before. A mean over the whole run would hide what happens now, and
   after a resume it would be wrong: a run's clock may start again where its count of tokens continues.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bertworks.report.logs import METRICS_FILE, TIMING_FILE, StepLog, read_log, training_seconds
 from bertworks.report.status import About, Status
@@ -32,6 +34,76 @@ class Progress(NamedTuple):
     data: Any = None  # the state of the data after the last batch
     skipped: int = 0  # updates left out because something was not finite
     seconds: float = 0.0  # of training, over all starts of a run that goes by the clock, else of this one
+
+
+class Update(NamedTuple):
+    """An update that was made, whose norm may not have been read yet."""
+
+    before: Progress
+    sums: Tensor
+    norm: Tensor
+    own: Tensor  # finite if what this rank brought to it was
+    rng: Tensor  # the state of the CPU's random numbers before it
+    num_random: float | None = None  # as in its micro-batches, together
+
+
+class LossWindow:
+    """The losses since the last log line, added up on the device.
+
+    It is part of a run's state: a line of the log must not depend on whether the run was interrupted before it.
+
+    Args:
+        state: what `state` returned, to resume from.
+        device: where to keep the sums.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> None:
+        self._sums: Tensor | None = None
+        self._norm: Tensor | None = None
+        self._num_random: float | None = None
+        self._unread: Update | None = None
+        if state and state["sums"]:
+            self._sums = torch.tensor(state["sums"], dtype=torch.float32, device=device)
+            self._norm = torch.tensor(state["norm"], dtype=torch.float32, device=device)
+            self._num_random = state.get("num_random")  # in checkpoints of earlier versions it is not known
+
+    def add(self, update: Update) -> Update | None:
+        """Take in an update; returns one that was not finite: this one, or on a GPU the one before."""
+        known, self._unread = self._unread, update
+        if not update.norm.is_cuda:
+            known, self._unread = self._unread, None
+        return self._take_in(known)
+
+    def settle(self) -> Update | None:
+        """Read what has not been read yet; returns it if it was not finite."""
+        known, self._unread = self._unread, None
+        return self._take_in(known)
+
+    def _take_in(self, update: Update | None) -> Update | None:
+        if update is None:
+            return None
+        if not bool(update.norm.isfinite()):
+            return update
+        if self._sums is None:
+            self._num_random = update.num_random
+        elif self._num_random is not None and update.num_random is not None:
+            self._num_random += update.num_random
+        self._sums = update.sums if self._sums is None else self._sums + update.sums
+        self._norm = update.norm
+        return None
+
+    def take(self) -> dict[str, Any]:
+        """Return what was gathered, sums [kinds, (loss, correct, count)] and the last norm, and start again."""
+        state = self.state()
+        self._sums = self._norm = self._num_random = None
+        return state
+
+    def state(self) -> dict[str, Any]:
+        """Return what was gathered, as JSON."""
+        if self._sums is None or self._norm is None:
+            return {"sums": [], "norm": 0.0}
+        pairs = {} if self._num_random is None else {"num_random": self._num_random}
+        return {"sums": self._sums.tolist(), "norm": float(self._norm), **pairs}
 
 
 class RunLog:

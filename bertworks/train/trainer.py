@@ -49,7 +49,7 @@ from bertworks.train.checkpoint import (
 )
 from bertworks.train.cuda_graph import Replayed
 from bertworks.train.distributed import GradientSums, Ranks, fill, gathered, spread
-from bertworks.train.log import Progress, RunLog
+from bertworks.train.log import LossWindow, Progress, RunLog, Update
 from bertworks.train.objectives import Objective, figures_of, moved
 from bertworks.train.optim import Optimizer
 from bertworks.train.run_folder import Inputs, write_inputs
@@ -359,7 +359,7 @@ class Trainer:
         self.save(progress)
         return progress
 
-    def _skip_or_stop(self, update: "Update", progress: Progress) -> Progress:
+    def _skip_or_stop(self, update: Update, progress: Progress) -> Progress:
         """Stop for an update that was not finite, or continue if that is allowed. No weight was changed."""
         ranks, on_nonfinite = self.ranks, self.settings.on_nonfinite
         progress = progress._replace(skipped=progress.skipped + 1)
@@ -380,7 +380,7 @@ class Trainer:
             self.save(update.before)
         if not ranks.is_first:
             raise UserError(f"rank {ranks.rank} stops too: not finite at {where}")
-        batch = "the first batch" if update.before.data is None else f"the batch behind {update.before.data}"
+        batch = "the first batch" if update.before.data is None else f"the batch after {update.before.data}"
         raise UserError(
             f"not finite at {what}, in {batch}. No weight was changed by it; --resume meets "
             "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
@@ -598,76 +598,6 @@ def caught_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-class Update(NamedTuple):
-    """An update that was made, whose norm may not have been read yet."""
-
-    before: Progress
-    sums: Tensor
-    norm: Tensor
-    own: Tensor  # finite if what this rank brought to it was
-    rng: Tensor  # the state of the CPU's random numbers before it
-    num_random: float | None = None  # as in its micro-batches, together
-
-
-class LossWindow:
-    """The losses since the last log line, added up on the device.
-
-    It is part of a run's state: a line of the log must not depend on whether the run was interrupted before it.
-
-    Args:
-        state: what `state` returned, to resume from.
-        device: where to keep the sums.
-    """
-
-    def __init__(self, state: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> None:
-        self._sums: Tensor | None = None
-        self._norm: Tensor | None = None
-        self._num_random: float | None = None
-        self._unread: Update | None = None
-        if state and state["sums"]:
-            self._sums = torch.tensor(state["sums"], dtype=torch.float32, device=device)
-            self._norm = torch.tensor(state["norm"], dtype=torch.float32, device=device)
-            self._num_random = state.get("num_random")  # in checkpoints of earlier versions it is not known
-
-    def add(self, update: Update) -> Update | None:
-        """Take in an update; returns one that was not finite: this one, or on a GPU the one before."""
-        known, self._unread = self._unread, update
-        if not update.norm.is_cuda:
-            known, self._unread = self._unread, None
-        return self._take_in(known)
-
-    def settle(self) -> Update | None:
-        """Read what has not been read yet; returns it if it was not finite."""
-        known, self._unread = self._unread, None
-        return self._take_in(known)
-
-    def _take_in(self, update: Update | None) -> Update | None:
-        if update is None:
-            return None
-        if not bool(update.norm.isfinite()):
-            return update
-        if self._sums is None:
-            self._num_random = update.num_random
-        elif self._num_random is not None and update.num_random is not None:
-            self._num_random += update.num_random
-        self._sums = update.sums if self._sums is None else self._sums + update.sums
-        self._norm = update.norm
-        return None
-
-    def take(self) -> dict[str, Any]:
-        """Return what was gathered, sums [kinds, (loss, correct, count)] and the last norm, and start again."""
-        state = self.state()
-        self._sums = self._norm = self._num_random = None
-        return state
-
-    def state(self) -> dict[str, Any]:
-        """Return what was gathered, as JSON."""
-        if self._sums is None or self._norm is None:
-            return {"sums": [], "norm": 0.0}
-        pairs = {} if self._num_random is None else {"num_random": self._num_random}
-        return {"sums": self._sums.tolist(), "norm": float(self._norm), **pairs}
 
 
 class _ProgressState(Settings):

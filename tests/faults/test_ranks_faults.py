@@ -155,7 +155,7 @@ def check_not_finite(monkeypatch, before, data, folder, kind, rank):
     assert re.match(
         rf"error: not finite at step {rank_faults.FAULTY_STEP} on rank {rank}: losses .*, gradient norm", message
     )
-    assert re.search(r"in the batch behind \{'epoch': 0, 'block': \d+, 'offset': \d+, 'length': 32\}", message)
+    assert re.search(r"in the batch after \{'epoch': 0, 'block': \d+, 'offset': \d+, 'length': 32\}", message)
     assert first[1].said.strip().splitlines()[-1] == (
         f"error: rank 1 stops too: not finite at step {rank_faults.FAULTY_STEP} on rank {rank}"
     )

@@ -19,9 +19,10 @@ from bertworks.errors import UserError
 from bertworks.recipe import Recipe
 from bertworks.train import pretrain as module
 from bertworks.train.checkpoint import digest_with
+from bertworks.train.log import LossWindow, Update
 from bertworks.train.objectives import OBJECTIVES
 from bertworks.train.pretrain import pretrain
-from bertworks.train.trainer import LossWindow, Trainer, Update
+from bertworks.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
