@@ -74,7 +74,7 @@ def test_it_changes_no_weight_and_is_met_again(data, tmp_path, monkeypatch, wher
     pretrain(nine, data=data, out=tmp_path / "nine", device="cpu")
     seen = spoil(monkeypatch, where, value)
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"not finite at step {STEP}: .* behind {{'epoch'.*No weight was changed"):
+        with pytest.raises(UserError, match=rf"not finite at step {STEP}: .* after {{'epoch'.*No weight was changed"):
             pretrain(tiny_runs.recipe(**settings), data=data, out=run, device="cpu", resume=True)
         name = f"checkpoints/step-{STEP - 1:08d}"
         for file in ("model.safetensors", "optimizer.safetensors"):
