@@ -526,11 +526,14 @@ class ModelWithLoss(nn.Module):
         """
         if self.dtype == torch.float32:
             return self.inner(batch, counts)
-        copies = {
+        return functional_call(self.inner, self.copies(), (batch, counts))
+
+    def copies(self) -> dict[str, Tensor]:
+        """Return the weights as they are computed with."""
+        return {
             name: weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
             for name, weight in self.inner.named_parameters()
         }
-        return functional_call(self.inner, copies, (batch, counts))
 
 
 class WithObjective(nn.Module):

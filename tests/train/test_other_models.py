@@ -201,7 +201,7 @@ def test_gpt_learns_in_half_precision_too(other_data, tmp_path):
     grads = {name: weight.grad for name, weight in trainer.net.named_parameters()}
     assert {grad.dtype for grad in grads.values()} == {torch.float32}
     assert all(grad.abs().sum() > 0 for grad in grads.values())
-    copies = {name: trainer.model._copy(f"net.{name}", weight).dtype for name, weight in trainer.net.named_parameters()}
+    copies = {name.removeprefix("net."): weight.dtype for name, weight in trainer.model.copies().items()}
     assert {name for name, dtype in copies.items() if dtype == torch.float32} == {"token.weight", "position.weight"}
     settings = recipe("gpt", train__dtype="bfloat16", train__max_steps=30)
     outcome = pretrain(settings, data=other_data["gpt"], out=tmp_path / "run", device="cpu")
