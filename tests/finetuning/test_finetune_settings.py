@@ -264,7 +264,8 @@ def test_a_grid_tries_the_rates_that_the_model_names(rated, tmp_path):
 @pytest.mark.parametrize("said", [5, [], {}, {"lr": "x"}, {"lr": float("inf")}, {"lr": True}, {"lr": -1},
                                   {"lr": 1e-4, "lr_grid": 5}, {"lr": 1e-4, "lr_grid": [None]}])  # fmt: skip
 def test_rates_that_are_none_are_an_error(rated, tmp_path, said):
-    model = write_small_model(tmp_path / "model", **SIZES, about={"finetune": said})
+    model = write_small_model(tmp_path / "model", **SIZES)
+    (model / "bertworks.json").write_text(json.dumps({"finetune": said}))
     with pytest.raises(UserError, match=r"bertworks\.json: finetune[^\n]*$"):
         finetune("classify", **(rated | {"model": model}), out=tmp_path / "run", overrides=QUICKEST)
 

@@ -70,8 +70,10 @@ def test_the_threshold_of_the_folder_counts_unless_one_is_given(tmp_path):
     model = bw.load(folder, device="cpu")
     assert model.answer(QUESTION, CONTEXT)[0]["text"] == ""
     assert model.answer(QUESTION, CONTEXT, threshold=1e9)[0]["text"] != ""
+    broken = write_small_model(tmp_path / "b", {"span": 2})
+    (broken / "bertworks.json").write_text('{"threshold": "low"}')
     with pytest.raises(UserError, match=r"bertworks\.json: threshold: 'low' is not a number$"):
-        bw.load(write_small_model(tmp_path / "b", {"span": 2}, about={"threshold": "low"}), device="cpu")
+        bw.load(broken, device="cpu")
 
 
 def test_long_contexts_and_questions_are_answered(model):
