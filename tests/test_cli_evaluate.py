@@ -391,8 +391,9 @@ def test_a_run_remembers_its_columns(bertworks, reviewed, tmp_path):
 )
 def test_columns_that_a_folder_says_wrongly_are_an_error_in_a_line(bertworks, reviewed, tmp_path, columns, said):
     broken = bw.load(reviewed / "run")
-    broken.about["task"]["columns"] = columns
     broken.save(tmp_path / "broken")
+    broken.about["task"]["columns"] = columns
+    (tmp_path / "broken/bertworks.json").write_text(json.dumps(broken.about))
     code, _, err = bertworks("predict", tmp_path / "broken", reviewed / "train.jsonl", "--json")
     assert (code, err.count("\n")) == (2, 1)
     assert f"bertworks.json: {said}" in err
