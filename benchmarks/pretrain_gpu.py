@@ -132,7 +132,7 @@ def real_inputs(data: Path, num_sequences: int, longest: int) -> dict[str, torch
     loader = Loader(Dataset(data), settings, shape_for(settings, sequences=num_sequences))
     ((packed,), _) = next(loader.batches())
     starts = packed.cumulative_lengths[: num_sequences + 1]
-    assert packed.next_weights.sum() == num_sequences, "a slice of that many sequences is full"
+    assert packed.next_weights.sum() == num_sequences, "a micro-batch of that many sequences is full"
     labels = np.full(len(packed.token_ids), -100)
     real = packed.masked_weights > 0
     labels[packed.masked_positions[real]] = packed.masked_ids[real]

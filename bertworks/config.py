@@ -172,13 +172,15 @@ class TokenizerSettings(Settings):
 class VocabSettings(Settings):
     """How a vocabulary is learnt: its size with all reserved pieces, and which characters and words are counted in."""
 
-    size: int = Field(default=30522, ge=100, le=_MAX_VOCAB_SIZE, description="All pieces, special and unused ones too.")
+    size: int = Field(
+        default=30522, ge=100, le=_MAX_VOCAB_SIZE, description="Number of pieces, including special and unused ones."
+    )
     algorithm: Literal["wordpiece", "bpe", "gpt-bpe", "words"] = Field(
         default="wordpiece", description="For BERT wordpiece or bpe; for GPT-1 gpt-bpe; for ELMo words."
     )
-    unused: int = Field(default=0, ge=0, description="How many [unusedN] pieces are reserved.")
+    unused: int = Field(default=0, ge=0, description="Number of [unusedN] pieces to reserve.")
     coverage: float = Field(default=0.99995, gt=0, le=1, description="The share of the text's characters to cover.")
-    min_count: int = Field(default=20, ge=1, le=10**15, description="What occurs less often is not used.")
+    min_count: int = Field(default=20, ge=1, le=10**15, description="Ignore words that occur less often.")
 
     # On the field and not on the whole section: so it is reported together with whatever else is wrong there.
     @field_validator("unused")
@@ -355,7 +357,7 @@ def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any
         hint = did_you_mean(name, known) if isinstance(name, str) else ""
         return values, [f"{_LIKE}: no recipe {shorten(name)}{hint}; give a shipped recipe's name"]
     if name in names:
-        return values, [f"{_LIKE}: {' is like '.join([*names, name])}, which has no end"]
+        return values, [f"{_LIKE}: {' is like '.join([*names, name])}, which is a cycle"]
     under, problems = _with_likes(_parse_recipe(_read_shipped(name), f"recipe {name}"), [*names, name])
     for section, keys in values.items():
         both = isinstance(keys, dict) and isinstance(under.get(section), dict)
@@ -395,7 +397,7 @@ def _apply_overrides(values: dict[str, Any], overrides: Sequence[str], model_cla
 
 def _parse_override(text: str) -> Any:
     if not text:
-        raise ValueError("is no value")
+        raise ValueError("is not a value")
     if len(text) > _MAX_LINE_LENGTH:
         raise ValueError(f"is too long; at most {_MAX_LINE_LENGTH:,} characters")
     # A line break would begin further keys; a lone surrogate is how Python passes on an argument that is not UTF-8.

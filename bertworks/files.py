@@ -228,7 +228,7 @@ def check_can_write(path: str | os.PathLike[str], *sources: str | os.PathLike[st
     """
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-            raise UserError(f"cannot write {path}: it is read for that, and would be lost; choose another file")
+            raise UserError(f"cannot write {path}: it is an input and would be overwritten; choose another file")
     temporary = _temporary_beside(_file_target(path))
     with _refusals_named(path, temporary):
         temporary.touch()
@@ -482,7 +482,7 @@ def read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
             safe_join(manifest.parent, name)
     except (ValueError, KeyError, TypeError, AttributeError, UserError) as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise CorruptFile(f"{manifest.parent} has no {MANIFEST_NAME}: it was not written to its end") from None
+            raise CorruptFile(f"{manifest.parent} has no {MANIFEST_NAME}: writing it was not completed") from None
         if isinstance(error.__cause__, OSError):
             raise
         raise CorruptFile(f"{manifest} is not a manifest: {error}") from error

@@ -33,7 +33,7 @@ _LINE_EVERY_S = 30.0  # where there is no terminal
 def num_workers(asked: int | None) -> int:
     """Return how many processes to use: as asked, or one for each core."""
     if asked is not None and asked < 1:
-        raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one a core")
+        raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one per core")
     return asked or os.cpu_count() or 1
 
 

@@ -43,11 +43,15 @@ class OptimSettings(Settings):
     weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay, but for biases and LayerNorms.")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="The decay of Adam's mean of gradients.")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="The decay of Adam's mean of squared gradients.")
-    eps: float = Field(default=1e-6, gt=0, le=1, description="What Adam adds to the root of that mean, outside of it.")
+    eps: float = Field(default=1e-6, gt=0, le=1, description="Added to the square root of that mean, outside of it.")
     clip: float = Field(default=1.0, ge=0, description="The largest norm of all gradients together; 0: no limit.")
     schedule: Schedule = Field(default="linear", description="How the learning rate falls after the warm-up.")
-    decay_share: float = Field(default=_DECAY_SHARE, gt=0, le=1, description="The end of a run, where wsd decays.")
-    warmup: float = Field(default=10_000.0, ge=0, le=MOST, description="In steps; less than 1: a share of the run.")
+    decay_share: float = Field(
+        default=_DECAY_SHARE, gt=0, le=1, description="The share of a run, at its end, in which wsd decays."
+    )
+    warmup: float = Field(
+        default=10_000.0, ge=0, le=MOST, description="Warm-up in steps; less than 1: a share of the run."
+    )
     clock: bool = Field(default=False, description="Whether the schedule goes by max_minutes instead of max_steps.")
 
     # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
@@ -76,27 +80,27 @@ class TrainSettings(Settings):
     max_steps: int = Field(default=1_000_000, ge=1, le=MOST, description="Steps after which a run ends.")
     max_tokens: int | None = Field(default=None, ge=1, le=MOST, description="Tokens after which a run ends.")
     max_minutes: float | None = Field(default=None, gt=0, le=MOST, description="Minutes after which it ends.")
-    batch_size: int = Field(default=256, ge=1, le=MOST, description="Sequences of max_length that fit a batch.")
+    batch_size: int = Field(default=256, ge=1, le=MOST, description="Batch size, in sequences of max_length.")
     slices: int = Field(default=1, ge=1, le=MOST, description="Micro-batches that a batch is computed in.")
     log_every: int = Field(default=10, ge=1, le=MOST, description="Steps between lines of the logs.")
     eval_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between evaluations.")
     eval_batches: int = Field(default=4, ge=1, le=MOST, description="Batches of an evaluation.")
     save_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between checkpoints.")
-    save_minutes: float = Field(default=15.0, gt=0, le=MOST, description="Minutes that a kill may cost at most.")
-    keep: int = Field(default=2, ge=1, le=MOST, description="Checkpoints that are kept.")
+    save_minutes: float = Field(default=15.0, gt=0, le=MOST, description="Most minutes of work that a kill may cost.")
+    keep: int = Field(default=2, ge=1, le=MOST, description="Number of checkpoints to keep.")
     seed: int = Field(default=0, ge=0, lt=1 << 62, description="The seed of weights, masks, order and dropout.")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="auto: bfloat16 on a GPU.")
     compile: bool | None = Field(default=None, description="Whether the network is compiled; not set: on a GPU.")
-    recompute: bool = Field(default=False, description="Keep each block's input only and compute the rest again.")
+    recompute: bool = Field(default=False, description="Keep only each block's input and recompute the rest.")
     shard: bool = Field(default=False, description="Spread weights and optimizer over the ranks (FSDP2).")
-    rank_timeout: float = Field(default=25.0, gt=0, le=600, description="Seconds until a rank that hangs is given up.")
+    rank_timeout: float = Field(default=25.0, gt=0, le=600, description="Seconds to wait for a rank that hangs.")
     deterministic: bool = Field(default=False, description="On a GPU: the same numbers every time, somewhat slower.")
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about gradients that are not finite."
     )
-    max_skips: int = Field(default=10, ge=1, le=MOST, description="Steps that may be skipped for that in a whole run.")
+    max_skips: int = Field(default=10, ge=1, le=MOST, description="Most steps to skip for that in a run.")
     on_save_error: Literal["stop", "continue"] = Field(
-        default="stop", description="When the disk refuses a checkpoint."
+        default="stop", description="What to do when a checkpoint cannot be written."
     )
     loader_workers: int = Field(default=0, ge=0, le=64, description="Processes that make batches; 0: a thread.")
     check_memory: bool = Field(default=True, description="On a CPU: refuse a run that needs too much memory.")

@@ -266,7 +266,7 @@ def test_a_vocabulary_of_another_normalisation_is_told(bertworks, tmp_path):
     assert (code, out) == (0, "[UNK] [UNK] low\n")
     assert "3 of 9 pieces" in err
     assert "such as 'New'" in err
-    assert "--cased or --keep-accents, say it here too" in err
+    assert "--cased or --keep-accents, use that here too" in err
     assert bertworks(*tokenize, "--cased") == (0, "문장 ##은 New low\n", "")
     bw.Tokenizer.from_vocab(tmp_path / "v.txt", lowercase=False).save(tmp_path / "folder")
     assert bertworks("tokenize", "--vocab", tmp_path / "folder", "문장은")[2] == ""

@@ -61,7 +61,7 @@ def test_a_baseline_is_fine_tuned_resumed_measured_and_asked(bertworks, models, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--model", "LTR", "--with", "GPT"), "is no BERT"),
+        (("--model", "LTR", "--with", "GPT"), "is not a BERT"),
         (("--model", "GPT", "--with", "RTL"), "--with is for BERTs"),
         (("--model", "LTR", "--with", "nowhere"), "no model 'nowhere'"),
         (("--model", "LTR", "task.bilstm=2"), "task.bilstm: 2 is neither true nor false"),

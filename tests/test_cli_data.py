@@ -72,7 +72,7 @@ def test_inspect_shows_counts_and_lengths(bertworks, prepared):
 def test_what_is_said_of_instances_needs_some(bertworks, prepared, more):
     code, out, err = bertworks("inspect", prepared, *more)
     assert (code, out) == (2, "")
-    assert "say how many with --instances N" in err
+    assert "give their number with --instances N" in err
     assert bertworks("inspect", prepared, *more, "--instances", 1)[0] == 0
 
 
@@ -234,7 +234,7 @@ def test_rules_and_unknown_pieces_are_told_for_gpts_pieces_and_for_words_too(ber
     _, _, err = bertworks("prepare", korean, "--vocab", words, "--tokens", "words", "--cased", "--out", tmp_path / "c")
     assert "of the tokens are <UNK>" in err
     _, _, err = bertworks("prepare", english, "--vocab", words, "--tokens", "words", "--out", tmp_path / "d")
-    assert "are never met in text without capitals" in err
+    assert "are impossible in text without capitals" in err
     code, _, err = bertworks("vocab", english, "--extend", gpt, "--size", 400, "--out", tmp_path / "e")
     assert (code, "is a vocabulary of gpt-bpe; only WordPiece can be extended" in err) == (2, True)
 

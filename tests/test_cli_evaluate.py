@@ -70,7 +70,7 @@ def test_the_confusion_matrix_and_the_classes_agree_with_the_accuracy(bertworks,
     assert found["examples"] == 40
     code, out, err = bertworks("evaluate", runs / "classify0", "--task", "classify", "--data", dev)
     assert (code, out.splitlines()[0].split()) == (0, ["accuracy", f"{found['accuracy']:.4f}"])
-    assert "how often a class (row)" in out
+    assert "how often each class (row)" in out
     assert "fine-tuning took" in err
 
 
@@ -283,7 +283,7 @@ def test_questions_without_any_gold_are_predicted_and_not_measured(bertworks, ru
 def test_models_of_which_there_is_no_mean_are_refused(bertworks, runs, tmp_path):
     dev, task = dev_of(runs, "classify"), ("--task", "classify", "--data")
     code, _, err = bertworks("evaluate", runs / "classify0", runs / "regress0", *task, dev)
-    assert (code, err.count("\n"), "they have no mean" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "predictions cannot be averaged" in err) == (2, 1, True)
     other = write_small_model(tmp_path / "other", {"classify": 2}, labels=["x", "y"])
     code, _, err = bertworks("evaluate", runs / "classify0", other, *task, dev)
     assert (code, err.count("\n"), "has the labels x, y" in err) == (2, 1, True)
@@ -412,7 +412,7 @@ def test_evaluate_knows_the_task_of_a_run(bertworks, runs, glue, tmp_path):
     both = (evaluated(bertworks, glue / "run", "--data", data) for data in (glue, glue / "SST-2/dev.tsv"))
     assert len({found["loss"] for found in both}) == 1
     for run, data, said in (
-        (runs / "classify0", glue, "is a folder, and the model does not say that it was fine-tuned on a benchmark"),
+        (runs / "classify0", glue, "is a folder, and the model has no record of a benchmark it was fine-tuned on"),
         (runs / "classify0", tmp_path / "none.csv", "is not a file"),
         (runs / "classify0", runs / "regress-files/dev.jsonl", "'2' is not a label here"),
         (runs.parent / "none", own, "no model"),
@@ -533,10 +533,10 @@ def test_python_measures_and_predicts_as_the_commands_do(bertworks, runs, tmp_pa
         (("--column", "words=text"), "allowed: text, pair, label, id"),
         (("--column", "label=text"), "which column is the text?"),
         (("--column", "label=text", "--column", "text=label"), "is not a label here; allowed: about cats, about dogs"),
-        (("--wrong", "wrong.txt"), "let it end in .csv"),
+        (("--wrong", "wrong.txt"), "use a name that ends in .csv"),
         (("--wrong", "none/wrong.csv"), "does not exist"),
         (("--predictions", "out"), "only benchmarks"),
-        (("--wrong", "dev.jsonl"), "it is read for that, and would be lost"),
+        (("--wrong", "dev.jsonl"), "it is an input and would be overwritten"),
         (("--split", "train"), "is one file, all of which is measured; --split train is for benchmarks"),
     ],
 )

@@ -85,7 +85,7 @@ def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_o
     assert err.splitlines()[-1] == f"next: bertworks finetune --resume --out {run}"
     monkeypatch.chdir(tmp_path)
     code, out, err = bertworks("finetune", "--resume", "--out", run)
-    assert (code, "going on from step 3" in err) == (0, True), err
+    assert (code, "resuming from step 3" in err) == (0, True), err
     assert err.splitlines()[-1] == f"next: bertworks classify {run} 'A text.'"
     assert files_of(run) == files_of(tmp_path / "whole")
     shutil.rmtree(run / "checkpoints")  # no checkpoint yet: it starts
@@ -301,7 +301,7 @@ def test_a_file_that_is_read_is_not_written_over(bertworks, runs, tmp_path, monk
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for command in commands:
         code, _, err = bertworks(*command)
-        assert (code, "it is read for that, and would be lost" in err) == (2, True), command
+        assert (code, "it is an input and would be overwritten" in err) == (2, True), command
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -315,7 +315,7 @@ def test_a_grid_and_a_run_do_not_go_on_in_each_others_folder(bertworks, model, t
     code, _, err = bertworks(*command, tmp_path / "grid", "--resume")
     assert (code, "holds runs of a grid, which `search` resumes" in err) == (2, True)
     code, _, err = bertworks(*command, tmp_path / "run", "--resume", "--grid")
-    assert (code, "holds one run, with which the command goes on that has begun it" in err) == (2, True)
+    assert (code, "holds one run, which the command that started it resumes" in err) == (2, True)
     code, _, err = bertworks("pretrain", "tiny-cpu", "--data", tmp_path, "--out", tmp_path / "grid", "--resume")
     assert code == 2
     assert {run: files_of(tmp_path / run) for run in ("grid", "run")} == before
@@ -341,7 +341,7 @@ def test_a_metric_that_is_not_defined_is_not_called_the_best(bertworks, model, t
     command = ("finetune", "regress", "--model", model, "--train", rows, "--dev", rows, "--out", tmp_path / "run")
     code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu")
     assert code == 0
-    assert "pearson on dev is not defined; its model is of step 1;" in out
+    assert "pearson on dev is not defined; its model is from step 1;" in out
     code, out, _ = bertworks(*command, "train.epochs=1", "task.max_length=16", "--device", "cpu", "--resume", "--json")
     assert (code, json.loads(out)["pearson"]) == (0, None)
 
@@ -366,7 +366,7 @@ def test_a_run_of_very_few_steps_says_so_and_what_to_change(bertworks, model, tm
     train, dev = write_task(tmp_path, "classify", num_train=40, num_dev=10)
     command = ("finetune", "classify", "--model", model, "--train", train, "--dev", dev, "task.max_length=16")
     _, _, err = bertworks(*command, "--out", tmp_path / "few")
-    said = "only 6 steps: 40 examples, in batches of 32, 3 epochs; a model hardly learns in so few."
+    said = "only 6 steps: 40 examples, in batches of 32, 3 epochs; a model learns little in so few."
     assert f"{said} Try train.batch_size=8 train.epochs=10\n" in err
     code, _, err = bertworks("finetune", "--resume", "--out", tmp_path / "few")
     assert (code, "only 6 steps" in err) == (0, False), "it was said at the start"

@@ -78,7 +78,7 @@ def test_an_answer_is_a_part_of_the_context(bertworks, made):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("task.freeze=2",), "task.freeze=2: the ELMo stays as it is anyway"),
+        (("task.freeze=2",), "task.freeze=2: the ELMo is frozen anyway"),
         (("train.dtype=bfloat16",), "trained in float32"),
         (("task.cells=-1",), "task.cells"),
         (("task.cells=12", "--init", "new"), "choose model or random"),

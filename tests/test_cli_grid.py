@@ -63,7 +63,7 @@ def test_search_and_glue_do_what_the_options_of_finetune_do(bertworks, task, tmp
     for command, place, said in (
         ("search", "glue", "was started by glue, not by grid"),
         ("glue", "new0", "was started by grid, not by glue"),
-        ("search", "none", "holds no search to go on with"),
+        ("search", "none", "holds no search to resume"),
         ("search", "", "give a task"),
     ):
         more = ("--resume", "--out", tmp_path / place) if place else ("--model", task[3], "--out", tmp_path / "none")

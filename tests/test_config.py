@@ -161,7 +161,7 @@ def test_all_problems_of_file_and_overrides_are_told_together(write):
         ("vocab.size", "'vocab.size' is not a setting; write section.key=value"),
         ("", "'' is not a setting; write section.key=value"),
         ("=3", "'=3' is not a setting; write section.key=value"),
-        ("vocab.size=", "vocab.size: '' is no value"),
+        ("vocab.size=", "vocab.size: '' is not a value"),
         ('vocab.algorithm="bpe', "vocab.algorithm: '\"bpe' is not TOML: Unterminated string"),
         ("vocab.size=200\nx=3", r"vocab.size: '200\nx=3' has control characters or is not UTF-8"),
         ("vocab.size=\udcff", r"vocab.size: '\udcff' has control characters or is not UTF-8"),
@@ -449,7 +449,7 @@ def test_a_value_for_a_section_is_told_though_another_recipe_has_the_section(wri
 def test_recipes_that_are_like_each_other_are_told_so(monkeypatch):
     shipped = {"base": b'like = "large"', "large": b'like = "base"'}
     monkeypatch.setattr(config, "_read_shipped", lambda name: shipped[name])
-    with pytest.raises(ConfigError, match="like: base is like large is like base, which has no end"):
+    with pytest.raises(ConfigError, match="like: base is like large is like base, which is a cycle"):
         load_recipe("base")
 
 

@@ -395,7 +395,7 @@ def test_any_deleted_file_is_found(written, name):
 
 def test_a_folder_without_a_manifest_was_not_finished(written):
     (written / "manifest.json").unlink()
-    with pytest.raises(CorruptFile, match=r"has no manifest\.json: it was not written to its end"):
+    with pytest.raises(CorruptFile, match=r"has no manifest\.json: writing it was not completed"):
         verify_manifest(written)
 
 

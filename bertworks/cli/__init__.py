@@ -61,7 +61,7 @@ class _Command(TyperCommand):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             if not _is_unread():
-                raise UserError(f"a process that was worked with has ended: {error.strerror}") from error
+                raise UserError(f"lost the connection to a child process: {error.strerror}") from error
             raise _ReaderIsGone from error  # as it is, click would end with 1
 
 

@@ -19,21 +19,25 @@ def convert(
     destination: Annotated[
         str, typer.Argument(metavar="DST", help="A new folder; or, for a checkpoint, NEW_FOLDER/NAME.ckpt.")
     ],
-    to: Annotated[str | None, typer.Option(help="google or folder; else told by whether DST ends in .ckpt.")] = None,
+    to: Annotated[str | None, typer.Option(help="google or folder; default: google if DST ends in .ckpt.")] = None,
     cased: Annotated[
         bool | None,
         typer.Option(
-            "--cased/--lowercase", help="How the model's text was; else told by the vocabulary.", show_default=False
+            "--cased/--lowercase",
+            help="Whether the model is cased; default: judged by its vocabulary.",
+            show_default=False,
         ),
     ] = None,
-    with_optimizer: Annotated[bool, typer.Option("--with-optimizer", help="Adam's state and the step too.")] = False,
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="Convert Adam's state and the step too.")
+    ] = False,
     allow_pickle: Annotated[
         bool,
-        typer.Option("--allow-pickle", help="Make a safe folder of one with pytorch_model.bin; no code in it is run."),
+        typer.Option("--allow-pickle", help="Convert a folder with pytorch_model.bin; no code in it is run."),
     ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(help="Make of a model or run folder one whose weights are float32, bfloat16 or float16."),
+        typer.Option(help="Convert the weights of a model or run folder to float32, bfloat16 or float16."),
     ] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -57,4 +61,4 @@ def convert(
         if converted.form == "folder":
             say_next("inspect", converted.out, why="what it is and what it can do")
         else:
-            say_next("convert", converted.out, "FOLDER", why="the way back")
+            say_next("convert", converted.out, "FOLDER", why="to convert it back")

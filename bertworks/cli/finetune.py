@@ -43,28 +43,29 @@ ModelOption = Annotated[
 OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
 InitOption = Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")]
 BesideOption = Annotated[
-    str | None, typer.Option("--with", help="A BERT of the other direction, to read the same texts beside it.")
+    str | None, typer.Option("--with", help="A second BERT, of the other direction, that reads the same texts.")
 ]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint; --out RUN is enough.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint; --out RUN is enough.")]
 FeaturesOption = Annotated[
     str | None,
     typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
 ]
-CacheOption = Annotated[str | None, typer.Option(help="Where frozen layers are kept for several runs.")]
+CacheOption = Annotated[str | None, typer.Option(help="A folder that caches frozen layers for several runs.")]
 _GRID_HELP = (
     "Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of values given: "
     "optim.lr=3e-4,1e-4."
 )
 GridOption = Annotated[bool, typer.Option("--grid", help=_GRID_HELP)]
 GridOrNotOption = Annotated[
-    bool | None, typer.Option("--grid/--no-grid", help=f"{_GRID_HELP} Or the settings as they are; default: --grid.")
+    bool | None,
+    typer.Option("--grid/--no-grid", help=f"{_GRID_HELP} --no-grid: only the settings as given; default: --grid."),
 ]
-RestartsOption = Annotated[int | None, typer.Option(help="Run with so many seeds, from train.seed on.")]
+RestartsOption = Annotated[int | None, typer.Option(help="Number of seeds to run, starting at train.seed.")]
 RestartBestOption = Annotated[
-    bool, typer.Option("--restart-best", help="With a grid: one seed for all points, --restarts for the best alone.")
+    bool, typer.Option("--restart-best", help="With a grid: one seed for each point, --restarts for the best one only.")
 ]
 SearchExamplesOption = Annotated[
-    int | None, typer.Option(help="With --restart-best: how many examples the search sees; default: all.")
+    int | None, typer.Option(help="With --restart-best: number of examples for the search; default: all.")
 ]
 FromMnliOption = Annotated[bool, typer.Option("--from-mnli", help="Start RTE, MRPC and STS-B from the model of MNLI.")]
 
@@ -94,7 +95,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model for a task, and keep the one that is best on the dev set."""
     if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
-        raise UserError("--features and task.features say the same; leave one of them out")
+        raise UserError("--features and task.features set the same thing; leave one of them out")
     task, files, start = _arguments(
         task, overrides, data, train, dev, column,
         model=model, init=init, beside=beside, resume=resume, device=device,
@@ -149,7 +150,7 @@ def search(
     if task is None:
         task = _resumed(out, ("grid",), files, start, many)
     if task is None:
-        raise UserError(f"{out} holds no search to go on with; to start one, give TASK and --model MODEL")
+        raise UserError(f"{out} holds no search to resume; to start one, give TASK and --model MODEL")
     many["grid"] = True if many["grid"] is None else many["grid"]
     _run_many(task, out, files, start, many, quiet=quiet, as_json=as_json)
 
@@ -208,7 +209,7 @@ def _arguments(
         overrides, task = [task, *overrides], None
     if not start["resume"] and (task is None or start["model"] is None):
         needed = "a task, see `bertworks tasks`" if task is None else "a model to start from: --model MODEL"
-        raise UserError(f"give {needed}; or --resume --out RUN to go on with a run")
+        raise UserError(f"give {needed}; or --resume --out RUN to resume a run")
     if task is None and column:
         raise UserError("--column belongs to a task's files; give the task too")
     if task == "glue" and column:
@@ -328,12 +329,12 @@ def _best_model(outcome: Any) -> str:
         from bertworks.report.logs import CHECKPOINTS
 
         step = outcome.progress.step
-        kept = f"{CHECKPOINTS}/step-{step:08}" if step else "nothing yet, it will start anew"
+        kept = f"{CHECKPOINTS}/step-{step:08}" if step else "nothing yet, so it will start from the beginning"
         return f"not measured yet, so there is no model; saved: {kept}"
     best = f"best {outcome.metric} on dev {outcome.score:.4f}"
     if math.isnan(outcome.score):
         best = f"{outcome.metric} on dev is not defined"
-    return f"{best}; its model is of step {outcome.step:,}"
+    return f"{best}; its model is from step {outcome.step:,}"
 
 
 def _in_use(out: str) -> tuple[str, ...]:
@@ -362,7 +363,7 @@ def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: b
         say(table7_markdown(task, rows))
     signal = max(one.signal for row in rows for one in (row.outcome, *row.others))
     if signal:
-        say("stopped by a signal before all six rows; go on with --resume", err=True)
+        say("stopped by a signal before all six rows; continue with --resume", err=True)
     elif not quiet and not as_json:
         say(f"written to {options['out']}/{TABLE7_FILE}", err=True)
     if signal == SIGINT:

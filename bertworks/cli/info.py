@@ -18,7 +18,7 @@ ORIGINS = (
     "Google's compact models",
     "Ours, for an hour or less",
     "The paper's Table 5: tasks to pre-train with",
-    "The paper's Table 6: sizes, beside base and large",
+    "The paper's Table 6: sizes other than base and large",
     "The paper's Table 8: what becomes of masked pieces (mask-MASK-SAME-RANDOM)",
     "What the paper compares BERT with",
     "Starting from a model",

@@ -39,7 +39,7 @@ KeepAccentsOption = Annotated[
 JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
 TextFieldOption = Annotated[str, typer.Option(help="The field or column with the text: JSON, .csv, .tsv, .parquet.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
-WorkersOption = Annotated[int | None, typer.Option(help="Processes to use; default: one a core.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Number of processes; default: one per core.")]
 VocabOption = Annotated[
     str,
     typer.Option("--vocab", help="A vocabulary file, a folder with tokenizer files, or a model or its name."),
@@ -47,7 +47,8 @@ VocabOption = Annotated[
 OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 SkipBadShardsOption = Annotated[
-    bool, typer.Option("--skip-bad-shards", help="Leave out corrupt or missing shards with a warning; reads them all.")
+    bool,
+    typer.Option("--skip-bad-shards", help="Skip corrupt or missing shards with a warning; reads all of them first."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 ModelArgument = Annotated[
@@ -114,8 +115,8 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
         if len(never_met) > _MOST_NEVER_MET * len(tokenizer.pieces):
             warn(
                 f"{len(never_met):,} of {len(tokenizer.pieces):,} pieces of {vocab}, such as {never_met[-1]!r}, are "
-                "never met in text without capitals and accents; if it was made with --cased or --keep-accents, say it "
-                "here too"
+                "impossible in text without capitals and accents; if it was made with --cased or --keep-accents, use "
+                "that here too"
             )
     return tokenizer
 
@@ -134,7 +135,7 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
 def check_workers(workers: int | None) -> None:
     """Refuse a number of processes that cannot be meant."""
     if workers is not None and not 1 <= workers <= 1024:
-        raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one a core")
+        raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one per core")
 
 
 def or_null(value: float) -> float | None:
@@ -145,7 +146,7 @@ def or_null(value: float) -> float | None:
 def how_ended(reason: str) -> tuple[str, str]:
     """Return how a run has ended, and why."""
     if reason == "early":
-        return "ended early", ", as no score was better"
+        return "ended early", ", as the score stopped improving"
     return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
 
 
@@ -175,7 +176,7 @@ def print_json(value: Any) -> None:
         say(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except ValueError:
         raise UserError(
-            "what was computed is not finite, which JSON cannot hold; the model's weights may be damaged"
+            "the result has numbers that are not finite, which JSON cannot hold; the model's weights may be damaged"
         ) from None
 
 

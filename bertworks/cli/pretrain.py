@@ -27,8 +27,8 @@ def plan(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     gpu: Annotated[str, typer.Option(help="The GPU by name: h200, a100-80, l40s, ...; cpu: this machine.")] = "h200",
-    gpus: Annotated[int, typer.Option(help="How many of them.")] = 1,
-    price: Annotated[float | None, typer.Option(help="What one GPU costs for an hour, in any currency.")] = None,
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
+    price: Annotated[float | None, typer.Option(help="Price of one GPU for an hour, in any currency.")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="The vocabulary's size; default: the recipe's.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,16 +51,18 @@ def pretrain(
     overrides: OverridesArgument = None,
     start_from: Annotated[
         str | None,
-        typer.Option("--from", metavar="MODEL", help="Train a model further: its folder, a run folder, or its name."),
+        typer.Option(
+            "--from", metavar="MODEL", help="Continue pre-training a model: its folder, a run folder, or its name."
+        ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on from the newest checkpoint; --out RUN is enough, what is given else is as before."
+            "--resume", help="Resume from the newest checkpoint; --out RUN is enough, the rest is remembered."
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Walk the whole way, a step of each length, and keep nothing.")
+        bool, typer.Option("--dry-run", help="Run one step of each length through the whole program, and keep nothing.")
     ] = False,
     skip_bad_shards: SkipBadShardsOption = False,
     device: DeviceOption = "auto",
@@ -73,14 +75,14 @@ def pretrain(
     from bertworks.train.pretrain import pretrain, pretrain_dry
 
     if out is None and not dry_run:
-        raise UserError("say where the run folder shall be: --out RUN")
+        raise UserError("give the run folder to write: --out RUN")
     if dry_run and resume:
-        raise UserError("--dry-run begins anew and keeps nothing; leave out --resume")
+        raise UserError("--dry-run starts from the beginning and keeps nothing; leave out --resume")
     if resume and recipe is not None and "=" in recipe:  # there is no recipe: it is the first of the settings
         overrides, recipe = [recipe, *(overrides or [])], None
     if not resume and (recipe is None or data is None):
         needed = "a recipe, see `bertworks recipes`" if recipe is None else "prepared data: --data DATA"
-        raise UserError(f"give {needed}; or --resume --out RUN to go on with a run")
+        raise UserError(f"give {needed}; or --resume --out RUN to resume a run")
     started = time.monotonic()
     options: dict[str, Any] = {
         "data": data,
@@ -114,7 +116,7 @@ def pretrain(
         ]
         if "holdout_nsp_larger_class" in result:  # what a constant answer would score
             scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
-        held_out = f"; on documents kept aside {', '.join(scores)} right" if scores else ""
+        held_out = f"; on held-out documents {', '.join(scores)} right" if scores else ""
         ended, then = how_ended(outcome.reason)
         size = f"{counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')}"
         say(f"{result['out'] or 'a dry run, nothing kept'}: {ended} after {size}{then}{held_out}")
@@ -124,7 +126,7 @@ def pretrain(
             say_next("pretrain", "--resume", "--out", out)
         else:
             say_next("finetune", "classify", "--model", out, "--train", "TRAIN.csv", "--out", "TUNED",
-                     why=f"how it went: {out}/report.html")  # fmt: skip
+                     why=f"training report: {out}/report.html")  # fmt: skip
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 

@@ -52,16 +52,16 @@ _RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # to be
 def vocab(
     corpus: CorpusArgument,
     out: Annotated[str, typer.Option(help="The file to write, one piece a line; for gpt-bpe a folder.")],
-    size: Annotated[int, typer.Option(help="How many pieces, special and unused ones among them.")] = 30_522,
+    size: Annotated[int, typer.Option(help="Number of pieces, including special and unused ones.")] = 30_522,
     algorithm: Annotated[
         str,
         typer.Option(
             help="For BERT wordpiece (gain in likelihood) or bpe (frequency); for GPT-1 gpt-bpe; for ELMo words."
         ),
     ] = "wordpiece",
-    unused: Annotated[int, typer.Option(help="How many [unusedN] pieces to reserve.")] = 0,
+    unused: Annotated[int, typer.Option(help="Number of [unusedN] pieces to reserve.")] = 0,
     coverage: Annotated[float, typer.Option(help="Share of the text's characters to cover.")] = 0.99995,
-    min_count: Annotated[int, typer.Option(help="What occurs less often is not used.")] = 20,
+    min_count: Annotated[int, typer.Option(help="Ignore words that occur less often.")] = 20,
     extend: Annotated[
         str | None,
         typer.Option(
@@ -219,11 +219,11 @@ def tokenize(
 def prepare(
     corpus: CorpusArgument,
     vocab: VocabOption,
-    out: Annotated[str, typer.Option(help="The folder to write; an interrupted run goes on in it.")],
+    out: Annotated[str, typer.Option(help="The folder to write; an interrupted run is resumed.")],
     tokens: Annotated[
         str, typer.Option(help="The kind of tokens: wordpiece (BERT), gpt-bpe (GPT-1) or words (ELMo).")
     ] = "wordpiece",
-    holdout: Annotated[float, typer.Option(help="Share of the documents to keep aside for evaluation.")] = 0.0,
+    holdout: Annotated[float, typer.Option(help="Share of the documents to hold out for evaluation.")] = 0.0,
     lines_are_sentences: Annotated[
         bool, typer.Option("--lines-are-sentences", help="Take every line as one sentence.")
     ] = False,
@@ -320,8 +320,8 @@ def inspect(
         str, typer.Argument(metavar="DATA|MODEL", help="A folder that `bertworks prepare` made, or a model.")
     ],
     overrides: OverridesArgument = None,
-    instances: Annotated[int, typer.Option(help="Show so many instances as text, not the summary.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the instances.")] = 0,
+    instances: Annotated[int, typer.Option(help="Show this many instances as text instead of the summary.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the instances.")] = 0,
     skip_bad_shards: SkipBadShardsOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -364,7 +364,9 @@ def inspect(
             "nor a model (it has no config.json)"
         )
     if (overrides or seed) and not instances:
-        raise UserError("settings and --seed are for instances; say how many with --instances N, or leave them out")
+        raise UserError(
+            "settings and --seed are for instances; give their number with --instances N, or leave them out"
+        )
     changes = [text.removeprefix("data.") for text in overrides or []]
     settings = from_overrides(DataSettings, changes, "bertworks inspect")
     dataset = Dataset(data, skip_bad_shards=skip_bad_shards)

@@ -39,14 +39,14 @@ _AROUND, _SHOWN_AROUND = 400, 100
 def fill(
     model: ModelArgument,
     texts: TextsArgument,
-    top_k: Annotated[int, typer.Option(help="How many guesses for each mask.")] = 5,
+    top_k: Annotated[int, typer.Option(help="Number of guesses for each mask.")] = 5,
     target: Annotated[list[str] | None, typer.Option(help="Only this word; may be given several times.")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Guess what stands at each [MASK] of a text."""
+    """Predict the word at each [MASK] of a text."""
     from bertworks.inference.heads import check_masks
 
     net = _open(model, "fill", device, dtype)
@@ -74,7 +74,7 @@ def nsp(
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell how likely B follows A in a document."""
+    """Predict how likely B follows A in a document."""
     follows = _open(model, "nsp", device, dtype).nsp(check_utf8(first), check_utf8(second), truncate=truncate)
     if as_json:
         print_json({"is_next": follows, "is_random": 1 - follows})
@@ -86,13 +86,13 @@ def tag(
     model: ModelArgument,
     texts: TextsArgument,
     units: Annotated[
-        str | None, typer.Option(help="What is tagged: word or character; default: as the model learnt it.")
+        str | None, typer.Option(help="The unit to tag: word or character; default: as in training.")
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the names, or what else a model was taught to tag, in texts of any length."""
+    """Find the entities that a model was trained to tag in texts of any length."""
     lines = list(lines_of(texts, refuse_blank=True))
     found = _open(model, "tag", device, dtype).tag(lines, units=units)
     for text, entities in zip(lines, found, strict=True):
@@ -107,13 +107,13 @@ def tag(
 
 def answer(
     model: ModelArgument,
-    question: Annotated[str, typer.Option(help="What is asked.")],
+    question: Annotated[str, typer.Option(help="The question.")],
     context: Annotated[str | None, typer.Option(help="The text to look in.")] = None,
     file: Annotated[str | None, typer.Option(help="A file with the text to look in.")] = None,
-    top_k: Annotated[int, typer.Option(help="How many answers.")] = 1,
+    top_k: Annotated[int, typer.Option(help="Number of answers.")] = 1,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Say that there is no answer where that scores so much above the best; such as 0."),
+        typer.Option(help="Give no answer if its score is above the best answer's by more than this; such as 0."),
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
@@ -135,7 +135,7 @@ def answer(
         say(f"{one['score']:6.1%}  {one['text']}  ({one['start']}-{one['end']})")
         say(f"        {_around(text, one['start'], one['end'])}")
     if not found:
-        say("there is no text to answer with", err=True)
+        say("there is no answer: the text is empty", err=True)
 
 
 def _around(text: str, start: int, end: int) -> str:
@@ -161,7 +161,7 @@ def embed(
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(help="cls (not GPT-1, ELMo), mean, max, last, ...; default: as the folder says, or mean."),
+        typer.Option(help="cls (not GPT-1, ELMo), mean, max, last, ...; default: the folder's, or mean."),
     ] = None,
     normalize: Annotated[
         bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
@@ -175,14 +175,14 @@ def embed(
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a vector for each text."""
+    """Compute a vector for each text."""
     import numpy as np
 
     from bertworks.files import atomic_write, check_can_write
 
     if out:
         if Path(out).suffix != ".npy":
-            raise UserError(f"cannot tell the form of {out}; let it end in .npy")
+            raise UserError(f"cannot tell the format of {out}; use a name that ends in .npy")
         check_can_write(out)
     net = _open(model, "embed", device, dtype)
     lines = list(lines_of(texts, refuse_blank=True))
@@ -228,7 +228,7 @@ def attend(
     device: DeviceOption = "auto",
     truncate: TruncateOption = False,
 ) -> None:
-    """Show what each token attends to, as a page to open in a browser."""
+    """Write a page that shows what each token attends to, to open in a browser."""
     from bertworks.files import atomic_write, check_can_write
     from bertworks.report.page import attention_page
 
@@ -277,25 +277,26 @@ def evaluate(
         typer.Option(help="A task of `bertworks tasks`, or a kind of task for your own file; default: the model's."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Which split: dev (as it is), test, ...; of text holdout (as it is) or train.")
+        str | None,
+        typer.Option(help="The split: dev (default), test, ...; of prepared text holdout (default) or train."),
     ] = None,
     column: ColumnOption = None,
     wrong: Annotated[
-        str | None, typer.Option(help="Write what was predicted wrongly, the surest first: .jsonl, .csv or .tsv.")
+        str | None, typer.Option(help="Write the wrong predictions, the most confident first: .jsonl, .csv or .tsv.")
     ] = None,
     csv_safe: CsvSafeOption = False,
     predictions: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write all predictions as the benchmark's makers read them.")
+        str | None, typer.Option(metavar="DIR", help="Write all predictions in the benchmark's own format.")
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=8, max=65_536, help="Of sequences of prepared text.  [default: 128]")
+        int | None, typer.Option(min=8, max=65_536, help="Longest sequence of prepared text.  [default: 128]")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of prepared text about so many, in batches.")] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones as their mean."""
+    """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones are averaged."""
     from bertworks.inference import evaluate as measuring
     from bertworks.inference.held_out import measure_text
     from bertworks.processes import progress_bar
@@ -306,7 +307,7 @@ def evaluate(
         if column or wrong or csv_safe or predictions:
             raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
         if len(models) > 1:
-            raise UserError("on text one model is measured at a time; several are for a task, named with --task")
+            raise UserError("only one model can be measured on text; several need a task, named with --task")
         with progress_bar(quiet=as_json) as progress:
             metrics, counts, length = measure_text(
                 models[0], data, split=split or "holdout", max_length=max_length, max_tokens=max_tokens,
@@ -322,7 +323,7 @@ def evaluate(
         say_next("finetune", "classify", "--model", models[0], "--train", "TRAIN.csv", "--out", "TUNED")
         return
     if max_length or max_tokens:
-        raise UserError("--max-length and --max-tokens are for prepared text; a model cuts a task's as it learnt")
+        raise UserError("--max-length and --max-tokens are for prepared text; for a task a model uses its own")
     split, named = split or "dev", task
     ensemble, task = measuring.open_for(models, data, named, device=device, dtype=dtype)
     columns = named_columns(task, column or [])
@@ -349,7 +350,7 @@ def evaluate(
         given = [word for one in column or [] for word in ("--column", one)]
         which = [] if split == "dev" else ["--split", split]
         command = ["evaluate", *models, *([] if named is None else ["--task", named]), "--data", data, *which, *given]
-        say_next(*command, "--wrong", "wrong.csv", why="what it predicts wrongly")
+        say_next(*command, "--wrong", "wrong.csv", why="its wrong predictions")
     else:
         say_next("predict", *models, "INPUT.csv", "--out", "predictions.csv")
 
@@ -362,7 +363,7 @@ def predict(
     ] = None,
     column: ColumnOption = None,
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Whether the input's own columns are written before predictions.")
+        bool, typer.Option("--keep/--no-keep", help="Write the input's own columns before the predictions.")
     ] = True,
     csv_safe: CsvSafeOption = False,
     device: DeviceOption = "auto",
@@ -402,13 +403,14 @@ def classify(
     model: ModelArgument,
     texts: TextsArgument,
     pair: Annotated[
-        list[str] | None, typer.Option(help="The second text, for a model of pairs: one for all, or for each its own.")
+        list[str] | None,
+        typer.Option(help="The second text, for a model of pairs: one for all texts, or one for each."),
     ] = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Tell the class, the score or the labels of texts."""
+    """Predict the class, the score or the labels of texts."""
     lines = list(lines_of(texts, refuse_blank=True))
     seconds = [check_utf8(one) for one in pair or []]
     pairs = seconds * len(lines) if len(seconds) == 1 else seconds or None
@@ -426,13 +428,13 @@ def classify(
 
 def choose(
     model: ModelArgument,
-    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="What goes before.")],
-    endings: Annotated[list[str], typer.Argument(metavar="ENDING...", help="Ways to go on, at least two.")],
+    context: Annotated[str, typer.Argument(metavar="CONTEXT", help="The text that comes first.")],
+    endings: Annotated[list[str], typer.Argument(metavar="ENDING...", help="Possible endings, at least two.")],
     device: DeviceOption = "auto",
     dtype: DtypeOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
-    """Tell which ending goes best with a context."""
+    """Choose the ending that best fits a context."""
     opened = _open(model, "choose", device, dtype)
     result = opened.choose(check_utf8(context), [check_utf8(ending) for ending in endings])
     if as_json:

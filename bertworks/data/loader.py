@@ -136,7 +136,9 @@ class Loader:
         world_size: int = 1,
     ) -> None:
         if shape.slices % world_size:
-            raise UserError(f"{world_size} ranks cannot share {shape.slices} slices of a batch; choose a divisor")
+            raise UserError(
+                f"{world_size} ranks cannot share {shape.slices} micro-batches of a batch; choose a divisor"
+            )
         self._dataset, self._settings, self._shape, self._seed = dataset, settings, shape, seed
         self._split, self._rank, self._world_size = split, rank, world_size
         self._own_slices = range(rank, shape.slices, world_size)
@@ -206,7 +208,9 @@ class Loader:
         """
         state = state or State()
         if min(state) < 0 or state.block >= len(self._shards):
-            raise UserError(f"{state} is not of this data, which has {len(self._shards)} blocks; start without it")
+            raise UserError(
+                f"{state} does not belong to this data, which has {len(self._shards)} blocks; start without it"
+            )
         block = None
         for number in itertools.count(-first):
             is_wanted = number >= 0 and number % step == 0
@@ -243,7 +247,7 @@ class Loader:
             plan, order, state.offset, self._num_special, self._shape.sequences, self._shape.tokens,
             self._shape.masked, self._masking.rate, self._masking.max_predictions,
         )  # fmt: skip
-        assert count > 0, "a slice holds at least one instance"
+        assert count > 0, "a micro-batch holds at least one instance"
         rows = order[state.offset : state.offset + count]
         return block, State(state.epoch, state.block, state.offset + count), rows
 
@@ -277,18 +281,18 @@ def shape_for(
     for a mask a row of the vocabulary's size. A slice of `sequences` has room for that many of the longest ones.
     """
     if (tokens is None) == (sequences is None):
-        raise UserError(f"tokens={tokens} and sequences={sequences}: give one of them, the size of a slice")
+        raise UserError(f"tokens={tokens} and sequences={sequences}: give one of them, the size of a micro-batch")
     is_masked = settings.objective.startswith("mlm")
     if sequences is not None:
         if sequences < 1:
-            raise UserError(f"a slice of {sequences} sequences is empty; choose 1 or more")
+            raise UserError(f"a micro-batch of {sequences} sequences is empty; choose 1 or more")
         most = min(
             settings.max_predictions or settings.max_length, max(1, round(settings.max_length * settings.mask_rate))
         )
         return Shape(sequences * settings.max_length, sequences, sequences * most * is_masked, slices)
     assert tokens is not None
     if tokens < settings.max_length:
-        raise UserError(f"a slice of {tokens} tokens holds no sequence of max_length {settings.max_length}")
+        raise UserError(f"a micro-batch of {tokens} tokens holds no sequence of max_length {settings.max_length}")
     sequences = tokens // min(_MEAN_LENGTH_WITH_ROOM, settings.max_length // 2)
     masked = int(np.ceil(tokens * settings.mask_rate)) + tokens // (2 * settings.max_length) + 1 if is_masked else 0
     return Shape(tokens, sequences, masked, slices)

@@ -490,15 +490,15 @@ def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
         before, now = _read_object(folder / _SETTINGS_FILE), json.loads(json.dumps(settings))
         if before | {"made_by": None} != now | {"made_by": None}:
             raise UserError(
-                f"{folder} is of an interrupted run with another corpus, vocabulary or options; "
+                f"{folder} belongs to an interrupted run with another corpus, vocabulary or options; "
                 "give the same ones to resume it, or remove it"
             )
         # Another version may cut sentences or tokens otherwise, and the shards of one run must be of one kind.
         if before.get("made_by") != now["made_by"]:
             then, this = map(_version_text, (before.get("made_by"), now["made_by"]))
             raise UserError(
-                f"{folder} is of an interrupted run of {then}, and this is {this}; resume it with that version, or "
-                "remove the folder"
+                f"{folder} belongs to an interrupted run of {then}, and this is {this}; resume it with that version, "
+                "or remove the folder"
             )
         return MANIFEST in names
     if MANIFEST in names:
@@ -545,7 +545,7 @@ def is_done(folder: Path, unit: Unit) -> bool:
     record = _read_object(_record_path(folder, unit.number))
     try:
         if (record["digest"], record["duplicates"]) != (unit.digest(), unit.num_duplicates):
-            raise UserError(f"the corpus has changed since {folder} was begun; remove it to start again")
+            raise UserError(f"the corpus has changed since {folder} was started; remove it to start again")
         counts = [record[split][kind] for split in SPLITS for kind in ARRAYS] + [record[name] for name in _LEFT_OUT]
         files = {name: entry["bytes"] for name, entry in record["files"].items()}
         is_whole = all((folder / name).stat().st_size == size for name, size in files.items())
@@ -557,7 +557,7 @@ def is_done(folder: Path, unit: Unit) -> bool:
 def _manifest(folder: Path, settings: dict[str, Any], num_units: int) -> dict[str, Any]:
     """Put the records of all units together."""
     if len(_files_like(folder, _RECORD)) > num_units:
-        raise UserError(f"the corpus has become shorter since {folder} was begun; remove it to start again")
+        raise UserError(f"the corpus has become shorter since {folder} was started; remove it to start again")
     records = [_read_object(_record_path(folder, number)) for number in range(num_units)]
     if not all(records):
         raise UserError(f"a record of {folder} is gone; is another run writing there? Start again to resume")

@@ -18,7 +18,7 @@ OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
 class DataSettings(Settings):
     """Instances as in the paper and the original script, unless said otherwise."""
 
-    objective: Objective = Field(default="mlm+nsp", description="What is learnt from the text.")
+    objective: Objective = Field(default="mlm+nsp", description="The pre-training objective.")
     max_length: int = Field(default=128, ge=8, le=65_536, description="The longest sequence, in tokens.")
     short_length: int | None = Field(
         default=None, ge=8, le=65_536, description="The longest sequence in the first part of a run, if it has one."
@@ -59,7 +59,7 @@ class DataSettings(Settings):
     def _short_batch_has_a_length(cls, short_batch: int | None, info: ValidationInfo) -> int | None:
         if short_batch is not None and "short_length" in info.data and info.data["short_length"] is None:
             raise ValueError(
-                f"{short_batch} is of batches of short_length, which is not set; train.batch_size is of all"
+                f"{short_batch} is for batches of short_length, which is not set; train.batch_size is for all"
             )
         return short_batch
 

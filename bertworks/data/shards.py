@@ -145,7 +145,7 @@ class Dataset:
         if digest_of_vocabulary(self.tokenizer) != self.manifest.get("vocab_sha256"):
             raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
         if self.tokenizer.rules._asdict() != self.manifest.get("tokenizer"):
-            raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} state other tokenizer settings")
+            raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} disagree on the tokenizer settings")
         self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
     with demo_folder(out) as folder:
         show = Show(recipe, overrides, folder, quiet)
         say("The life of a BERT, in some minutes on a CPU", bold=True)
-        say(f"Everything goes into {folder}; in that folder the commands below do the same by hand.")
+        say(f"Everything is written to {folder}; in that folder the commands below do the same by hand.")
         tokenizer = stages.learn_vocabulary(show)
         stages.make_shards(show, tokenizer)
         stages.pretrain_tiny(show)
@@ -64,7 +64,7 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
             say()
             tell(
                 f"No model {stages.SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, "
-                f"or with the tiny one, you can go on by hand; {TRAIN} and {DEV} are there:\n"
+                f"or with the tiny one, you can continue by hand; {TRAIN} and {DEV} are there:\n"
                 f"$ bertworks finetune classify --model {RUN} --train {TRAIN} --dev {DEV} --out my-tuned"
             )
         path, seconds = folder / REPORT, time.monotonic() - started

@@ -201,12 +201,12 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
         )
         first_ones = islice(instances(Dataset(data), show.recipe.data, seed=show.recipe.train.seed), _LOOKED_AT)
         instance = max(first_ones, key=lambda one: len(set(one["tokens"])))
-        answers = f"To be guessed: {' '.join(instance['masked_tokens'])}"
+        answers = f"To predict: {' '.join(instance['masked_tokens'])}"
         if "is_random_next" in instance:
             origin = "is from elsewhere" if instance["is_random_next"] else "follows the first"
             answers += f"; the second part {origin}"
         tell(f"{counts}. One pair:\n  {' '.join(instance['tokens'])}\n{answers}")
-        stage.html = paragraph(f"{counts}. One pair, what is to be guessed marked:")
+        stage.html = paragraph(f"{counts}. One pair, with the tokens to predict marked:")
         stage.html += pieces(instance["tokens"], instance["masked_positions"]) + paragraph(f"{answers}.")
 
 
@@ -215,13 +215,13 @@ def pretrain_tiny(show: Show) -> None:
     from bertworks.inference.model import load
     from bertworks.report.page import learning_charts, read_run
 
-    title = f"Pre-training: a BERT of size {show.recipe.model.preset} reads them, masks and all"
+    title = f"Pre-training: a BERT of size {show.recipe.model.preset} learns from them"
     with show.stage(title, pretraining_command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
         outcome = pretrained(show)
         told = f"{counted(outcome.progress.step, 'step')}, {counted(outcome.progress.tokens, 'token')}"
         accuracy = outcome.metrics.get("holdout_mlm_accuracy")
         if accuracy is not None:
-            told += f"; it fills {accuracy:.0%} of the masks of held-out documents rightly"
+            told += f"; it fills {accuracy:.0%} of the masks of held-out documents correctly"
         tell(told)
         charts = "".join(learning_charts(read_run(show.folder / RUN)))
         stage.html = f'{paragraph(f"{told}.")}<div class="charts">{charts}</div>'
@@ -264,7 +264,7 @@ def ask_shipped(show: Show, shipped: Path) -> None:
     commands = [f'bertworks fill {SHIPPED} "{MASKS[0]}"', f'bertworks nsp {SHIPPED} "{first}" "{second}"']
     if korean:
         commands.append(f'bertworks fill {KOREAN} "{KOREAN_MASKS[0]}"')
-    with show.stage(f"A model that has read more: {SHIPPED}, which comes with the package", *commands) as stage:
+    with show.stage(f"A model trained on more text: {SHIPPED}, which comes with the package", *commands) as stage:
         model, question = load(shipped, device="cpu"), "Does the second sentence follow the first?"
         told = describe(SHIPPED)
         tell(told)
@@ -288,7 +288,7 @@ def describe(name: str) -> str:
     about = describe_shipped(name)
     told = f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
     told += f", trained on {about.trained_on}" if about.trained_on else ""
-    return told + (f"; it fills {about.mlm_accuracy:.0%} of masks rightly" if about.mlm_accuracy is not None else "")
+    return told + (f"; it fills {about.mlm_accuracy:.0%} of masks correctly" if about.mlm_accuracy is not None else "")
 
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:
@@ -299,11 +299,11 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
 
     folder, command = show.folder, f"bertworks finetune classify --model {SHIPPED} --train {TRAIN} --dev {DEV}"
     command += f" --out my-tuned {' '.join(FINETUNING)}"
-    with show.stage("Fine-tuning: labelled sentences teach it who is pleased and who is not", command) as stage:
+    with show.stage("Fine-tuning: labelled sentences teach it to tell pleased people from others", command) as stage:
         outcome = finetuned(show, shipped)
         shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody resumes from there
         told = (
-            f"{outcome.score:.0%} of {DEV} is judged rightly, by the model of step {outcome.step:,} of "
+            f"{outcome.score:.0%} of {DEV} is classified correctly, by the model of step {outcome.step:,} of "
             f"{outcome.progress.step:,}: the best one is kept"
         )
         tell(told)
@@ -311,7 +311,7 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
         assert found.dev, "the dev set was measured"
         charts = f'<div class="charts">{"".join(learning_charts(found))}</div>'
         stage.html = paragraph(f"{told}.") + charts + class_tables(found.dev)
-    show.tiles.append(tile("Sentences judged rightly", f"{outcome.score:.0%}", f"of {DEV}, once fine-tuned"))
+    show.tiles.append(tile("Sentences classified correctly", f"{outcome.score:.0%}", f"of {DEV}, once fine-tuned"))
     return load(folder / TUNED, device="cpu")
 
 
@@ -332,7 +332,7 @@ def finetuned(show: Show, shipped: Path) -> "Finetuned":
 
 def judge_sentences(show: Show, model: Any) -> None:
     """Sixth: the fine-tuned model judges sentences that nobody has labelled."""
-    with show.stage("New sentences, judged", f'bertworks classify {TUNED} "{TO_CLASSIFY[0]}"') as stage:
+    with show.stage("New sentences, classified", f'bertworks classify {TUNED} "{TO_CLASSIFY[0]}"') as stage:
         judged = []
         for one, result in zip(TO_CLASSIFY, model.classify(TO_CLASSIFY), strict=True):
             scores = sorted(result["scores"].items(), key=lambda item: -item[1])
@@ -351,12 +351,12 @@ def look_into(show: Show, model: Any) -> None:
     from bertworks.report.page import attention_page
 
     command = f'bertworks attend {TUNED} "{TO_ATTEND}"'
-    with show.stage("Attention: which word looks at which", command) as stage:
+    with show.stage("Attention: which word attends to which", command) as stage:
         encoding, weights = model.attention(TO_ATTEND)
         words = words_of(encoding.tokens)
         layer, head = most_telling_head(weights, words)
         tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in their order;")
-        tell("after each what it looks at most, besides itself")
+        tell("after each the one it attends to most, besides itself")
         tell("\n".join(picture(encoding.tokens, words, weights[layer, head])))
         page = attention_page(encoding.tokens, encoding.segment_ids, weights, f"fine-tuned: {TO_ATTEND}")
         stage.html = (

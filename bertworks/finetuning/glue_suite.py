@@ -126,7 +126,7 @@ def glue(
     }
     if not datasets:
         names = ", ".join(task.title for task in PAPERS_TASKS)
-        raise UserError(f"{data} has no train set of GLUE; it would hold folders as in GLUE's archive: {names}")
+        raise UserError(f"{data} has no train set of GLUE; expected are folders as in GLUE's archive: {names}")
     # Before hours of training, and not once for each task.
     points = [points_of(dataset.task, overrides, is_grid=plan.grid) for dataset in datasets.values()]
     settings = [point.settings for some in points for point in some]
@@ -412,9 +412,13 @@ def _glue_parts(results: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     means = [shown(mean[name], 1) for name in ("ours", "base", "large")]
     rows.append(["average", "", means[0], *([""] if has_gold else []), "", *means[1:], ""])
     lines = [
-        "In percent. Ours is measured on dev sets, by which its models are chosen too; the columns base and large are "
+        "In percent. Ours are scores on the dev sets, which also choose its models; the columns base and large are "
         "the paper's (Table 1), on test sets by GLUE's server.",
-        *(["Ours on test is by the labels in the original archives, not by the server."] if has_gold else []),
+        *(
+            ["Ours on test are computed with the labels in the original archives, not by the server."]
+            if has_gold
+            else []
+        ),
         f"The average is the paper's: the mean of the columns above, MNLI twice, without WNLI; over {mean['tasks']} of "
         f"{len(PAPERS_TASKS)} tasks ({mean['columns']} of {len(COLUMNS)} columns), base's and large's over the same.",
     ]
@@ -424,9 +428,9 @@ def _glue_parts(results: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     for task in tasks.values():
         lines += [f"{task['title']}: {said}" for said in (*task.get("notes", ()), task.get("error", "")) if said]
     if submission["wnli"]:
-        lines.append(f"WNLI is not learnt, as in the paper: all of its test set is said to be {submission['wnli']}")
+        lines.append(f"WNLI is not trained, as in the paper: its whole test set is predicted as {submission['wnli']}")
     if submission["zip"]:
         lines.append(f"{submission['zip']} holds the predictions for the server")
     if submission["missing"]:
-        lines.append(f"not in it, as there are no test files or no model: {', '.join(submission['missing'])}")
+        lines.append(f"missing from it, for lack of test files or a model: {', '.join(submission['missing'])}")
     return rows, [*lines, f"{results['minutes']:.2f} minutes of training in all"]

@@ -190,11 +190,11 @@ def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
     """Refuse settings that mean nothing for an ELMo, all at once."""
     task, train, problems = settings.task, settings.train, []
     if is_random and task.freeze != 0:
-        problems.append(f"task.freeze={task.freeze}: a random start has nothing to keep; leave it out")
+        problems.append(f"task.freeze={task.freeze}: a random start has nothing to freeze; leave it out")
     elif task.freeze not in (0, "all"):
-        problems.append(f"task.freeze={task.freeze}: the ELMo stays as it is anyway, and all above it learns")
+        problems.append(f"task.freeze={task.freeze}: the ELMo is frozen anyway, and all above it is trained")
     if task.layer_decay != 1:
-        problems.append(f"task.layer_decay={task.layer_decay}: its layers do not learn at rates of their own")
+        problems.append(f"task.layer_decay={task.layer_decay}: its layers have no learning rates of their own")
     if train.dtype == "bfloat16":
         problems.append("train.dtype=bfloat16: its LSTMs are trained in float32")
     if train.compile:
@@ -217,11 +217,11 @@ def kind_for_task(wanted: Wanted) -> ModelKind:
         kind = FEATURES
     elif kind is FEATURES:
         others = ", ".join(one.name for one in KINDS if one is not FEATURES)
-        raise UserError(f"{folder} is of the kind {kind.name}, which cannot be fine-tuned; {others} can")
+        raise UserError(f"{folder} is a model of kind {kind.name}, which cannot be fine-tuned; {others} can")
     if settings.cells and kind not in (ELMO, ELMO_TASK, FEATURES):
         raise UserError(f"task.cells {settings.cells}: only an ELMo and task.features have them; leave it out")
     if settings.lm_weight and kind is not GPT:
-        raise UserError("task.lm_weight is for a GPT-1, whose language model goes on learning; leave it out")
+        raise UserError("task.lm_weight is for a GPT-1, whose language model keeps training; leave it out")
     if kind is COMPOUND and wanted.beside:
         raise UserError(f"{folder} is made of encoders already; --with is for two BERTs")
     if (wanted.beside or settings.bilstm) and kind in (GPT, ELMO, ELMO_TASK):
@@ -286,7 +286,7 @@ def open_network(wanted: Wanted) -> TaskStart:
     has_new_head = any(name.startswith("heads.") for name in drawn)
     if kind is BERT and has_new_head and not wanted.is_random and wanted.heads.keys() & opened.net.heads.keys():
         old, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, task.labels))
-        told = f"was fine-tuned for other labels ({old}): its encoder is taken, the head is new ({ours})"
+        told = f"was fine-tuned for other labels ({old}): its encoder is reused, the head is new ({ours})"
         notes = (f"{folder} {told}",)
     is_frozen = {FEATURES: is_encoders, ELMO_TASK: None if wanted.is_random else is_elmos}.get(kind)
     return TaskStart(
@@ -320,7 +320,7 @@ def _take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, la
 
 def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> Bert:
     if kind_of_model(folder) is not BERT:
-        raise UserError(f"{folder} is no BERT; --with takes one that reads the other way, with the same vocabulary")
+        raise UserError(f"{folder} is not a BERT; --with takes one of the other direction, with the same vocabulary")
     other = Tokenizer.from_folder(folder)
     if other.pieces != tokenizer.pieces or other.rules != tokenizer.rules:
         what = f"{len(tokenizer):,} and {len(other):,} pieces"
@@ -447,7 +447,7 @@ def _check_frozen(settings: FinetuneSettings) -> None:
         "train.shard",
     )  # fmt: skip
     problems = [
-        f"{name}: task.features trains a BiLSTM on frozen layers, for which it means nothing; leave it out"
+        f"{name}: task.features trains a BiLSTM on frozen layers, where it has no effect; leave it out"
         for name in names
         if _value(settings, name) != _value(usual, name)
     ]

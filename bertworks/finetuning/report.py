@@ -415,8 +415,8 @@ def _data_facts(run: FinetuneRun) -> dict[str, str]:
     facts = {"task": names} if run.task else {}
     examples = run.provenance.get("examples")
     unit = "windows" if run.task.get("kind") in ("tag", "answer") else "examples"
-    facts |= {"to learn from": f"{examples:,} {unit}"} if examples else {}
-    facts |= {"to measure on": counted(run.dev.examples, "example")} if run.dev else {}
+    facts |= {"train set": f"{examples:,} {unit}"} if examples else {}
+    facts |= {"dev set": counted(run.dev.examples, "example")} if run.dev else {}
     facts |= {"labels": f"{len(run.task['labels']):,}"} if run.task.get("labels") else {}
     return facts | {"longest text": counted(run.settings.task.max_length, "token")}
 
@@ -450,10 +450,10 @@ def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
     if dev and dev.per_class:
         parts.append(f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>')
     if dev and dev.wrong:
-        title, note = "Its surest mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
+        title, note = "Most confident mistakes", f"{dev.num_wrong:,} of {counted(dev.examples, 'example')} are wrong"
         note += f"; here are {len(dev.wrong)}." if len(dev.wrong) < dev.num_wrong else "."
         if dev.kind == "regress":
-            title, note = "Its largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
+            title, note = "Largest errors", f"{len(dev.wrong)} of {counted(dev.examples, 'example')}."
         parts.append(
             f'<section aria-labelledby="wrong"><h2 id="wrong">{title}</h2><p class="note">{note}</p>'
             f"{''.join(_mistake(one, dev.kind) for one in dev.wrong)}</section>"
@@ -485,13 +485,15 @@ def class_tables(dev: DevRecord) -> str:
             _row(label, [_cell(count, sum(row), is_right=number == column) for column, count in enumerate(row)])
             for number, (label, row) in enumerate(zip(labels, counts, strict=True))
         ]
-        parts.append(_table("What each class (row) was taken for (column)", ["", *labels], rows, "confusion"))
+        parts.append(
+            _table("How often each class (row) was predicted as each class (column)", ["", *labels], rows, "confusion")
+        )
     elif is_matrix or commonest:
         rows = [
             _row(right, [f"<td><bdi>{escaped(guess)}</bdi></td><td>{count:,}</td>"])
             for right, guess, count in most_confused(Breakdown(labels, scores, counts, commonest), _MOST_MISTAKES)
         ]
-        parts.append(_table("The commonest mistakes", ["class", "taken for", "times"], rows, "classes"))
+        parts.append(_table("The commonest mistakes", ["class", "predicted as", "times"], rows, "classes"))
     inner = "".join(f'<div class="scroll">{part}</div>' for part in parts)
     return f'<div class="dev">{inner}</div>'
 

@@ -96,8 +96,8 @@ class GridPlan(NamedTuple):
             raise UserError("--restart-best is for a search over settings; give --grid too")
         if self.search_examples < 0 or (self.search_examples and not self.restart_best):
             raise UserError(
-                f"--search-examples {self.search_examples}: so many examples a search sees before its best point is "
-                "run on all of them; give a number above 0, with --grid and --restart-best"
+                f"--search-examples {self.search_examples}: the number of examples of a search, before its best point "
+                "is run on all of them; give a number above 0, with --grid and --restart-best"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UserError("a grid is run by one process; start it without torchrun")
@@ -497,7 +497,7 @@ class Record:
         for name in _SAME:
             if content.get(name) != self.about[name]:
                 raise CannotGoOn(
-                    f"{self.path.parent} has runs of another {name}; give the same to go on, or choose another --out"
+                    f"{self.path.parent} has runs of another {name}; use the same to resume, or choose another --out"
                 )
         known = read_record(_File, content, str(self.path))
         self.runs, self.model_of, self.chosen = dict(known.runs), known.model_of, known.chosen
@@ -510,8 +510,8 @@ class Record:
             return None
         if outcome_of(result.settings) != outcome_of(settings):
             raise CannotGoOn(
-                f"{self.path.parent / folder} was run with other settings; give the same to go on, or choose another "
-                "--out"
+                f"{self.path.parent / folder} was run with other settings; use the same ones to resume, or "
+                "choose another --out"
             )
         return result
 
@@ -669,7 +669,7 @@ def _grid_parts(results: Mapping[str, Any]) -> tuple[str, list[tuple[str, list[R
     closing = []
     if best:
         score = shown(runs[best]["score"])
-        closing.append(f"model/ is of the best run, {best}: {metric} {score}; * marks the best point")
+        closing.append(f"model/ is from the best run, {best}: {metric} {score}; * marks the best point")
     failed = f", {results['failed']} of them failed" if results["failed"] else ""
     closing.append(f"{counted(len(runs), 'run')}{failed}, {results['minutes']:.2f} minutes of training in all")
     return f"{results['title']}, {metric} on the dev set", tables, failures, closing
@@ -762,7 +762,7 @@ def table7(
     """
     folder = Path(out)
     if not resume and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+        raise UserError(f"{folder} is not empty; continue it with --resume, or choose another --out")
     if restarts < 1:
         raise UserError(f"restarts {restarts} is too small; at least 1")
     train = partial(finetune, task, cache=cache or folder / CACHE_FOLDER, resume=resume, **options)

@@ -185,7 +185,7 @@ class Finetuning:
         self.extra_bytes += start.features.num_bytes if start.features else 0
         train = settings.train
         self.out_of_memory = (
-            f"with batches of {counted(train.batch_size, 'example')} in {counted(train.slices, 'slice')}; start anew "
+            f"with batches of {counted(train.batch_size, 'example')} in {counted(train.slices, 'slice')}; start again "
             "with a higher train.slices, or a lower train.batch_size or task.max_length"
         )
         self.best: Best | None = None
@@ -452,7 +452,7 @@ class TaskFeed:
         """Yield the rank's micro-batches of the batches after a point, each with the state of the data after it."""
         state, size, seed = progress.data or {"epoch": 0, "offset": 0}, self._settings.batch_size, self._settings.seed
         if state.keys() != {"epoch", "offset"}:
-            raise CorruptFile(f"a checkpoint says that its data is at {str(state)[:80]}, which is no place in it")
+            raise CorruptFile(f"a checkpoint says that its data is at {str(state)[:80]}, which is not a position in it")
         epoch, offset, step = state["epoch"], state["offset"], progress.step
         while True:
             if self._alike:
@@ -528,7 +528,7 @@ def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
         mean, spread = float(items.targets.mean()), float(items.targets.std())
         yield (
             f"scores of up to {highest:,.0f} are too far from 0 to be learnt well; subtract {mean:,.0f} from each and "
-            f"divide by {spread:,.{0 if spread > _WIDE else 1}f}, and the other way round for what is predicted"
+            f"divide by {spread:,.{0 if spread > _WIDE else 1}f}, and undo this for predictions"
         )
 
 
@@ -550,7 +550,7 @@ def few_steps(num_items: int, num_examples: int, settings: FinetuneSettings, kin
     examples = f"{counted(num_examples, 'example')}{windows}"
     yield (
         f"only {counted(steps, 'step')}: {examples}, in batches of {train.batch_size}, "
-        f"{counted(train.epochs, 'epoch')}; a model hardly learns in so few. Try {' '.join(changes[:2])}"
+        f"{counted(train.epochs, 'epoch')}; a model learns little in so few. Try {' '.join(changes[:2])}"
         + (f", or {changes[2]}" if len(changes) > 2 else "")
     )
 

@@ -41,11 +41,11 @@ class FinetuneTrainSettings(TrainSettings):
         default=1_000_000_000, ge=1, le=MOST, description="Steps after which a run ends; the epochs end it sooner."
     )
     epochs: int = Field(default=3, ge=1, le=10_000, description="Passes over the train set.")
-    batch_size: int = Field(default=32, ge=1, le=MOST, description="Examples of a batch.")
+    batch_size: int = Field(default=32, ge=1, le=MOST, description="Examples in a batch.")
     eval_every: int = Field(
         default=0, ge=0, le=MOST, description="Steps between evaluations, besides the end of every epoch; 0: only then."
     )
-    keep: int = Field(default=1, ge=1, le=MOST, description="Checkpoints that are kept.")
+    keep: int = Field(default=1, ge=1, le=MOST, description="Number of checkpoints to keep.")
 
 
 class TaskSettings(Settings):
@@ -55,39 +55,41 @@ class TaskSettings(Settings):
         default=128, ge=3, le=65_536, description="Longer texts are cut, the longer one of a pair first."
     )
     max_examples: int = Field(
-        default=0, ge=0, le=MOST, description="Examples of the train set that are used, always the same ones; 0: all."
+        default=0, ge=0, le=MOST, description="Number of training examples to use, always the same ones; 0: all."
     )
-    context: Context = Field(default="document", description="Of tagging: what a sentence is read with; or it alone.")
+    context: Context = Field(default="document", description="Tagging: read sentences within their document, or alone.")
     stride: int | None = Field(
-        default=None, ge=1, le=MOST, description="Of tagging: tokens between windows; not set: half a window."
+        default=None, ge=1, le=MOST, description="Tagging: stride of windows, in tokens; not set: half a window."
     )
-    doc_stride: int = Field(default=128, ge=1, le=MOST, description="Of answering: tokens between windows.")
-    max_query: int = Field(default=64, ge=1, le=MOST, description="Of answering: longer questions are cut.")
+    doc_stride: int = Field(default=128, ge=1, le=MOST, description="Answering: stride of windows, in tokens.")
+    max_query: int = Field(
+        default=64, ge=1, le=MOST, description="Answering: the longest question, in tokens; longer ones are cut."
+    )
     dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="Of all layers; not set: what the model was trained with."
+        default=None, ge=0, lt=1, description="Dropout of all layers; not set: as in pre-training."
     )
     cells: int = Field(
-        default=0, ge=0, le=65_536, description="Of BiLSTMs over an ELMo or frozen layers, each way; 0: by the task."
+        default=0, ge=0, le=65_536, description="Cells of BiLSTMs over an ELMo or frozen layers; 0: by the task."
     )
     class_weights: bool = Field(default=False, description="Whether rare classes count as much as frequent ones.")
     features: FeatureName | None = Field(
         default=None, description="Of tagging: frozen layers that a BiLSTM reads, instead of fine-tuning."
     )
     freeze: int | Literal["all"] = Field(
-        default=0, description="How many of the lowest layers stay as they are, embeddings included; or all of them."
+        default=0, description="Number of lowest layers to freeze, embeddings included; or all."
     )
     layer_decay: float = Field(
-        default=1.0, gt=0, le=1, description="Of the learning rate, from each layer to the one below."
+        default=1.0, gt=0, le=1, description="Factor of the learning rate, from each layer to the one below."
     )
     average: float = Field(
-        default=0.0, ge=0, le=1000, description="Epochs that a mean of the weights goes over, kept in their place."
+        default=0.0, ge=0, le=1000, description="Epochs over which weights are averaged; 0: not at all."
     )
     bilstm: bool = Field(default=False, description="A BiLSTM on top of the encoder, initialised from the seed.")
     lm_weight: float | None = Field(
-        default=None, ge=0, le=100, description="Of GPT-1's language model beside the task; not set: its paper's 0.5."
+        default=None, ge=0, le=100, description="Weight of GPT-1's language-model loss; not set: its paper's 0.5."
     )
     early_stopping: int = Field(
-        default=0, ge=0, le=MOST, description="Evaluations without a better model that end a run; 0: none do."
+        default=0, ge=0, le=MOST, description="Stop after so many evaluations without a better model; 0: never."
     )
 
     def cut(self) -> Cut:

@@ -56,9 +56,9 @@ def find_data(
         raise UserError(f"the task {str(name)[:40]!r} is not a name; see `bertworks tasks`")
     if name in OWN_KINDS:
         if data is not None:
-            raise UserError(f"{name} is learnt from your own files, named with --train and --dev: leave --data out")
+            raise UserError(f"{name} is trained on your own files, named with --train and --dev: leave --data out")
         if TRAIN not in given:
-            raise UserError(f"{name} is learnt from your own files: give --train FILE, and --dev FILE if you have one")
+            raise UserError(f"{name} is trained on your own files: give --train FILE, and --dev FILE if you have one")
         dataset = open_own(name, given, columns)
     else:
         task = find_task(name)
@@ -96,7 +96,7 @@ def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings]
             check_elmo_settings(one, is_random=is_random)
         for folder, net in nets.items():
             problems += refused_sizes(one.task, net.config.max_position_embeddings, most, folder)
-    raise_all("what the model refuses", list(dict.fromkeys(problems)))
+    raise_all("settings that do not fit the model", list(dict.fromkeys(problems)))
 
 
 def usual_for(

@@ -81,7 +81,7 @@ def report_text(report: Mapping[str, Any]) -> str:
         if pooling["layers"]:
             lines.append(f"after the pooling: {', '.join(pooling['layers'])}")
         if pooling["truncate_dim"]:
-            lines.append(f"of a vector are kept: {pooling['truncate_dim']:,} numbers")
+            lines.append(f"vectors are cut to: {pooling['truncate_dim']:,} numbers")
         if any(pooling["prompts"].values()):
             named = ", ".join(f"{name}: {text[:40]!r}" for name, text in pooling["prompts"].items() if text)
             lines.append(f"prompts: {named}; the default: {pooling['default_prompt'] or 'none'}")
@@ -92,7 +92,7 @@ def report_text(report: Mapping[str, Any]) -> str:
     if report["labels"]:
         lines.append(f"labels: {_shortened(report['labels'])}")
     if report["unused"]:
-        lines.append(f"tensors that no part of it reads: {_shortened(report['unused'])}")
+        lines.append(f"unused tensors: {_shortened(report['unused'])}")
     lines += ["", "Parameters", *(f"  {part:<12} {count:>13,}" for part, count in report["parameters"].items())]
     lines += ["", "Tensors", *_tensor_lines(report["tensors"])]
     if report["about"]:
@@ -148,7 +148,7 @@ def _size_lines(kind: str, sizes: Mapping[str, Any]) -> list[str]:
         return [first, f"{learnt}, under BiLSTMs of {sizes['num_cells']:,} cells each way for {what}"]
     assert kind == "elmo", kind
     filters = f"{sum(sizes['num_filters']):,} filters of width 1 to {len(sizes['num_filters'])}"
-    rest = "{num_highway_layers} highway layers; guesses one of {vocab_size:,} words".format(**sizes)
+    rest = "{num_highway_layers} highway layers; predicts one of {vocab_size:,} words".format(**sizes)
     return [first, f"words by their characters: {filters}, {rest}"]
 
 

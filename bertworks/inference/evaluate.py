@@ -109,7 +109,7 @@ def evaluate(
         metrics, counts, length = measure_text(model, data, split=split or HELD_OUT, **options)
         return metrics | counts | {"max_length": length}
     if max_length is not None or max_tokens is not None:
-        raise UserError("max_length and max_tokens are for prepared text; a model cuts a task's as it learnt")
+        raise UserError("max_length and max_tokens are for prepared text; for a task a model uses its own")
     ensemble, task = open_for(model, data, task, device=device, dtype=dtype)
     measured = measure_models(ensemble, task, data, split or DEV, columns)
     return measured.as_json() | training_cost(ensemble.models) | {"notes": list(measured.notes)}
@@ -134,14 +134,14 @@ def open_for(
         ensemble = open_models(models, device=device, dtype=dtype)
     except UserError as error:
         if is_folder:
-            told = "is no text that `bertworks prepare` made, on which a pre-trained model is measured"
+            told = "is not text prepared with `bertworks prepare`, on which a pre-trained model is measured"
             raise UserError(f"{error}; {data} {told}; for a benchmark's files name it with --task") from error
         raise
     if task is not None or not is_folder:
         return ensemble, task or ensemble.task.kind
     if ensemble.task.name in OWN_KINDS:
         raise UserError(
-            f"{data} is a folder, and the model does not say that it was fine-tuned on a benchmark: give the file with "
+            f"{data} is a folder, and the model has no record of a benchmark it was fine-tuned on: give the file with "
             "your examples, or name the benchmark with --task"
         )
     return ensemble, ensemble.task.name
@@ -211,8 +211,10 @@ def threshold_for(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[s
     if own is not None or not asked.has_impossible:
         return own, []
     if ensemble.names_task:
-        return math.inf, ["some questions have no answer, which the model has not learnt: it always gives one"]
-    return None, ["the model names no threshold for questions without an answer: the best one for these is taken"]
+        return math.inf, [
+            "some questions have no answer, but the model was trained without such questions: it always gives one"
+        ]
+    return None, ["the model has no threshold for questions without an answer: the best one for these is used"]
 
 
 def check_outputs(
@@ -225,9 +227,7 @@ def check_outputs(
         check_row_file(wrong, data, csv_safe=csv_safe)
     if predictions is not None:
         if task in OWN_KINDS:
-            raise UserError(
-                "only benchmarks have a form of their own for predictions; `bertworks predict` writes yours"
-            )
+            raise UserError("only benchmarks have their own format for predictions; `bertworks predict` writes yours")
         check_submission(find_task(task), split)
         make_folder(predictions)
 
@@ -315,9 +315,9 @@ def breakdown_text(breakdown: Breakdown) -> str:
     if (are_sets or not has_counts) and not breakdown.commonest:
         return text
     if has_counts and (matrix := _matrix(breakdown)):
-        return f"{text}\nhow often a class (row) was taken for a class (column)\n{_rendered(matrix)}"
+        return f"{text}\nhow often each class (row) was predicted as each class (column)\n{_rendered(matrix)}"
     mistakes = _table("class", [])
-    mistakes.add_column("taken for", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_LABEL)
+    mistakes.add_column("predicted as", no_wrap=True, overflow="ellipsis", max_width=_LONGEST_LABEL)
     mistakes.add_column("times", justify="right")
     for right, guess, count in most_confused(breakdown, _MOST_MISTAKES):
         mistakes.add_row(Text(right), Text(guess), f"{count:,}")

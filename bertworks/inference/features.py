@@ -37,9 +37,9 @@ def write_features(
 ) -> None:
     """Write the features of every text; the ending of `out` names the form."""
     if per not in PER:
-        raise UserError(f"no features are kept per {per[:40]!r}; choose {' or '.join(PER)}")
+        raise UserError(f"no features can be written per {per[:40]!r}; choose {' or '.join(PER)}")
     if out.suffix not in _ENDINGS:
-        raise UserError(f"cannot tell the form of {out}; let it end in {', '.join(_ENDINGS)}")
+        raise UserError(f"cannot tell the format of {out}; use a name that ends in {', '.join(_ENDINGS)}")
     chosen = model.check_layers(layers)
     if len(set(chosen)) < len(chosen):
         raise UserError(f"layers {layers} name a layer twice; the model's last is {model.num_layers}")

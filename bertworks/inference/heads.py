@@ -125,7 +125,7 @@ def ids_with_masks(model: "Model", text: str, *, truncate: bool, where: str = ""
         raise model.too_long(len(ids) + 1, "the text")
     ids = [*ids[: model.max_length - 1], end]
     if lost := len(rest) - ids.count(mask_id):
-        raise UserError(f"{where}{lost} of {len(rest)} [MASK] lie in what was cut; shorten the text")
+        raise UserError(f"{where}{lost} of {len(rest)} [MASK] are in the part that was cut; shorten the text")
     return ids
 
 
@@ -172,7 +172,7 @@ def answer_questions(
     """
     check_top_k(top_k)
     if threshold is not None and (not isinstance(threshold, int | float) or math.isnan(threshold)):
-        raise UserError(f"the threshold {str(threshold)[:40]} is no number; give one, such as 0, or none")
+        raise UserError(f"the threshold {str(threshold)[:40]} is not a number; give one, such as 0, or none")
     for text in (*questions, *contexts):
         check_text(text)
     both = enumerate(zip(questions, contexts, strict=True))

@@ -89,7 +89,7 @@ _AHEAD = {"both": 0, "left_to_right": -1, "right_to_left": 1}  # where a token i
 _KINDS = {"classify": "classify", "choose": "choose", "tag": "tag", "span": "answer"}  # of the task, by the head
 _METHODS = {  # what each does, and the head that it needs
     "fill": ("fill masks", "mlm"),
-    "nsp": ("tell next sentences", "nsp"),
+    "nsp": ("predict next sentences", "nsp"),
     "classify": ("classify texts", "classify"),
     "tag": ("tag", "tag"),
     "answer": ("answer questions", "span"),
@@ -97,8 +97,8 @@ _METHODS = {  # what each does, and the head that it needs
     "embed": ("embed texts", ""),
     "features": ("give the features of tokens", ""),
     "attention": ("show attention", ""),
-    "next_words": ("guess what comes next", ""),
-    "perplexity": ("tell how likely a text is", ""),
+    "next_words": ("predict next words", ""),
+    "perplexity": ("score how likely a text is", ""),
 }
 
 
@@ -116,7 +116,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     """
     place = find_device(device)
     if dtype not in _DTYPES:
-        raise UserError(f"no number type is called {str(dtype)[:40]!r}; choose {', '.join(_DTYPES)}")
+        raise UserError(f"unknown number type {str(dtype)[:40]!r}; choose {', '.join(_DTYPES)}")
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
@@ -239,7 +239,7 @@ class Model:
             if isinstance(net, Bert) and method == "next_words" and net.config.direction != "left_to_right":
                 return "it does not read from left to right alone; fill(text) guesses at a [MASK]"
             if isinstance(net, Bert) and net.config.direction == "both":
-                return "it sees what it would have to guess; perplexity is of models of one direction"
+                return "it sees the words it would have to predict; perplexity needs a model of one direction"
             if isinstance(net, Bert):
                 return self._why_not("fill")
         return ""
@@ -442,7 +442,7 @@ class Model:
                 row_D = net.read(characters_TK, packing)[-1][-1, : net.config.projection_size]
                 scores_V = (net.softmax.weight @ row_D + net.softmax.bias).softmax(-1)
             elif not ids:
-                raise UserError("a GPT-1 has no sign for a text's beginning; give it at least a word to continue")
+                raise UserError("a GPT-1 has no start-of-text token; give it at least one word to continue")
             else:
                 scores_V = net.lm_logits(net(self.pack([ids]))[-1:]).float().softmax(-1)[0]
         return scores_V[: len(self.tokenizer)].cpu()
@@ -463,7 +463,7 @@ class Model:
                 sums: Sums = net.lm_sums(hidden, tokens)
             loss, count = loss + float(sums.loss), count + float(sums.total)
         if not count:
-            raise UserError("no text has two tokens, so there is nothing to guess")
+            raise UserError("no text has two tokens, so there is nothing to predict")
         return math.exp(min(loss / count, 700.0))  # beyond that there is no such number
 
     # Hidden states.

@@ -58,7 +58,7 @@ def open_models(models: AnyModel | Sequence[AnyModel], *, device: str = "auto", 
     """Open one or more fine-tuned models, as far as they are not open already."""
     listed = [models] if isinstance(models, str | os.PathLike | Model) else list(models)
     if not listed:
-        raise UserError("no model is given; name at least one")
+        raise UserError("no model is given; give at least one")
     names = [os.fspath(one) if isinstance(one, str | os.PathLike) else f"model {n}" for n, one in enumerate(listed, 1)]
     opened = [load(one, device=device, dtype=dtype) if isinstance(one, str | os.PathLike) else one for one in listed]
     for one, name in zip(opened, names, strict=True):
@@ -87,7 +87,8 @@ class Ensemble:
         for other, theirs, name in zip(models[1:], tasks[1:], names[1:], strict=True):  # of some there is no mean
             if ours.kind != theirs.kind:
                 raise UserError(
-                    f"{name} was fine-tuned to {theirs.kind}, and {names[0]} to {ours.kind}; they have no mean"
+                    f"{name} was fine-tuned to {theirs.kind}, and {names[0]} to {ours.kind}; "
+                    "their predictions cannot be averaged"
                 )
             if ours.labels != theirs.labels:
                 labels = [", ".join(task.labels)[:100] for task in (theirs, ours)]
@@ -100,7 +101,9 @@ class Ensemble:
                     f"of {names[0]} and {name} one was fine-tuned on pairs of texts, the other on single texts"
                 )
             if ours.has_impossible != theirs.has_impossible:
-                raise UserError(f"of {names[0]} and {name} one learnt that there may be no answer, the other did not")
+                raise UserError(
+                    f"of {names[0]} and {name} one was trained on questions without an answer, the other was not"
+                )
             pieces = [getattr(model.tokenizer, "pieces", None) for model in (first, other)]
             if ours.kind in _IN_WINDOWS and (pieces[0] != pieces[1] or first.cut() != other.cut()):
                 raise UserError(
@@ -303,7 +306,7 @@ def _cell(value: Any) -> Any:
 def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str], csv_safe: bool = False) -> None:
     """Refuse, before any work, a file whose ending says nothing, that cannot be written, or is one of the sources."""
     if Path(path).suffix not in ENDINGS:
-        raise UserError(f"cannot tell the form of {path}; let it end in .csv, .tsv or .jsonl")
+        raise UserError(f"cannot tell the format of {path}; use a name that ends in .csv, .tsv or .jsonl")
     if csv_safe and Path(path).suffix == ".jsonl":
         raise UserError(f"--csv-safe is for .csv and .tsv, which spreadsheets open; {path} needs none")
     check_can_write(path, *sources)

@@ -180,7 +180,7 @@ def _check(recipe: Recipe, lengths: Sequence[int], on_cpu: bool, gpus: int, pric
     if not 1 <= gpus <= _MAX_GPUS:
         raise UserError(f"--gpus {gpus} is not possible; choose 1 to {_MAX_GPUS:,}")
     if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"--price {price} is none; give what one GPU costs for an hour")
+        raise UserError(f"--price {price} is not possible; give the price of one GPU for an hour")
     if recipe.optim.clock and recipe.train.max_minutes is None:
         raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
     slices = recipe.train.slices
@@ -190,7 +190,9 @@ def _check(recipe: Recipe, lengths: Sequence[int], on_cpu: bool, gpus: int, pric
         batch_size = recipe.sequences_of(length)
         tokens = batch_size * length
         if tokens % slices or tokens // slices < length:
-            raise UserError(f"train.slices {slices} does not cut a batch of {batch_size} x {length} tokens into slices")
+            raise UserError(
+                f"train.slices {slices} does not divide a batch of {batch_size} x {length} tokens into micro-batches"
+            )
 
 
 def _phases(
@@ -296,14 +298,14 @@ def plan_text(name: str, plan: Mapping[str, Any]) -> str:
     needed.append(f"{'peak':<28}{memory['peak_bytes'] / GIGA:>13.2f} GB")
     needed.append(f"It {verdict} {device}, with {memory['slice_tokens']:,} tokens at once{slices}.")
     if memory["ways_to_fit"]:
-        needed.append(f"It would with {', or '.join(memory['ways_to_fit'])}.")
+        needed.append(f"It would fit with {', or '.join(memory['ways_to_fit'])}.")
 
     hours = ["not predicted"]
     if time["hours"] is not None:
         is_long = time["saving_hours"] > 0.01 * time["hours"]
         saving = f", {_duration(time['saving_hours'])} of it for checkpoints" if is_long else ""
         hours = [f"{_duration(time['hours'])} in all{saving}"]
-        hours.append(f"{plan['mfu']:.1%} of the operations that the vendor promises (MFU)")
+        hours.append(f"{plan['mfu']:.1%} of the vendor's peak operations (MFU)")
     checkpoint, model, optimizer, peak = (
         f"{disk[f'{name}_bytes'] / GIGA:,.2f} GB" for name in ("checkpoint", "model", "optimizer", "peak")
     )

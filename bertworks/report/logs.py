@@ -122,9 +122,9 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 else:
                     num_bad += 1
                     if num_bad <= _BAD_LINES_NAMED:
-                        _log.warning("%s:%d is not a line of a log; passed over", path, number)
+                        _log.warning("%s:%d is not a line of a log; skipped", path, number)
         if num_bad > _BAD_LINES_NAMED:
-            _log.warning("%s: passed over %s", path, counted(num_bad - _BAD_LINES_NAMED, "more such line"))
+            _log.warning("%s: skipped %s", path, counted(num_bad - _BAD_LINES_NAMED, "more such line"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

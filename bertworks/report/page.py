@@ -117,7 +117,7 @@ def read_run(folder: Path) -> Run:
     if not (usable_path(folder) / RECIPE_FILE).is_file():
         raise UserError(
             f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain` or "
-            "`finetune`, of a grid that of one of its runs: OUT/POINT/seed-N"
+            "`finetune`, for a grid one of its runs: OUT/POINT/seed-N"
         )
     metrics = read_log(folder / METRICS_FILE)
     config, num_parameters = newest_model(folder)
@@ -233,7 +233,7 @@ def _data_facts(run: Run) -> dict[str, str]:
     for split, name in (("train", "for training"), ("holdout", "kept aside")):
         facts |= {f"{what} {name}": f"{count:,}" for what, count in counts.get(split, {}).items()}
     seen, there = (run.training[-1]["tokens"] if run.training else 0), counts.get("train", {}).get("tokens", 0)
-    return {"folder": run.samples.data, **facts, "tokens seen for each there": f"{seen / max(there, 1):,.2f}"}
+    return {"folder": run.samples.data, **facts, "tokens seen per token of data": f"{seen / max(there, 1):,.2f}"}
 
 
 def _training_facts(run: Run) -> dict[str, str]:

@@ -87,7 +87,7 @@ def read_samples(run: Path) -> Samples | None:
 
 
 _NOTE = (
-    "Texts that were kept aside. The marked pieces were to be guessed: their likeliest five stand below, with their "
+    "Held-out texts. The marked pieces were to be predicted: the five most likely ones are listed, with their "
     "probabilities."
 )
 
@@ -97,7 +97,7 @@ def samples_section(samples: Samples | None) -> str:
     if not samples or not samples.samples:
         return ""
     is_masked = any(blank.seen for sample in samples.samples for blank in sample.blanks)
-    note = _NOTE + (" The model saw [MASK] there, unless something else is said." if is_masked else "")
+    note = _NOTE + (" The model saw [MASK] there unless noted otherwise." if is_masked else "")
     articles = []
     for sample in samples.samples:
         names = ("A", "B") if len(sample.texts) > 1 else ("",)
@@ -108,7 +108,7 @@ def samples_section(samples: Samples | None) -> str:
             texts += f'<p class="text" dir="auto" lang="">{which}{marked}</p>'
         if sample.follows is not None and sample.follows_probability is not None:
             truth = "B follows A" if sample.follows else "B is from elsewhere"
-            said = f"{truth}; that it follows, the model finds {sample.follows_probability:.0%} likely"
+            said = f"{truth}; the model's probability that it follows is {sample.follows_probability:.0%}"
             verdict = _verdict((sample.follows_probability >= 0.5) == sample.follows)
             texts += f'<p class="next">{said} {verdict}</p>'
         blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))

@@ -79,7 +79,7 @@ class EventFile:
                 self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        _log.warning("%s cannot be written (%s); the run goes on without it", self._folder, error.strerror)
+        _log.warning("%s cannot be written (%s); the run continues without it", self._folder, error.strerror)
         self._stream = None
 
 

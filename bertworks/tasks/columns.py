@@ -145,7 +145,7 @@ def complete_columns(kind: str, given: Columns, there: Sequence[str], where: str
             is_table = file_kind(Path(where)) not in RECORD_KINDS
             alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
             raise UserError(
-                f"{where}: which column is the {role}? None is called as usual ({examples}, ...); name it with "
+                f"{where}: which column is the {role}? None has a usual name ({examples}, ...); name it with "
                 f"--column {role}=NAME, in Python with columns; there are: {shown_names(dict.fromkeys(there))}{alone}"
             )
     return given._replace(**found)

@@ -94,7 +94,7 @@ DESCRIBED: dict[Kind, tuple[str, dict[str, str], str]] = {
     "answer": (
         "where in a text the answer to a question is",
         {"question": "", "context": "the text", "answer": "as it stands there; empty: there is none",
-         "answer_start": "its place in characters, if known"},
+         "answer_start": "its position in characters, if known"},
         "SQuAD's JSON",
     ),
 }  # fmt: skip
@@ -430,7 +430,7 @@ def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> It
             word = word_of(start)
             if word and not _START.fullmatch(word):
                 raise UserError(
-                    f"{row.place}: {word[:60]!r} is not the place of an answer; it is a number of characters"
+                    f"{row.place}: {word[:60]!r} is not the position of an answer, which is a number of characters"
                 )
             answers.append(located_answer(text, int(word.removesuffix(".0")) if word else None, context))
         is_impossible = columns.answer is not None and not answers

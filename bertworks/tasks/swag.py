@@ -53,7 +53,7 @@ def choice_of(word: str, endings: Sequence[str], row: Row) -> int:
 
 
 SWAG = _choice_task(
-    name="swag", title="SWAG", summary="which of four endings goes on",
+    name="swag", title="SWAG", summary="which of four endings continues a text",
     splits={
         "train": (Source(("train.csv",), read_swag),),
         "dev": (Source(("val.csv",), read_swag),),

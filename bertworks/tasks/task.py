@@ -209,7 +209,7 @@ def split_off_dev(dataset: Dataset) -> Dataset:
         num_examples += 1
     count = counted(num_examples, "example")
     if num_examples and not by_class:
-        raise UserError(f"{dataset.origin}: nothing can be learnt from its {count}; {skipped}")
+        raise UserError(f"{dataset.origin}: none of its {count} can be trained on; {skipped}")
     in_dev = bytearray(num_examples)
     sizes = {name: sum(map(len, same.values())) for name, same in by_class.items()}
     shares = {name: round(_DEV_SHARE * size) for name, size in sizes.items()}
@@ -228,7 +228,7 @@ def split_off_dev(dataset: Dataset) -> Dataset:
                     in_dev[number] = 1
     if not any(in_dev):
         raise UserError(
-            f"{dataset.origin}: no dev set can be split off, as of its {count} "
+            f"{dataset.origin}: a dev set cannot be split off: of its {count} "
             f"{_LACKING.get(dataset.task.kind, 'too few have different texts')}; give a dev set too"
         )
     return replace(

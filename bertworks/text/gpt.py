@@ -122,7 +122,7 @@ class GptTokenizer(BaseTokenizer):
                 if piece not in self._ids:
                     raise UserError(f"merge {number}, {left!r} and {right!r}: {piece!r} is not in the vocabulary")
             if (left, right) in seen:
-                raise UserError(f"merge {number}, {left!r} and {right!r}: it stands earlier already; remove one")
+                raise UserError(f"merge {number}, {left!r} and {right!r}: it is listed twice; remove one")
             seen.add((left, right))
         self._pairs = BytePairs(self._ids, self.merges)
         self.split = self._pairs.split
@@ -199,7 +199,7 @@ def read_gpt_files(folder: Path) -> tuple[list[str], list[tuple[str, str]], Rule
 def _pair(merge: Any, path: Path) -> tuple[str, str]:
     halves = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(halves, list) or [type(half) for half in halves] != [str, str]:
-        raise UserError(f"{path}: {str(merge)[:60]!r} is no merge; one is two pieces with a space between them")
+        raise UserError(f"{path}: {str(merge)[:60]!r} is not a merge, which is two pieces with a space between them")
     return halves[0], halves[1]
 
 

@@ -67,7 +67,7 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
         raise UserError(f"cannot read the vocabulary {path}: the folder has none of {', '.join(names)}")
     found = kind_of(vocab)
     if found != (kind or found):
-        raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; say --tokens {found}, or give another one")
+        raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; use --tokens {found}, or give another one")
     if path.is_dir():
         return CLASSES[found].from_folder(vocab)
     if found == "words":

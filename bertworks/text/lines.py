@@ -69,7 +69,7 @@ def advice_on(data: bytes) -> str:
     text = data.decode(errors="replace")
     num_bad = text.count("\ufffd")
     if sum(not char.isascii() for char in text) > 2 * num_bad:
-        return "mend what is not, for most of it is"
+        return "fix the bytes that are not, as most of it is"
     korean = data.decode("euc-kr", errors="replace")  # the part of cp949 that no Western text is taken for
     encoding = "cp949" if len(_HANGUL.findall(korean)) > korean.count("\ufffd") else "latin1"
     return f"convert the file, perhaps with `{iconv(encoding)}`"
@@ -352,7 +352,7 @@ class PackedFile:
             except (zlib.error, lzma.LZMAError, OSError) as error:
                 if "memory" in str(error).lower():
                     limit = f"{MAX_MEMORY_BYTES >> 20} MiB"
-                    raise UserError(f"{self.path} asks for more than {limit} of memory; unpack it first") from error
+                    raise UserError(f"{self.path} needs more than {limit} of memory; unpack it first") from error
                 raise CorruptFile(f"{self.path} is not an intact {self.compression} file: {error}") from error
             bytes_out += len(piece)
             check_growth(self.path, self.bytes_read, bytes_out)

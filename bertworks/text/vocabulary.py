@@ -54,7 +54,7 @@ def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> No
         first_line: dict[str, int] = {}
         for number, piece in enumerate(pieces, start=1):
             if piece and first_line.setdefault(piece, number) != number:
-                raise UserError(f"{where}:{number}: {piece!r} stands on line {first_line[piece]} already; remove one")
+                raise UserError(f"{where}:{number}: {piece!r} is on line {first_line[piece]} already; remove one")
     if unknown not in pieces:
         raise UserError(f"{where} has no {unknown} line; words with unknown characters need it")
 

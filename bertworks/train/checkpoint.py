@@ -106,7 +106,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         read_checkpoint(folder)
     except CorruptFile as error:
-        _log.warning("%s is written anew: %s", folder, error)
+        _log.warning("%s is written again: %s", folder, error)
         discard_folder(folder)
         return False
     return True
@@ -122,8 +122,8 @@ def latest_checkpoint(run: Path) -> Checkpoint | None:
     newest = next(_whole(folders), None)
     if newest is None and folders:
         raise CorruptFile(
-            f"none of the {len(folders)} checkpoints in {run / CHECKPOINTS} is whole, as the warnings say one by one; "
-            "remove them to start anew"
+            f"none of the {len(folders)} checkpoints in {run / CHECKPOINTS} is intact, see the warnings; "
+            "remove them to start again"
         )
     return newest
 
@@ -133,7 +133,7 @@ def _whole(folders: Sequence[Path]) -> Iterator[Checkpoint]:
         try:
             yield read_checkpoint(folder)
         except CorruptFile as error:
-            _log.warning("passed over a corrupt checkpoint: %s", error)
+            _log.warning("skipped a corrupt checkpoint: %s", error)
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
@@ -162,7 +162,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     is_divided = INDEX_FILE in listed and not (path / WEIGHTS_FILE).exists()
     for name in (*_NEEDED_FILES, INDEX_FILE if is_divided else WEIGHTS_FILE):
         if name not in listed:
-            raise CorruptFile(f"{path / MANIFEST_NAME} does not list {name}, without which nothing can go on")
+            raise CorruptFile(f"{path / MANIFEST_NAME} does not list {name}, which is needed to resume")
     state = _read_state(path)
     found = _tensors(path)
     for name, tensors in found.items():

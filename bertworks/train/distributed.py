@@ -108,12 +108,12 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            loss = "has lost another rank, whose own words say why it ended"
+            loss = "has lost another rank, whose own message says why it ended"
             if "timed out" in str(error).lower():
                 loss = (
                     f"has waited {self._limit_s:g} s for another rank; if that was only slow, raise train.rank_timeout"
                 )
-            raise UserError(f"rank {self.rank} {loss}. --resume goes on from the last checkpoint") from error
+            raise UserError(f"rank {self.rank} {loss}. --resume continues from the last checkpoint") from error
 
 
 def is_first_rank() -> bool:

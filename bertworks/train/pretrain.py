@@ -174,8 +174,8 @@ class Pretraining:
         length = max(data.lengths(), key=recipe.batch_tokens)
         self.out_of_memory = (
             f"with batches of {recipe.sequences_of(length):,} x {length:,} tokens in "
-            f"{recipe.train.slices} slices; go on with --resume train.recompute=true, or start anew with a higher "
-            "train.slices or a lower train.batch_size. Checkpoints are as they were"
+            f"{recipe.train.slices} slices; continue with --resume train.recompute=true, or start again with a higher "
+            "train.slices or a lower train.batch_size. Checkpoints are unchanged"
         )
         self._seconds = 0.0  # of training so far, for schedules that go by the clock
 
@@ -365,7 +365,7 @@ class Feed:
         if not data:
             return State(), None
         if data.keys() - {"length"} != set(State._fields) or data.get("length") not in (None, *self._shapes):
-            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is no place in it")
+            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is not a position in it")
         state = State(data["epoch"], data["block"], data["offset"])
         num_blocks = len(self.dataset.shards("train"))
         if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written
@@ -449,7 +449,7 @@ def remarks(recipe: Recipe, overrides: Sequence[str]) -> Iterator[str]:
     if not optim.clock and optim.warmup >= train.max_steps:
         yield (
             f"the warm-up of {counted(round(optim.warmup), 'step')} is as long as the run of {train.max_steps:,}, "
-            f"so the learning rate never comes to {optim.lr:g}; a share of the run, such as optim.warmup=0.1, fits any "
+            f"so the learning rate never reaches {optim.lr:g}; a share of the run, such as optim.warmup=0.1, fits any "
             "length"
         )
     if train.max_tokens is not None:

@@ -82,7 +82,7 @@ def read_inputs(run: Path, *commands: str) -> Inputs | None:
         return None
     inputs = read_record(Inputs, read_object(path), str(path))
     if inputs.command not in commands:
-        raise UserError(f"{run} was started by {inputs.command}, not by {commands[0]}; go on with that command")
+        raise UserError(f"{run} was started by {inputs.command}, not by {commands[0]}; resume it with that command")
     return inputs
 
 
@@ -90,9 +90,9 @@ def refuse_missing(run: Path, missing: Sequence[str], *, resume: bool) -> NoRetu
     """Raise an error that names what must be given to start, or to resume where the folder does not say it."""
     named = ", ".join(missing)
     if not resume:
-        raise UserError(f"to start a run, give {named}; only to go on (--resume) may they be left out")
+        raise UserError(f"to start a run, give {named}; only --resume may leave them out")
     if not any((run / name).exists() for name in (*_TELLING, CHECKPOINTS)):
-        raise UserError(f"{run} holds no run to go on with; to start one, give {named}")
+        raise UserError(f"{run} holds no run to resume; to start one, give {named}")
     raise UserError(f"{run} does not say all that it was started with (an earlier version made it); give {named}")
 
 
@@ -101,14 +101,14 @@ def check_still_there(run: Path, **recorded: str | None) -> None:
     for option, path in recorded.items():
         if path is not None and not os.path.exists(path):
             raise UserError(
-                f"{run} was started with {path}, which is not there any more; give it anew: --{option} PATH"
+                f"{run} was started with {path}, which is not there any more; give it again: --{option} PATH"
             )
 
 
 _TELLING = {  # of what a folder holds: by the file that is there from the start, what it is and how it is gone on with
     "grid.json": "runs of a grid, which `search` resumes",
     "glue.json": "runs of GLUE, which `glue` resumes",
-    "recipe.toml": "one run, with which the command goes on that has begun it",
+    "recipe.toml": "one run, which the command that started it resumes",
 }
 _OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there early
 
@@ -125,7 +125,7 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
     if strangers:
         raise UserError(f"{folder} holds no run, but {strangers[0]}; choose another --out")
     if not resume and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; go on in it with --resume, or choose another --out")
+        raise UserError(f"{folder} is not empty; continue it with --resume, or choose another --out")
     for name, what in _TELLING.items():
         if name != telling and (folder / name).exists():
             raise UserError(f"{folder} holds {what}; do that, or choose another --out")

@@ -245,7 +245,7 @@ class Trainer:
             about = About(task.title, self.settings, task.kinds, task.flops_per_token, flops, task.metrics)
             self.log = RunLog(self.folder, progress, about, self.device, self.view, is_new=self.is_new)
             if progress.step:
-                note(f"{self.folder} is finished already" if is_finished else f"going on from step {progress.step:,}")
+                note(f"{self.folder} is finished already" if is_finished else f"resuming from step {progress.step:,}")
         try:
             yield progress
         except (MemoryError, RuntimeError) as error:
@@ -382,8 +382,8 @@ class Trainer:
             raise UserError(f"rank {ranks.rank} stops too: not finite at {where}")
         batch = "the first batch" if update.before.data is None else f"the batch after {update.before.data}"
         raise UserError(
-            f"not finite at {what}, in {batch}. No weight was changed by it; --resume meets "
-            "it again. Lower optim.lr, or pass over such batches with train.on_nonfinite=skip"
+            f"not finite at {what}, in {batch}. No weight was changed by it; --resume reaches "
+            "it again. Lower optim.lr, or skip such batches with train.on_nonfinite=skip"
         )
 
     def report(self, progress: Progress, gathered: Mapping[str, Any], rate: float) -> None:
@@ -444,12 +444,12 @@ class Trainer:
             named = ", ".join((others or [])[:_MOST_NAMED]) + ", ..." * (len(others or []) > _MOST_NAMED)
             said = "" if others is None else f" ({named or 'the settings are the same, so it is the data'})"
             raise CannotGoOn(
-                f"{self.folder} was trained with other settings or data{said}; give the same to go on "
+                f"{self.folder} was trained with other settings or data{said}; use the same to resume "
                 f"(its {RECIPE_FILE} has them), or choose another --out"
             )
         state = read_record(RunState, checkpoint.state, where)
         if state.place.step != checkpoint.step or len(state.window.sums) not in (0, len(task.kinds)):
-            raise CorruptFile(f"{where}: place and window are not of step {checkpoint.step} of this run")
+            raise CorruptFile(f"{where}: progress and window do not belong to step {checkpoint.step} of this run")
         weights = task.from_file(checkpoint.weights)
         for name, tensor in self.net.state_dict().items():
             fill(tensor, weights[name])
@@ -492,7 +492,7 @@ class Trainer:
         except UserError as error:
             if self.settings.on_save_error == "stop":
                 raise
-            _log.warning("%s; the run goes on", error)
+            _log.warning("%s; the run continues", error)
             self._refused[what] = error
         else:
             self._refused.pop(what, None)

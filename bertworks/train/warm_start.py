@@ -84,7 +84,7 @@ def find_start(source: str | os.PathLike[str] | None, run: Path, dataset: Datase
         return None if source is None else open_start(source, dataset)
     begun = _begun(folders)
     if source is not None and begun is None:
-        raise UserError(f"{run} was not started from a model; go on without --from, or choose another --out")
+        raise UserError(f"{run} was not started from a model; resume without --from, or choose another --out")
     if source is not None and begun is not None and _has_other_weights(source, begun):
         raise UserError(f"{run} was started from {begun.about.get('model')}, whose weights are not those of {source}")
     return begun
@@ -140,7 +140,7 @@ def new_words(tokenizer: Tokenizer, dataset: Dataset, folder: Path) -> list[str]
     """Return the words that the data's vocabulary has behind the model's, or say how to make data that fits."""
     pieces, known = dataset.tokenizer.pieces, tokenizer.pieces
     how = (
-        f"prepare it with `bertworks prepare CORPUS --vocab {folder}`, or with words more that "
+        f"prepare it with `bertworks prepare CORPUS --vocab {folder}`, or with more words, which "
         f"`bertworks vocab CORPUS --extend {folder} --size N` adds"
     )
     if dataset.tokenizer.kind != "wordpiece":

@@ -140,7 +140,7 @@ def zstd_that_asks_for_a_window_of_1_gib():
 )
 def test_a_stream_that_asks_for_too_much_memory_is_refused(tmp_path, name, make):
     path = write(tmp_path / name, make())
-    with pytest.raises(UserError, match="asks for more than 256 MiB of memory; unpack it first"):
+    with pytest.raises(UserError, match="needs more than 256 MiB of memory; unpack it first"):
         lines_of(path)
 
 

@@ -158,7 +158,7 @@ def test_instances_of_a_block_are_shuffled(ordinary):
 
 def test_a_state_of_other_data_is_a_user_error(numbered):
     for state in (State(0, 4, 0), State(-1, 0, 0), State(0, 0, -3)):
-        with pytest.raises(UserError, match="not of this data, which has 4 blocks"):
+        with pytest.raises(UserError, match="does not belong to this data, which has 4 blocks"):
             next(make_loader(numbered).batches(state))
 
 
@@ -259,7 +259,7 @@ def test_the_size_of_a_slice_is_given_once():
     for sizes in ({}, {"tokens": 512, "sequences": 4}):
         with pytest.raises(UserError, match="give one of them"):
             shape_for(DataSettings(), **sizes)
-    with pytest.raises(UserError, match="a slice of 0 sequences is empty"):
+    with pytest.raises(UserError, match="a micro-batch of 0 sequences is empty"):
         shape_for(DataSettings(), sequences=0)
 
 
@@ -274,7 +274,7 @@ def test_the_least_shape_holds_the_longest_sequence(ordinary, mask_rate, max_len
 
 
 def test_a_slice_too_small_for_one_sequence_is_a_user_error():
-    with pytest.raises(UserError, match="a slice of 127 tokens holds no sequence of max_length 128"):
+    with pytest.raises(UserError, match="a micro-batch of 127 tokens holds no sequence of max_length 128"):
         shape_for(DataSettings(), tokens=127)
 
 

@@ -247,7 +247,7 @@ def test_another_vocabulary_or_other_rules_are_refused(kind, prepared):
     config = prepared / "tokenizer_config.json"
     settings = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps(settings | {"do_lower_case": not settings["do_lower_case"]}), encoding="utf-8")
-    with pytest.raises(CorruptFile, match="other tokenizer settings"):
+    with pytest.raises(CorruptFile, match="disagree on the tokenizer settings"):
         Dataset(prepared)
 
 

@@ -219,7 +219,7 @@ def test_any_other_error_comes_with_where_it_arose(numbered, monkeypatch):
 
 
 def test_a_state_of_other_data_is_a_user_error(numbered):
-    with pytest.raises(UserError, match="not of this data, which has 4 blocks"):
+    with pytest.raises(UserError, match="does not belong to this data, which has 4 blocks"):
         next(batches(make_loader(numbered), State(0, 4, 0), workers=2))
 
 

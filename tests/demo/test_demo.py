@@ -22,7 +22,7 @@ from bertworks.recipe import load_recipe
 from bertworks.train.log import Progress
 from bertworks.train.trainer import Result
 
-TITLES = ["A vocabulary", "Training data", "Pre-training", "A model that has read more", "Fine-tuning", "New sentences",
+TITLES = ["A vocabulary", "Training data", "Pre-training", "A model trained on more", "Fine-tuning", "New sentences",
           "Attention"]  # fmt: skip
 
 
@@ -54,9 +54,9 @@ def test_results_of_every_stage_are_told(demo):
     assert "500 pieces, learned from" in demo.text
     assert "[CLS] a class" in demo.text
     assert "times as much as the tokenizers library" in demo.text
-    assert "To be guessed: " in demo.text
+    assert "To predict: " in demo.text
     assert "   6 steps, " in demo.text
-    assert "trained on tales of a cat; it fills 51% of masks rightly" in " ".join(demo.text.split())
+    assert "trained on tales of a cat; it fills 51% of masks correctly" in " ".join(demo.text.split())
     masks = (*asked.HELP_MASKS, *asked.MASKS, *asked.KOREAN_MASKS)
     for one in (*masks, *(second for _, second in asked.PAIRS), *asked.TO_CLASSIFY):
         assert one in demo.text

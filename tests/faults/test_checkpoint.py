@@ -202,7 +202,7 @@ def assert_falls_back(run, caplog, *said):
         assert words in message
     assert latest_checkpoint(run).step == 1
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, f"passed over a corrupt checkpoint: {message}")
+        (logging.WARNING, f"skipped a corrupt checkpoint: {message}")
     ]
 
 

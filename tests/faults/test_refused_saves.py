@@ -73,7 +73,7 @@ def test_a_run_that_may_go_on_warns_with_the_room_and_saves_when_there_is_some(
     assert outcome.progress.step == 40
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 2  # of steps 21 and 28
-    assert all("bytes, " in line and line.endswith("; the run goes on") for line in said)
+    assert all("bytes, " in line and line.endswith("; the run continues") for line in said)
     found = files_of(run)
     assert found.keys() == undisturbed.keys()
     different = {name for name in found if found[name] != undisturbed[name]}

@@ -71,7 +71,7 @@ def test_without_a_grid_there_is_one_point_and_a_list_is_no_value():
     ("override", "said"),
     [
         ("optim.lr=3e-4,x", "optim.lr: 'x' is not a number"),
-        ("optim.lr=3e-4,", "optim.lr: '' is no value"),
+        ("optim.lr=3e-4,", "optim.lr: '' is not a value"),
         ("optim.rate=1,2", "optim.rate: unknown key"),
         ("task.freeze=0,-1", "too small"),
         ("train.seed=1,2", "--restarts N"),

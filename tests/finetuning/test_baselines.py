@@ -260,7 +260,7 @@ def test_a_baseline_is_a_start_for_another_task(models, files, finished, tmp_pat
     [
         ({"model": "gpt", "overrides": ["task.bilstm=true"]}, "is a GPT-1, and task.bilstm is for BERTs"),
         ({"model": "gpt", "beside": "rtl"}, "is a GPT-1, and --with is for BERTs"),
-        ({"model": "ltr", "beside": "gpt"}, "is no BERT; --with takes one that reads the other way"),
+        ({"model": "ltr", "beside": "gpt"}, "is not a BERT; --with takes one of the other direction"),
         ({"model": "ltr", "overrides": ["task.lm_weight=0.5"]}, "task.lm_weight is for a GPT-1"),
         ({"model": "ltr", "overrides": ["task.freeze=2"]}, "the model has 1 layer"),
         ({"model": "gpt", "overrides": ["task.max_length=49"]}, "task.max_length 49 is more than the 48 positions"),

@@ -185,7 +185,7 @@ def test_a_run_that_says_no_start_cannot_go_on_and_is_named(model, files, tmp_pa
     ],
 )
 def test_other_settings_cannot_go_on_with_a_run(finished, model, files, change, said):
-    with pytest.raises(UserError, match=rf"other settings or data \({said}\); give the same to go on"):
+    with pytest.raises(UserError, match=rf"other settings or data \({said}\); use the same to resume"):
         finetune(
             "classify", model=model, out=finished[0], overrides=[*QUICK, change], resume=True, device="cpu",
             **files["classify"],

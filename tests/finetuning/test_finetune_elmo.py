@@ -167,7 +167,7 @@ def test_settings_that_mean_nothing_for_an_elmo_are_refused_at_once(model, files
     ):
         with pytest.raises(UserError, match=said):
             tuned("pair", model, files, tmp_path / "run", (*QUICK, *overrides))
-    with pytest.raises(UserError, match="a random start has nothing to keep"):
+    with pytest.raises(UserError, match="a random start has nothing to freeze"):
         tuned("pair", model, files, tmp_path / "run", (*QUICK, "task.freeze=all"), init="random")
 
 

@@ -84,7 +84,7 @@ def test_the_table_says_dev_and_test_and_over_how_many_tasks_the_average_is(fini
     assert rows["QQP"] == ["QQP", "f1", "missing", "71.2", "72.1"]
     assert rows["STS-B"][1] == "spearman"
     flat = " ".join(text.split())
-    assert "Ours is measured on dev sets" in flat
+    assert "Ours are scores on the dev sets" in flat
     assert "on test sets by GLUE's server" in flat
     assert "over 3 of 8 tasks (4 of 9 columns)" in flat
     assert "missing: QQP, QNLI, SST-2, CoLA, MRPC" in flat
@@ -133,7 +133,7 @@ def test_small_tasks_start_from_the_model_of_mnli_with_a_new_head(finished, task
     assert start["model"] == str(out / "mnli")
     assert start["drawn"] == ["heads.classify.out.bias", "heads.classify.out.weight"]
     assert "started from the model of MNLI" in outcome.results["tasks"][task]["notes"]
-    assert any("entailment, neutral, contradiction): its encoder is taken, the head is new" in line for line in said)
+    assert any("entailment, neutral, contradiction): its encoder is reused, the head is new" in line for line in said)
 
 
 def test_a_head_with_the_same_labels_is_taken_over_and_nothing_said(finished, data, tmp_path):
@@ -157,7 +157,7 @@ def test_a_second_start_makes_nothing_again(finished, model, data, monkeypatch):
     options = {"overrides": QUICK, "from_mnli": True, "device": "cpu"}
     again = glue(model=model, data=data, out=out, resume=True, **options)
     assert again.results == outcome.results
-    with pytest.raises(UserError, match="is not empty; go on in it with --resume"):
+    with pytest.raises(UserError, match="is not empty; continue it with --resume"):
         glue(model=model, data=data, out=out, **options)
 
 

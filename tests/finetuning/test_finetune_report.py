@@ -108,7 +108,7 @@ def test_classes_and_mistakes_are_those_of_the_dev_set(runs):
 
 def test_a_regression_shows_its_largest_errors(runs):
     page, dev = Page(runs / "regress/report.html"), dev_of(runs / "regress")
-    assert "Its largest errors" in page.text
+    assert "Largest errors" in page.text
     assert f"off by {dev['wrong'][0]['score']:.3g}" in page.text
     assert "On the dev set" not in page.text
 
@@ -157,7 +157,7 @@ def test_many_classes_are_told_by_their_commonest_mistakes(runs, tmp_path):
     (run / "dev.json").write_text(json.dumps(dev))
     page = Page(write_finetune_report(run))
     assert "The commonest mistakes" in page.text
-    assert "What each class" not in page.text
+    assert "How often each class" not in page.text
 
 
 def test_a_run_that_has_measured_nothing_yet_has_a_report(tmp_path):

@@ -235,7 +235,7 @@ def test_what_changes_no_result_may_change_between_two_starts(task, tmp_path, fa
         ({"overrides": (*RATES, "task.max_length=16")}, "was run with other settings"),
         ({"overrides": (*RATES, "train.max_steps=3")}, "was run with other settings"),
         ({"init": "random"}, "has runs of another init"),
-        ({"resume": False}, "is not empty; go on in it with --resume"),
+        ({"resume": False}, "is not empty; continue it with --resume"),
     ],
 )
 def test_other_settings_cannot_go_on_with_a_grid(task, tmp_path, fake, changes, said):

@@ -57,7 +57,7 @@ def test_the_table_fits_a_terminal_and_marks_the_best(results):
 def test_below_the_table_stand_failures_the_best_run_and_what_it_cost(results):
     text = grid_text(results)
     assert "b/seed-2 failed: out of memory on cuda with batches of 32" in text
-    assert "model/ is of the best run, b/seed-0: accuracy 0.6600" in text
+    assert "model/ is from the best run, b/seed-0: accuracy 0.6600" in text
     assert text.endswith("7 runs, 2 of them failed, 8.75 minutes of training in all")
 
 

@@ -143,7 +143,7 @@ def test_the_command_reads_a_context_or_a_file(bertworks, folder, model, tmp_pat
     _, out, _ = bertworks("answer", folder, "--question", QUESTION, "--file", text, "--threshold", "-999")
     assert out.endswith("(no answer)\n")
     code, out, err = bertworks("answer", folder, "--question", QUESTION, "--context", "")
-    assert (code, out, err) == (0, "", "there is no text to answer with\n")
+    assert (code, out, err) == (0, "", "there is no answer: the text is empty\n")
 
 
 def test_mistakes_of_the_command_are_told(bertworks, folder, tmp_path):

@@ -176,7 +176,7 @@ def test_a_bert_of_one_direction_has_a_perplexity_too(tmp_path, direction):
 
 def test_a_bert_that_sees_both_sides_is_no_language_model(tmp_path):
     model = bw.load(write_small_model(tmp_path), device="cpu")
-    with pytest.raises(UserError, match="sees what it would have to guess"):
+    with pytest.raises(UserError, match="sees the words it would have to predict"):
         model.perplexity(["the cat"])
     with pytest.raises(UserError, match=r"fill\(text\) guesses at a \[MASK\]"):
         model.next_words("the cat")

@@ -34,7 +34,7 @@ def test_a_model_with_a_threshold_may_find_no_answer_where_there_always_is_one()
         (0.5, True, SQUAD2, 0.5, ""),
         (None, True, SQUAD1, None, ""),
         (None, True, SQUAD2, math.inf, "it always gives one"),
-        (None, False, SQUAD2, None, "the best one for these is taken"),
+        (None, False, SQUAD2, None, "the best one for these is used"),
     ],
 )
 def test_the_threshold_is_the_models_own(own, names_task, asked, threshold, words):

@@ -120,7 +120,7 @@ def test_a_text_that_is_too_long_is_refused_with_its_length_unless_it_may_be_cut
 
 
 def test_a_mask_that_would_be_cut_away_is_told(model):
-    with pytest.raises(UserError, match=r"1 of 2 \[MASK\] lie in what was cut"):
+    with pytest.raises(UserError, match=r"1 of 2 \[MASK\] are in the part that was cut"):
         model.fill("[MASK] " + LONG + "[MASK]", truncate=True)
 
 

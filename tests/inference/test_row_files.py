@@ -53,7 +53,7 @@ def test_a_table_of_no_rows_names_its_columns(tmp_path, ending, content):
 
 
 def test_an_unknown_ending_and_a_missing_folder_are_told_before_any_work(tmp_path):
-    with pytest.raises(UserError, match=r"let it end in \.csv"):
+    with pytest.raises(UserError, match=r"use a name that ends in \.csv"):
         check_row_file(tmp_path / "out.txt")
     with pytest.raises(UserError, match="does not exist"):
         check_row_file(tmp_path / "none/out.csv")

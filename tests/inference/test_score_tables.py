@@ -55,7 +55,7 @@ def test_wide_characters_count_as_two_where_it_is_asked_what_fits():
 
 def test_a_matrix_that_does_not_fit_is_told_by_its_commonest_mistakes():
     text = text_for([f"intent {number}" for number in range(60)], count=3000)
-    assert "taken for" in text
+    assert "predicted as" in text
     assert len(text.split("the commonest mistakes")[1].splitlines()) == 17
 
 

@@ -47,7 +47,7 @@ def test_more_short_sequences_in_a_batch_are_planned_for():
     tokens = [phase["tokens"] // phase["steps"] for phase in planned["phases"]]
     assert tokens == [4096 * 128, 256 * 512]
     assert (planned["memory"]["length"], planned["memory"]["slice_tokens"]) == (128, 4096 * 128)
-    with pytest.raises(UserError, match=r"train\.slices 3 does not cut a batch of 256 x 512"):
+    with pytest.raises(UserError, match=r"train\.slices 3 does not divide a batch of 256 x 512"):
         plan("base", "data.short_batch=768", "train.slices=3")
 
 
@@ -153,7 +153,7 @@ def test_what_does_not_fit_says_so_and_how_it_would():
         assert plan("large", *way.split(), gpu="a100-40")["memory"]["fits"]
     text = plan_text("large", planned)
     assert "DOES NOT FIT one A100-40's 40 GB" in text
-    assert f"It would with {planned['memory']['ways_to_fit'][0]}, or " in text
+    assert f"It would fit with {planned['memory']['ways_to_fit'][0]}, or " in text
     assert plan("large")["memory"]["fits"]
 
 
@@ -198,8 +198,8 @@ def test_what_a_person_reads_has_100_columns_and_every_section(name):
         (("model.kind=elmo", "model.preset=mini", "data.objective=bilm"), {"gpu": "t4"}, "t4 has no bf16"),
         ((), {"vocab_size": -1}, "vocab_size: -1 is too small"),
         ((), {"vocab_size": 0}, "vocab_size: 0 is too small"),
-        (("train.slices=7",), {}, "train.slices 7 does not cut a batch of 256 x 128 tokens"),
-        (("train.slices=512",), {}, "train.slices 512 does not cut"),
+        (("train.slices=7",), {}, "train.slices 7 does not divide a batch of 256 x 128 tokens"),
+        (("train.slices=512",), {}, "train.slices 512 does not divide"),
         ((f"train.max_steps={10**400}",), {}, "is too large; at most 1000000000000000"),
         ((f"train.slices={10**400}",), {}, "is too large; at most 1000000000000000"),
         (("optim.clock=true",), {}, "optim.clock needs train.max_minutes"),

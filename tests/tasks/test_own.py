@@ -451,8 +451,8 @@ def test_an_empty_answer_says_that_there_is_none(write):
     [
         ({"answers": {"text": ["a", "b"], "answer_start": [1]}}, "2 answers and 1 place of"),
         ({"answers": {"text": [7], "answer_start": [1]}}, "answer: a whole number where a string"),
-        ({"answers": "a", "answer_start": "one"}, "'one' is not the place of an answer"),
-        ({"answers": "a", "answer_start": -1}, "'-1' is not the place of an answer"),
+        ({"answers": "a", "answer_start": "one"}, "'one' is not the position of an answer"),
+        ({"answers": "a", "answer_start": -1}, "'-1' is not the position of an answer"),
         ({"answers": "a", "context": None}, "column 'context': null where a string"),
         ({"answers": {"texts": ["a"]}}, "column 'answers' has no 'text'; it has: 'texts'"),
         ({"answers": 0}, "answer: a whole number where a string"),
@@ -607,7 +607,7 @@ def test_the_place_of_an_answer_may_be_written_as_pandas_does(write, refusal):
     path = write("a.csv", "question,context,answer,answer_start\nq,a b a,a,4.0\n")
     assert next(open_own("answer", {"train": path}).examples("train")).answers[0].start == 4
     path = write("b.csv", "question,context,answer,answer_start\nq,a b a,a,4.5\n")
-    assert "'4.5' is not the place" in refusal(lambda: open_own("answer", {"train": path}))
+    assert "'4.5' is not the position" in refusal(lambda: open_own("answer", {"train": path}))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_few_contexts_and_documents_are_divided_whole_though_each_is_more_than_t
 def test_where_nothing_can_be_learnt_the_reason_is_told(write):
     rows = [{"question": "where?", "context": f"number {i}", "answer": "nowhere"} for i in range(40)]
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(UserError, match=r"nothing can be learnt from its 40 examples; left out: 40 questions whose"):
+    with pytest.raises(UserError, match=r"none of its 40 examples can be trained on; left out: 40 questions whose"):
         split_off_dev(open_own("answer", {"train": path}))
 
 
@@ -117,7 +117,7 @@ def test_where_nothing_can_be_learnt_the_reason_is_told(write):
 )
 def test_what_cannot_be_divided_is_refused_with_the_reason(write, rows):
     words = (
-        f"no dev set can be split off, as of its {len(rows)} examples too few share their label with a different text"
+        f"a dev set cannot be split off: of its {len(rows)} examples too few share their label with a different text"
     )
     with pytest.raises(UserError, match=words):
         split_off_dev(own(write, rows))

@@ -154,7 +154,7 @@ def test_a_vocabulary_file_becomes_a_file(bertworks, write, tmp_path):
         (["--extend", "MODEL", "--out", "text.txt"], "makes a folder"),
         (["--extend", "MODEL", "--out", "data"], "made with its own vocabulary; choose a new folder"),
         (["--algorithm", "gpt-bpe", "--out", "data"], "made with its own vocabulary; choose a new folder"),
-        (["--extend", "v.txt", "--out", "text.txt"], "it is read for that, and would be lost"),
+        (["--extend", "v.txt", "--out", "text.txt"], "it is an input and would be overwritten"),
         (["--extend", "nowhere", "--out", "out"], "nowhere"),
         (["--extend", "MODEL", "--out", "out", "--algorithm", "bpe"], "not for it"),
         (["--extend", "MODEL", "--out", "out", "--size", "100", "--unused", "3"], "not for it"),
@@ -180,7 +180,7 @@ def test_text_in_a_corpus_folder_is_not_written_over(bertworks, write, tmp_path,
     write_vocabulary(tmp_path / "v.txt", PIECES)
     monkeypatch.chdir(tmp_path)
     code, _, err = bertworks("vocab", ".", *options, "--size", 100, "--min-count", 1, "--out", "text.txt")
-    assert (code, "it is read for that, and would be lost" in err) == (2, True)
+    assert (code, "it is an input and would be overwritten" in err) == (2, True)
     assert (tmp_path / "text.txt").read_text() == TEXT
 
 

@@ -290,8 +290,8 @@ def test_tokenizer_json_alone_is_enough(folder, uncased):
     ("name", "change", "reason"),
     [
         (MERGES_FILE, lambda text: text + "zz qq\n", r"merge \d+, 'zz' and 'qq': 'zz' is not in the vocabulary"),
-        (MERGES_FILE, lambda text: text + text.split("\n")[1] + "\n", "it stands earlier already"),
-        (MERGES_FILE, lambda text: text + "a b c\n", "'a b c' is no merge"),
+        (MERGES_FILE, lambda text: text + text.split("\n")[1] + "\n", "it is listed twice"),
+        (MERGES_FILE, lambda text: text + "a b c\n", "'a b c' is not a merge"),
         (PIECES_FILE, lambda text: text.replace('"<unk>": 0', '"<unk>": 1'), "have the same id 1"),
         (PIECES_FILE, lambda text: text.replace('"<unk>"', '"[UNK]"'), "has no <unk> line"),
         (PIECES_FILE, lambda text: text.replace('"<unk>": 0', '"<unk>": true'), "must be whole numbers"),

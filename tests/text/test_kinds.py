@@ -32,7 +32,7 @@ def test_a_saved_folder_tells_its_kind_and_opens(tmp_path, kind):
 def test_another_kind_than_asked_for_is_a_user_error(tmp_path, kind, asked):
     MADE[kind].save(tmp_path)
     if kind != asked:
-        with pytest.raises(UserError, match=f"is a vocabulary of {kind}, not {asked}; say --tokens {kind}"):
+        with pytest.raises(UserError, match=f"is a vocabulary of {kind}, not {asked}; use --tokens {kind}"):
             open_tokenizer(tmp_path, Rules(), asked)
 
 

@@ -291,7 +291,7 @@ def test_batches_may_be_tuples(small):
         (lambda t: Tokenizer(["[UNK]", "[CLS]"]).encode("a"), "the vocabulary has no '[SEP]'"),
         (lambda t: Tokenizer([]), "the vocabulary is empty; a vocabulary has one piece a line"),
         (lambda t: Tokenizer(["a"]), "the vocabulary has no [UNK] line; words with unknown characters need it"),
-        (lambda t: Tokenizer(["[UNK]", "a", "a"]), "the vocabulary:3: 'a' stands on line 2 already; remove one"),
+        (lambda t: Tokenizer(["[UNK]", "a", "a"]), "the vocabulary:3: 'a' is on line 2 already; remove one"),
     ],
 )
 def test_mistakes_are_told_in_a_line(small, call, message):

@@ -36,9 +36,9 @@ def test_files_that_read_as_the_original_reads_them(tmp_path, content, pieces):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[UNK]\na\nb\na\n", "{}:4: 'a' stands on line 2 already; remove one"),
-        ("[UNK]\na\na \n", "{}:3: 'a' stands on line 2 already; remove one"),
-        ("[UNK]\n\n\na\nb\na\n", "{}:6: 'a' stands on line 4 already; remove one"),
+        ("[UNK]\na\nb\na\n", "{}:4: 'a' is on line 2 already; remove one"),
+        ("[UNK]\na\na \n", "{}:3: 'a' is on line 2 already; remove one"),
+        ("[UNK]\n\n\na\nb\na\n", "{}:6: 'a' is on line 4 already; remove one"),
         ("a\nb\n", "{} has no [UNK] line; words with unknown characters need it"),
         ("[unk]\na\n", "{} has no [UNK] line; words with unknown characters need it"),
         ("", "{} is empty; a vocabulary has one piece a line"),

@@ -65,7 +65,7 @@ def test_a_report_is_not_written_over_a_runs_own_files(bertworks, data, tmp_path
     for name in ("recipe.toml", "metrics.jsonl", "model/config.json"):
         before = (run / name).read_bytes()
         code, _, err = bertworks("report", run, "--out", run / name)
-        assert (code, "would be lost" in err, (run / name).read_bytes()) == (2, True, before)
+        assert (code, "would be overwritten" in err, (run / name).read_bytes()) == (2, True, before)
     assert bertworks("report", run)[0] == bertworks("report", run, "--out", run / "report.html")[0] == 0
     assert bertworks("report", run, "--out", tmp_path / "page.html")[0] == 0
 
@@ -144,7 +144,7 @@ def test_inputs_that_have_moved_are_named_and_can_be_given_anew(bertworks, data,
     there.rename(tmp_path / "moved")
     code, _, err = bertworks("pretrain", "--resume", "--out", run)
     assert (code, err.count("\n")) == (2, 1)
-    assert f"started with {there}, which is not there any more; give it anew: --data PATH" in err
+    assert f"started with {there}, which is not there any more; give it again: --data PATH" in err
     for _ in range(2):  # and then it is known
         assert bertworks("pretrain", "--resume", "--out", run, "--data", tmp_path / "moved", "-q")[0] == 0
     bertworks("pretrain", "--resume", "--out", run, "--data", tmp_path / "moved", "-q", "train.max_steps=13")
@@ -153,7 +153,7 @@ def test_inputs_that_have_moved_are_named_and_can_be_given_anew(bertworks, data,
     code, _, err = bertworks("pretrain", "--resume", "--out", run)
     assert (code, err.count("\n"), "an earlier version made it); give --data DATA" in err) == (2, 1, True)
     (run / "inputs.json").write_text('{"command": "finetune"}')
-    assert "go on with that command" in bertworks("pretrain", "--resume", "--out", run)[2]
+    assert "resume it with that command" in bertworks("pretrain", "--resume", "--out", run)[2]
     (run / "inputs.json").write_text('{"command": 3, "data": []}')
     code, _, err = bertworks("pretrain", "--resume", "--out", run)
     assert (code, "inputs.json" in err) == (2, True)
@@ -163,7 +163,7 @@ def test_what_is_missing_is_named(bertworks, data, tmp_path):
     for command, missing in (
         (("pretrain", "--out", tmp_path / "new"), "a recipe"),
         (("pretrain", "tiny-cpu", "--out", tmp_path / "new"), "--data DATA"),
-        (("pretrain", "--resume", "--out", tmp_path / "new"), "holds no run to go on with; to start one, give RECIPE"),
+        (("pretrain", "--resume", "--out", tmp_path / "new"), "holds no run to resume; to start one, give RECIPE"),
     ):
         code, _, err = bertworks(*command)
         assert (code, err.count("\n"), missing in err) == (2, 1, True), err

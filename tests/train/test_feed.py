@@ -143,12 +143,12 @@ def test_one_document_is_told_before_a_run_has_a_folder(tmp_path):
 
 
 def test_a_batch_of_short_sequences_needs_their_length():
-    with pytest.raises(UserError, match="short_batch: 4 is of batches of short_length, which is not set"):
+    with pytest.raises(UserError, match="short_batch: 4 is for batches of short_length, which is not set"):
         tiny_runs.recipe(data__short_batch=4)
 
 
 def test_slices_that_cannot_hold_the_long_sequences_are_told_before_the_run(data):
-    with pytest.raises(UserError, match="a slice of 16 tokens holds no sequence of max_length 32"):
+    with pytest.raises(UserError, match="a micro-batch of 16 tokens holds no sequence of max_length 32"):
         feed_of(data, data__short_length=8, train__slices=16)
     with pytest.raises(UserError, match=r"train.slices 5 does not divide a batch of 128 tokens"):
         feed_of(data, data__max_length=40, model__max_positions=64, data__short_length=16, train__slices=5)

@@ -116,7 +116,7 @@ def test_a_line_that_is_none_is_passed_over_with_its_number_and_the_others_stay(
     path.write_bytes(first + garbage + second)
     assert [record["step"] for record in read_log(path)] == [1, 2]
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, f"{path}:2 is not a line of a log; passed over")
+        (logging.WARNING, f"{path}:2 is not a line of a log; skipped")
     ]
     truncate_to(path, 9)
     assert path.read_bytes() == first + second
@@ -126,7 +126,7 @@ def test_of_many_bad_lines_the_first_are_named_and_the_others_counted(path, capl
     write_steps(path, [1])
     path.write_bytes(path.read_bytes() + b"x\n" * 1000)
     assert [record["step"] for record in read_log(path)] == [1]
-    told = [f"{path}:{number} is not a line of a log; passed over" for number in (2, 3, 4)]
+    told = [f"{path}:{number} is not a line of a log; skipped" for number in (2, 3, 4)]
     assert caplog.messages == [*told, f"{path}: passed over 997 more such lines"]
 
 

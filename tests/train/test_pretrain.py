@@ -64,7 +64,7 @@ def test_a_run_in_two_parts_equals_a_run_in_one(finished, data, tmp_path):
     pretrain(tiny_runs.recipe(**settings, train__max_steps=17), data=data, out=parts, device="cpu", note=told.append)
     assert not told
     pretrain(tiny_runs.recipe(**settings), data=data, out=parts, device="cpu", resume=True, note=told.append)
-    assert told == ["going on from step 17"]
+    assert told == ["resuming from step 17"]
     found, expected = files_of(parts), files_of(whole)
     for name in expected.keys() - {"metrics.jsonl"}:  # its recipe says the limits of the last start
         assert found[name] == expected[name], name

@@ -209,7 +209,7 @@ def test_ranks_are_patient_until_they_have_met(tmp_path):
     first, second = run_ranks(2, work, tmp_path)
     assert first.said == (
         "met\nerror: rank 0 has waited 0.5 s for another rank; if that was only slow, raise train.rank_timeout. "
-        "--resume goes on from the last checkpoint\n"
+        "--resume continues from the last checkpoint\n"
     )
     assert (first.code, second.code) == (2, 2)
     assert second.said.startswith("met\nerror: rank 1 has lost another rank")

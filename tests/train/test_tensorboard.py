@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path, caplog):
     with closing(EventFile(tmp_path)) as events:
         events.append(1, {"loss": 1.0})
         events.append(2, {"loss": 1.0})
-    assert [(record.levelno, "goes on without" in record.message) for record in caplog.records] == [
+    assert [(record.levelno, "continues without" in record.message) for record in caplog.records] == [
         (logging.WARNING, True)
     ]
 
@@ -187,7 +187,7 @@ def test_a_disk_that_fills_up_is_told_once_and_ends_no_run(tmp_path, caplog):
     events.append(2, {"loss": 1.0})
     events.close()
     assert [record.message for record in caplog.records] == [
-        f"{tmp_path / 'tensorboard'} cannot be written (No space left on device); the run goes on without it"
+        f"{tmp_path / 'tensorboard'} cannot be written (No space left on device); the run continues without it"
     ]
 
 

@@ -62,7 +62,7 @@ def weights_of(folder):
 
 
 def test_a_run_begins_where_the_model_is(model, data, tmp_path):
-    """Its weights to the last bit, and its accuracy on documents kept aside."""
+    """Its weights to the last bit, and its accuracy on held-out documents."""
     run = tmp_path / "run"
     pretrain(recipe(train__max_steps=3), data=data, out=run, start_from=model, device="cpu")
     before, first = lines_of(model)[-1], lines_of(run)[0]
