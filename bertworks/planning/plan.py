@@ -298,7 +298,7 @@ def plan_text(name: str, plan: Mapping[str, Any]) -> str:
     needed.append(f"{'peak':<28}{memory['peak_bytes'] / GIGA:>13.2f} GB")
     needed.append(f"It {verdict} {device}, with {memory['slice_tokens']:,} tokens at once{slices}.")
     if memory["ways_to_fit"]:
-        needed.append(f"It would fit with {', or '.join(memory['ways_to_fit'])}.")
+        needed.append(f"It fits with {', or '.join(memory['ways_to_fit'])}.")
 
     hours = ["not predicted"]
     if time["hours"] is not None:

@@ -106,7 +106,7 @@ def test_ranks_may_change_at_any_state(numbered):
 
 
 def test_ranks_that_cannot_share_the_slices_are_a_user_error(numbered):
-    with pytest.raises(UserError, match="5 ranks cannot share 12 slices"):
+    with pytest.raises(UserError, match="5 ranks cannot share 12 micro-batches"):
         make_loader(numbered, slices=12, world_size=5)
 
 

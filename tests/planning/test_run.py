@@ -153,7 +153,7 @@ def test_what_does_not_fit_says_so_and_how_it_would():
         assert plan("large", *way.split(), gpu="a100-40")["memory"]["fits"]
     text = plan_text("large", planned)
     assert "DOES NOT FIT one A100-40's 40 GB" in text
-    assert f"It would fit with {planned['memory']['ways_to_fit'][0]}, or " in text
+    assert f"It fits with {planned['memory']['ways_to_fit'][0]}, or " in text
     assert plan("large")["memory"]["fits"]
 
 
@@ -191,9 +191,9 @@ def test_what_a_person_reads_has_100_columns_and_every_section(name):
         ((), {"gpus": 0}, "--gpus 0 is not possible"),
         ((), {"gpus": -3}, "--gpus -3 is not possible"),
         ((), {"gpus": 8}, "8 GPUs cannot share train.slices=1; choose a multiple, as train.slices=8"),
-        ((), {"price": -1.0}, "--price -1.0 is none"),
-        ((), {"price": math.nan}, "--price nan is none"),
-        ((), {"price": math.inf}, "--price inf is none"),
+        ((), {"price": -1.0}, "--price -1.0 is not possible"),
+        ((), {"price": math.nan}, "--price nan is not possible"),
+        ((), {"price": math.inf}, "--price inf is not possible"),
         ((), {"gpu": "cpu", "gpus": 2}, "--gpus 2 is for GPUs"),
         (("model.kind=elmo", "model.preset=mini", "data.objective=bilm"), {"gpu": "t4"}, "t4 has no bf16"),
         ((), {"vocab_size": -1}, "vocab_size: -1 is too small"),

@@ -154,7 +154,7 @@ def test_a_mistake_ends_all_ranks(data, tmp_path):
     recipe = tiny_runs.recipe(train__slices=1)
     ended = run_ranks(2, lambda _: pretrain(recipe, data=data, out=tmp_path / "run", device="cpu"), tmp_path)
     assert [rank.code for rank in ended] == [2, 2]
-    assert all("2 ranks cannot share 1 slices" in rank.said for rank in ended)
+    assert all("2 ranks cannot share 1 micro-batches" in rank.said for rank in ended)
 
 
 class Rank(NamedTuple):
