@@ -21,10 +21,10 @@ import torch
 from measuring import parser, report, seconds
 
 from bertworks.models.kinds import read_model, write_model
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import freeze, initialise
-from bertworks.nn.packing import pack
 
 SIZES = {"MiniLM-size": preset("6x384x12"), "base-size": preset("base")}
 Batch = list[list[int]]

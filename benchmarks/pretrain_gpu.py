@@ -25,10 +25,10 @@ import torch
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
+from bertworks.nn.attention import Tokens, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig, preset
 from bertworks.nn.layers import initialise
-from bertworks.nn.packing import Tokens, pack_lengths
 from bertworks.recipe import OptimSettings, load_recipe
 from bertworks.train.cuda_graph import Replayed
 from bertworks.train.log import Progress

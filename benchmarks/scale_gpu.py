@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from pretrain_gpu import CASES_ALL, DEVICE, milliseconds, ours_batch
 
-from bertworks.nn.bert import Bert
+from bertworks.nn.bert import Bert, recompute_blocks
 from bertworks.nn.config import preset
-from bertworks.nn.layers import initialise, recompute_blocks
+from bertworks.nn.layers import initialise
 from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import GradientSums, Ranks, joined_ranks, local_device, spread, whole
 from bertworks.train.objectives import mlm_and_nsp

@@ -16,7 +16,7 @@ from fault_table import (  # noqa: F401 -- hooks
 from other_texts import summary_line
 
 from bertworks import cli
-from bertworks.nn.device import check_tiles
+from bertworks.nn.layers import check_tiles
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = (

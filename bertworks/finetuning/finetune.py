@@ -20,7 +20,7 @@ from bertworks.finetuning.session import Finetuned, prepare
 from bertworks.finetuning.settings import FinetuneSettings, settings_for, without_effect
 from bertworks.finetuning.start import find_data, open_task_start, refused_by_model, usual_for
 from bertworks.models.kinds import check_model
-from bertworks.nn.device import find_device
+from bertworks.nn.layers import find_device
 from bertworks.report.logs import RECIPE_FILE
 from bertworks.report.terminal import View, print_note, training_view, unseen
 from bertworks.tasks.columns import Columns

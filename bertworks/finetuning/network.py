@@ -56,7 +56,7 @@ from bertworks.models.kinds import (
     write_model,
 )
 from bertworks.nn.attention import can_flash
-from bertworks.nn.bert import Bert
+from bertworks.nn.bert import Bert, OutputHead, Sums
 from bertworks.nn.bilstm import (
     HEAD,
     Compound,
@@ -67,12 +67,9 @@ from bertworks.nn.bilstm import (
     reader_of,
 )
 from bertworks.nn.config import BertConfig, CompoundConfig, ElmoConfig, ElmoReaderConfig, FeatureConfig, GptConfig
-from bertworks.nn.device import check_tiles
 from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
 from bertworks.nn.gpt import LM_WEIGHT, Gpt, Reading, num_guesses
-from bertworks.nn.heads import OutputHead
-from bertworks.nn.layers import freeze, initialise
-from bertworks.nn.lm import Sums
+from bertworks.nn.layers import check_tiles, freeze, initialise
 from bertworks.tasks.evaluation import WordRows, feature_kind
 from bertworks.tasks.heads import Kind, Laying, TaskBatch
 from bertworks.tasks.task import Task

@@ -1,24 +1,32 @@
-"""Hidden states of the texts of a file, written as safetensors, JSON lines or parquet.
+"""Hidden states of texts, whatever network makes them: token by token, or pooled to a vector a text; and files of them.
 
-Texts are computed some hundreds at a time and written as they come, so memory does not grow with the file. A word's
-features are those of its first piece, as in the paper's section 5.3.
+- Texts are sorted by length and packed into batches of about as many tokens, so that none waits for a longer one and no
+  padding is computed. Results come back in the order of the texts.
+- Files (safetensors, JSON lines or parquet) are written some hundreds of texts at a time, as they come, so memory does
+  not grow with them. A word's features are those of its first piece, as in the paper's section 5.3.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.inference.model import Model
 from bertworks.models.weights import announced, write_in_order
-from bertworks.nn.hidden_states import Layers
+from bertworks.nn.attention import batches
 from bertworks.text.tokenizer import Encoding
 
+if TYPE_CHECKING:
+    from bertworks.inference.model import Model
+
+Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"]
+Layers = Iterable[int] | int | Literal["all"]
 PER = ("token", "word")
 _ENDINGS = (".safetensors", ".jsonl", ".parquet")
 _TEXTS_AT_ONCE = 256
@@ -26,8 +34,108 @@ _TEXTS_AT_ONCE = 256
 Row = tuple[list[str], list[int], list[tuple[int, int]], NDArray[np.float32]]
 
 
+class Features(NamedTuple):
+    """The hidden states of one text."""
+
+    encoding: Encoding
+    hidden: NDArray[np.float32]  # [layers, tokens, width]
+
+
+# Of the texts with these numbers, end to end: where each starts and the last one ends, and [T, width] of each layer.
+Compute = Callable[[list[int]], tuple[Tensor, list[Tensor]]]
+
+
+def features_of(encodings: Sequence[Encoding], compute: Compute, device: torch.device) -> list[Features]:
+    """Return the hidden states of every token of each text."""
+    found: dict[int, Features] = {}
+    for numbers in batches([len(encoding) for encoding in encodings], device):
+        with torch.inference_mode():
+            starts_S, layers = compute(numbers)
+            hidden = torch.stack(layers).float().cpu().numpy()
+        starts = starts_S.tolist()
+        for place, number in enumerate(numbers):
+            found[number] = Features(encodings[number], hidden[:, starts[place] : starts[place + 1]])
+    return [found[number] for number in range(len(encodings))]
+
+
+def vectors_of(
+    lengths: Sequence[int], width: int, compute: Compute, pools: Sequence[str], device: torch.device, skip: int = 0
+) -> NDArray[np.float32]:
+    """Return one vector for each text, its layers side by side; one without tokens is all zeros.
+
+    Args:
+        lengths: of the texts, in tokens.
+        width: of a text's layers side by side.
+        compute: gives the hidden states of some texts.
+        pools: how they are reduced to vectors, which are joined.
+        device: where that is computed.
+        skip: how many tokens at the beginning of each text are left out, at least one being kept.
+    """
+    vectors = np.empty((len(lengths), width * len(pools)), np.float32)
+    for numbers in batches(lengths, device):
+        with torch.inference_mode():
+            starts_S, layers = compute(numbers)
+            hidden_TD = torch.cat(layers, dim=-1).float()
+            vectors[numbers] = torch.cat([_pooled(hidden_TD, starts_S, pool, skip) for pool in pools], 1).cpu()
+    return vectors
+
+
+def _pooled(hidden_TD: Tensor, starts: Tensor, pool: str, skip: int) -> Tensor:
+    """Reduce the rows of each text to one."""
+    lengths_S = starts.diff().long()
+    if not len(hidden_TD):
+        return hidden_TD.new_zeros(len(lengths_S), hidden_TD.shape[1])
+    # A text's place of each row, from 1; those that are skipped get 0.
+    places_T = torch.arange(1, len(hidden_TD) + 1, device=hidden_TD.device) - starts[:-1].repeat_interleave(lengths_S)
+    skipped_S = (lengths_S - 1).clamp(0, skip)
+    is_kept_T = places_T > skipped_S.repeat_interleave(lengths_S)
+    if pool in ("cls", "last"):
+        rows_S = starts[:-1] + skipped_S if pool == "cls" else starts[1:] - 1
+        vectors = hidden_TD.index_select(0, rows_S.clamp(0, len(hidden_TD) - 1))
+    else:
+        kept_TD, lengths_S = hidden_TD[is_kept_T] if skip else hidden_TD, lengths_S - skipped_S
+        reduce = "max" if pool == "max" else "mean"
+        if pool == "weightedmean":
+            weights_T1 = places_T[is_kept_T].float()[:, None]
+            kept_TD = torch.cat([kept_TD * weights_T1, weights_T1], 1)
+        vectors = torch.segment_reduce(kept_TD, reduce, lengths=lengths_S, axis=0)
+        if pool == "weightedmean":
+            vectors = vectors[:, :-1] / vectors[:, -1:]
+        elif pool == "mean_sqrt_len_tokens":
+            vectors = vectors * lengths_S.sqrt()[:, None]
+    return vectors.masked_fill((starts.diff() == 0)[:, None], 0.0)
+
+
+def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale vectors to length 1."""
+    scaled: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return scaled
+
+
+def check_pool(pool: str, known: Sequence[str]) -> None:
+    """Refuse a way of pooling that a model does not have."""
+    if pool not in known:
+        raise UserError(f"pooling {str(pool)[:40]!r} is not known; choose {', '.join(known)}")
+
+
+def check_layers(layers: Layers, num_layers: int) -> list[int]:
+    """Return layers counted from 0, the embeddings; -1 is the last, and a number by itself one layer."""
+    if isinstance(layers, str) and layers == "all":  # an array of numbers would be compared one by one
+        return list(range(num_layers + 1))
+    given = list(layers) if isinstance(layers, Iterable) else [layers]
+    if not all(isinstance(layer, SupportsIndex) for layer in given):
+        raise UserError(f"layers {layers!r:.40} are not numbers; such as [-1, -2], or 'all'")
+    chosen = [layer if layer >= 0 else num_layers + 1 + layer for layer in given]
+    if not chosen or not all(0 <= layer <= num_layers for layer in chosen):
+        raise UserError(f"layers {given} are not in a model of {num_layers}; 0 to {num_layers}, or -1 back")
+    return chosen
+
+
+# Files of features.
+
+
 def write_features(
-    model: Model,
+    model: "Model",
     texts: Sequence[str],
     out: Path,
     *,

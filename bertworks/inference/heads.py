@@ -17,8 +17,9 @@ the tokenizer's words (a punctuation mark is one of its own), the words that a p
 to tag characters, all characters but spaces.
 """
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -26,8 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import UserError
-from bertworks.nn.hidden_states import texts_of
+from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import SpanExample, TagExample, words_example
@@ -59,6 +59,8 @@ Guesses = list[Result]  # {"token", "id", "score"}, the likeliest first
 Units = Literal["word", "character"]
 UNITS = ("word", "character")
 Text = str | Sequence[str]  # as it is, or its words
+_MOST_NAMED = 5
+_log = logging.getLogger(__name__)
 _NO_ANSWER = {"answer": "", "start": None, "end": None}
 
 
@@ -91,6 +93,54 @@ def results_of(task: Task, examples: Sequence[Any], items: Items, rows: Sequence
             scores = dict(zip(task.labels, shares, strict=True))
             results.append({"label": predicted, "score": shares[best], "scores": scores})
     return results
+
+
+# The texts that a method is given.
+
+
+def check_texts_of(method: str, texts: object) -> None:
+    """Refuse one text, or what holds none, where a method of a model takes a list of texts."""
+    is_one = isinstance(texts, str | bytes | Mapping) or getattr(texts, "shape", None) == ()
+    if is_one or not hasattr(texts, "__getitem__"):
+        advice = f"{method}(list(texts))" if isinstance(texts, Iterable) and not is_one else f"{method}([text])"
+        raise UserError(f"{method} takes a list of texts, not a {type(texts).__name__}; write {advice}")
+
+
+def texts_of(method: str, texts: str | Sequence[Any], what: str = "text") -> list[Any]:
+    """Return the texts that a method is given: one by itself, or a list.
+
+    An empty text that is given by itself is refused; in a list, perhaps of a thousand, its number is logged.
+    """
+    if not isinstance(texts, str):
+        check_texts_of(method, texts)
+    given = [texts] if isinstance(texts, str) else list(texts)
+    empty = [number for number, text in enumerate(given, 1) if isinstance(text, str) and not text.strip()]
+    if empty and isinstance(texts, str):
+        raise UserError(f"the {what} is empty; give one with a word in it")
+    if empty:
+        numbers = ", ".join(f"{number:,}" for number in empty[:_MOST_NAMED]) + (", ..." if empty[_MOST_NAMED:] else "")
+        told = "%s: %s of %s texts are empty (numbers %s); their results mean nothing"
+        if len(empty) == 1:
+            told = "%s: %s of %s texts is empty (number %s); its result means nothing"
+        _log.warning(told, method, f"{len(empty):,}", f"{len(given):,}", numbers)
+    return given
+
+
+def in_pairs(method: str, firsts: str | Sequence[str], seconds: str | Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return as many first texts as second ones, where each may be a list, or one text that is for all of the other."""
+    both = [[given] if isinstance(given, str) else given for given in (firsts, seconds)]
+    for given in both:
+        check_texts_of(method, given)
+    count = max(map(len, both))
+    if not isinstance(firsts, str) and not isinstance(seconds, str) and len(firsts) != len(seconds):
+        raise UserError(
+            f"{method}: {counted(len(firsts), 'text')} but {len(seconds)} for them; give one for each, or one for all"
+        )
+    if not all(both):
+        return [], []
+    first, second = (list(given) * count if isinstance(one, str) else list(given)
+                     for one, given in zip((firsts, seconds), both, strict=True))  # fmt: skip
+    return first, second
 
 
 # Guesses at the masks of a text.

@@ -4,7 +4,7 @@
   a model can do; everything else is refused in a line that says what is missing and what there is.
 - Every method takes a text or a list of them, and returns one result or a list.
 - Texts are sorted by length and packed, so that no padding is computed and no answer depends on its neighbours in a
-  batch (`nn/hidden_states.py`). What the heads of fine-tuned models say is in `heads.py`.
+  batch (`features.py`). What the heads of fine-tuned models say is in `heads.py`.
 - GPT-1 reads pieces, as many as it has positions for. ELMo reads words by their characters, also those that its list
   does not have, and texts of any length; the ids of its list are only what it guesses.
 """
@@ -23,6 +23,17 @@ from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.inference.describe import facts_of, repr_of
+from bertworks.inference.features import (
+    Compute,
+    Features,
+    Layers,
+    Pool,
+    check_layers,
+    check_pool,
+    features_of,
+    normalized,
+    vectors_of,
+)
 from bertworks.inference.heads import (
     Guesses,
     Result,
@@ -30,11 +41,14 @@ from bertworks.inference.heads import (
     Units,
     answer_questions,
     best_guesses,
+    check_texts_of,
     check_top_k,
     ids_with_masks,
+    in_pairs,
     piece_id,
     results_of,
     tag_texts,
+    texts_of,
 )
 from bertworks.models.find import find_model
 from bertworks.models.folder import OWN_FILE, save_tokenizer
@@ -47,31 +61,12 @@ from bertworks.models.sentence_transformers import (
     read_pooling,
     write_pooling,
 )
-from bertworks.nn.attention import can_flash
-from bertworks.nn.bert import Bert
+from bertworks.nn.attention import Packing, Tokens, batches, can_flash, pack, pack_lengths
+from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
-from bertworks.nn.device import check_tiles, find_device
 from bertworks.nn.elmo import Elmo, ElmoTasks
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.hidden_states import (
-    Compute,
-    Features,
-    Layers,
-    Pool,
-    Rows,
-    batches,
-    check_layers,
-    check_pool,
-    check_texts_of,
-    features_of,
-    in_pairs,
-    normalized,
-    texts_of,
-    vectors_of,
-)
-from bertworks.nn.layers import freeze
-from bertworks.nn.lm import Sums
-from bertworks.nn.packing import Packing, Tokens, pack, pack_lengths
+from bertworks.nn.layers import check_tiles, find_device, freeze
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Cut, Example, TextExample
@@ -471,18 +466,18 @@ class Model:
     def _compute(self, texts: Sequence[str], encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
         """Return what computes the hidden states of some of the texts, 0 the embeddings."""
 
-        def compute(numbers: list[int]) -> Rows:
+        def compute(numbers: list[int]) -> tuple[Tensor, list[Tensor]]:
             if isinstance(self.net, Elmo):
                 all_hidden, packing = self._elmo_layers([texts[number] for number in numbers])
-                return Rows(packing.cumulative_lengths, [all_hidden[layer] for layer in layers])
+                return packing.cumulative_lengths, [all_hidden[layer] for layer in layers]
             some = [encodings[number] for number in numbers]
             tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
-            starts = tokens.packing.cumulative_lengths
+            starts_S = tokens.packing.cumulative_lengths
             if set(layers) == {self.num_layers}:
-                return Rows(starts, [self.net(tokens)] * len(layers))
+                return starts_S, [self.net(tokens)] * len(layers)
             is_gpt = isinstance(self.net, Gpt)
             all_hidden = self.net.all_hidden(tokens) if is_gpt else self.net.encode(tokens, hidden=True).all_hidden
-            return Rows(starts, [all_hidden[layer] for layer in layers])
+            return starts_S, [all_hidden[layer] for layer in layers]
 
         return compute
 

@@ -81,7 +81,7 @@ from bertworks.models.names import (
 from bertworks.models.sentence_transformers import find_encoder
 from bertworks.models.weights import read_weights
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert, reader_of
+from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert
 from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset
 from bertworks.nn.elmo import Elmo, ElmoTasks, initialise_elmo
 from bertworks.nn.gpt import Gpt
@@ -471,7 +471,7 @@ def kind_of_model(folder: Path) -> ModelKind:
 
 def kind_of_network(net: nn.Module) -> ModelKind:
     """Return the kind that a network is of."""
-    if isinstance(net, Bert) and reader_of(net):
+    if isinstance(net, Bert) and any(isinstance(head, FeatureReader) for head in net.heads.values()):
         return FEATURES
     return next(kind for kind in KINDS if isinstance(net, kind.network))
 

@@ -6,9 +6,28 @@ Section 3 in code: a token's embedding is the sum of its piece's, its segment's 
 block attends, adds and normalises, then does the same with a feed-forward layer four times as wide (post-LN, as in the
 Transformer). Dropout follows every sub-layer. The pooler reads [CLS], the first token of a sequence, or the last where
 the configuration says so: of a network that looks to the left alone no other has seen the whole text.
+
+- Heads stand on top, one small layer for each kind of task, as in the paper's Figure 4; K outputs:
+
+| head     | reads            | gives                                                      |
+|----------|------------------|------------------------------------------------------------|
+| mlm      | masked positions | a score for every piece; its matrix is the piece embedding |
+| nsp      | pooled [CLS]     | B follows A, B is random                                   |
+| classify | pooled [CLS]     | a score for every class; one output: regression            |
+| choose   | pooled [CLS]     | one score for each choice, each a sequence of its own      |
+| tag      | tokens           | a score for every tag                                      |
+| span     | tokens           | start and end scores; [CLS] stands for no answer           |
+
+- A loss is a sum and the number of guesses in it, never a mean. A language model's token guesses the next one of its
+  own sequence, or the one before: all T rows are scored, and those without a neighbour count 0, so shapes stay the same
+  from batch to batch, and a sequence wastes one row. The scores of a whole batch would take gigabytes, so they are
+  made for some thousands of rows at a time, and again in the backward pass.
+- Memory for time: what a block keeps for its backward pass is some fifteen times its input; a block that is recomputed
+  keeps its input alone, and a step takes about a third longer. The gradients are the same to the last bit, for dropout
+  is the same both times: a hash needs nothing for that, and the state of torch's generator is kept and set again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,20 +36,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from bertworks.nn.attention import attend, attend_from_one, attention_weights
+from bertworks.errors import UserError
+from bertworks.nn.attention import Packing, Tokens, attend, attend_from_one, attention_weights
 from bertworks.nn.config import BertConfig
-from bertworks.nn.heads import Head, OutputHead, make_head
-from bertworks.nn.layers import Dropout, Embedding, LayerNorm, Linear, activated, place_key
-from bertworks.nn.lm import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
-from bertworks.nn.packing import Packing, Tokens
+from bertworks.nn.layers import Dropout, Embedding, LayerNorm, Linear, activate, activated, place_key
 
-
-class Encoded(NamedTuple):
-    """What the encoder gives; the lists are empty unless they were asked for."""
-
-    hidden_TD: Tensor
-    all_hidden: list[Tensor]  # embeddings and every layer, [T, D] each
-    attentions: list[list[Tensor]]  # for every layer and sequence, [N, L, L]
+_COLUMN_MULTIPLE = 64  # tensor cores want even columns; 30,522 pieces are three times slower than 30,528
+_SCORES_AT_ONCE = 1 << 28  # 8,192 rows of BERT's vocabulary: half a gigabyte in bf16
 
 
 class Embeddings(nn.Module):
@@ -55,7 +67,7 @@ class Block(nn.Module):
     """Attention and feed-forward, each added to its input and normalised.
 
     Attributes:
-        is_recomputed: whether its backward pass computes it again, see `call_block`.
+        is_recomputed: whether its backward pass computes it again, see `recompute_blocks`.
     """
 
     is_recomputed = False
@@ -114,6 +126,25 @@ class Block(nn.Module):
         return self.qkv(x_TD).view(-1, 3, self.num_heads, self.head_width)
 
 
+# Blocks that are computed again in the backward pass.
+
+
+def recompute_blocks(net: nn.Module) -> None:
+    """Have the blocks of a network computed again in the backward pass; of one that is spread, after it is."""
+    blocks: Any = getattr(net, "blocks", None)
+    if blocks is None:
+        raise UserError("train.recompute is for networks of blocks, and this one has none; leave it out")
+    for block in blocks:
+        if hasattr(block, "unshard"):  # of FSDP2: its weights are in place again when its backward pass begins
+            block.forward = _recomputed(block.forward)
+        else:
+            block.is_recomputed = True
+
+
+def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)
+
+
 def call_block(block: nn.Module, x_TD: Tensor, packing: Any, seed: Tensor | None, *more: Tensor) -> Tensor:
     """Return what a block makes of its input; `seed` is that of its dropout."""
     if not (block.is_recomputed and torch.is_grad_enabled()):
@@ -148,6 +179,137 @@ def rows_of_blocks(
     rows_S, back_S = packing.rows_of(places_S)
     x_SD = call_block(last, x_TD, packing, last.own_seed(seed), rows_S)
     return x_SD if back_S is None else x_SD.index_select(0, back_S)
+
+
+# What stands on top of the encoder.
+
+
+class MlmHead(nn.Module):
+    """Guesses the pieces at masked positions."""
+
+    reads_pooled = False
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.empty(config.vocab_size))
+        self.act = config.hidden_act
+
+    def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
+        """Return logits [M, V], with the extra columns of `tied_logits`."""
+        return tied_logits(self.norm(activate(self.dense(hidden_MD), self.act)), embedding_VD, self.bias)
+
+
+def tied_logits(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+    """Score rows with each piece's embedding, [M, V]; on CUDA up to 63 columns of -inf follow, unseen by a softmax."""
+    embedding_VD = embedding_VD.to(x_MD.dtype)
+    missing = -len(embedding_VD) % _COLUMN_MULTIPLE if x_MD.is_cuda else 0
+    if not missing:
+        return F.linear(x_MD, embedding_VD, bias_V)
+    bias_V = embedding_VD.new_zeros(len(embedding_VD)) if bias_V is None else bias_V
+    return F.linear(x_MD, F.pad(embedding_VD, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-torch.inf))
+
+
+class OutputHead(nn.Module):
+    """A linear map from each row to K outputs, with dropout before it."""
+
+    def __init__(self, config: BertConfig, num_outputs: int, *, reads_pooled: bool, dropout: bool) -> None:
+        super().__init__()
+        self.out = Linear(config.hidden_size, num_outputs)
+        self.dropout = config.hidden_dropout_prob if dropout else 0.0
+        self.reads_pooled, self.num_outputs = reads_pooled, num_outputs
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows of width D to K outputs."""
+        return self.out(F.dropout(rows, self.dropout, self.training))
+
+
+Head = MlmHead | OutputHead
+
+
+def make_head(name: str, config: BertConfig, num_outputs: int) -> Head:
+    """Make a head by its name; `num_outputs` is the number of classes or tags where the task decides it."""
+    if name == "mlm":
+        return MlmHead(config)
+    if name == "nsp":
+        return OutputHead(config, 2, reads_pooled=True, dropout=False)
+    if name == "classify":
+        return OutputHead(config, num_outputs, reads_pooled=True, dropout=True)
+    if name == "choose":
+        return OutputHead(config, 1, reads_pooled=True, dropout=True)
+    if name == "tag":
+        return OutputHead(config, num_outputs, reads_pooled=False, dropout=True)
+    assert name == "span", f"no head is called {name}"
+    return OutputHead(config, 2, reads_pooled=False, dropout=False)
+
+
+# Losses: sums over predictions, and a language model's guesses.
+
+
+def next_tokens(tokens: Tokens, weights_T: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the token after each, and how much each guess counts: `weights_T` is 0 at tokens that fill up a batch."""
+    return _neighbours(tokens, ~_begins(tokens)[1:], -1, weights_T)
+
+
+def previous_tokens(tokens: Tokens, weights_T: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the token before each, and how much each guess counts."""
+    return _neighbours(tokens, ~_begins(tokens)[:-1], 1, weights_T)
+
+
+def _begins(tokens: Tokens) -> Tensor:
+    """Say of each of T + 1 places whether a sequence begins or ends there."""
+    places = torch.zeros(len(tokens.token_ids) + 1, dtype=torch.bool, device=tokens.token_ids.device)
+    return places.index_fill(0, tokens.packing.cumulative_lengths.long(), True)
+
+
+def _neighbours(tokens: Tokens, is_there_T: Tensor, shift: int, weights_T: Tensor | None) -> tuple[Tensor, Tensor]:
+    counted_T = is_there_T.float() if weights_T is None else is_there_T * weights_T
+    return tokens.token_ids.roll(shift).long(), counted_T
+
+
+class Sums(NamedTuple):
+    """Of one kind of prediction: the summed loss, how many were right, and of how many."""
+
+    loss: Tensor
+    correct: Tensor
+    total: Tensor  # of the weights: how many predictions there were
+
+
+def sums_of(logits_MV: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+    """Return the sums of predictions whose right outcomes are `ids_M`."""
+    scores = logits_MV.float()
+    best = scores.detach().amax(-1)
+    chosen = scores.gather(1, ids_M[:, None]).squeeze(1)
+    losses = scores.sub(best[:, None]).exp().sum(-1).log() + best - chosen
+    # The best score was needed anyway, so it costs nothing to see whether it was the right one.
+    return Sums((losses * weights_M).sum(), ((chosen >= best) * weights_M).sum().detach(), weights_M.sum())
+
+
+def sums_in_parts(sums: Callable[..., Sums], num_scores: int, *per_row: Tensor) -> Sums:
+    """Add up sums over as many rows at a time as memory should hold the scores of.
+
+    Args:
+        sums: gives those of some rows. It must hold on to the weights that it needs: in half precision a module has
+            others by the time of the backward pass, when the scores are made again.
+        num_scores: of a row.
+        per_row: what `sums` reads, cut into parts of the same rows.
+    """
+    num_rows = 1 << (_SCORES_AT_ONCE // num_scores).bit_length() - 1
+    parts = zip(*(torch.split(column, num_rows) for column in per_row), strict=True)
+    found = [checkpoint(sums, *part, use_reentrant=False) for part in parts]
+    return Sums(*(torch.stack(column).sum() for column in zip(*found, strict=True)))
+
+
+# The network.
+
+
+class Encoded(NamedTuple):
+    """What the encoder gives; the lists are empty unless they were asked for."""
+
+    hidden_TD: Tensor
+    all_hidden: list[Tensor]  # embeddings and every layer, [T, D] each
+    attentions: list[list[Tensor]]  # for every layer and sequence, [N, L, L]
 
 
 class Bert(nn.Module):

@@ -29,11 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from bertworks.nn.bert import Bert
+from bertworks.nn.attention import Packing, Tokens
+from bertworks.nn.bert import Bert, Head, OutputHead, make_head
 from bertworks.nn.config import BertConfig, CompoundConfig, FeatureConfig, layers_of
-from bertworks.nn.heads import Head, OutputHead, make_head
 from bertworks.nn.layers import Linear, initialise, place_key
-from bertworks.nn.packing import Packing, Tokens
 
 _NUM_GATES = 4  # torch's order: input, forget, cell, output
 _FORGET_GATE = 1

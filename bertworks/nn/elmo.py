@@ -1,7 +1,8 @@
 """ELMo: two language models that read a text from either end, as features for other models; and what reads those.
 
 T tokens (words), K characters of a word, U different words, E width of a character, F filters in all, D width of a word
-or feature, V words, S sequences, H width of a BiLSTM's output (twice its cells), W width before the scores.
+or feature, V words (most frequent first), R sampled words, M rows, S sequences, H width of a BiLSTM's output (twice its
+cells), W width before the scores.
 
 - Words are read by their characters, so that none is unknown. A word is 50 ids: a begin-of-word sign, its bytes + 1, an
   end-of-word sign, then padding, which is a sign like the others. Filters of width 1, 2, ... slide over it, each keeps
@@ -15,6 +16,14 @@ or feature, V words, S sequences, H width of a BiLSTM's output (twice its cells)
 - Unlike the original: torch's LSTM cannot clip its cells and projections (at 3 there), so gradients alone are clipped;
   and each sequence begins anew, where the original carried its state over from batch to batch of 20 words.
 
+- A softmax over very many words is trained against a sample of them and measured against all. The sample has R
+  different words; frequent ones are likelier to be in it (log-uniform by rank, as ELMo's authors have it). Each word
+  waits an exponential time at a rate of its probability, and the R that come first are taken. Were words drawn one
+  after another until R are different, the outcome would be just as likely. And it tells how often a word is expected in
+  the sample: 1 - exp(-rate * time when the next one comes). Scores are corrected by the logarithm of that, so that the
+  loss is least where the full softmax's is, and the corrected sum over the sample is that over all words on average.
+  Drawing takes some 15 ms for 800,000 words.
+
 `ElmoTasks` is the paper's ELMo baseline, as GLUE's BiLSTM+ELMo+Attn (Table 1):
 
 - Of ELMo's layers a weighted mean is learnt, and two BiLSTMs read it. Of two texts each token then gathers what it
@@ -27,13 +36,19 @@ or feature, V words, S sequences, H width of a BiLSTM's output (twice its cells)
   pre-trained, learns as a whole.
 """
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertworks.nn.attention import Packing, Tokens, pack_lengths
+from bertworks.nn.bert import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
 from bertworks.nn.bilstm import (
     BiLstm,
     ScalarMix,
@@ -48,8 +63,6 @@ from bertworks.nn.bilstm import (
 )
 from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.layers import Dropout, Embedding, Linear
-from bertworks.nn.lm import Sums, Targets, WordSoftmax, next_tokens, previous_tokens
-from bertworks.nn.packing import Packing, Tokens, pack_lengths
 from bertworks.text.elmo_words import BEGIN_ID, MetWords
 
 NUM_CHARACTERS = 262
@@ -126,6 +139,68 @@ def fill_characters(encoder: CharacterEncoder, generator: torch.Generator) -> No
         parameter.copy_(values)
 
 
+def draw_sample(num_words: int, num_sampled: int, seed: int) -> tuple[Tensor, float]:
+    """Draw different words to compare with, [R], and the time at which one more would have come, by a seed."""
+    assert num_sampled < num_words
+    waits_V = np.random.default_rng(seed).standard_exponential(num_words, np.float32)
+    times_V = waits_V / _rates(num_words)
+    earliest = np.argpartition(times_V, num_sampled)[: num_sampled + 1]
+    return torch.from_numpy(np.sort(earliest[:-1])), float(times_V[earliest[-1]])
+
+
+@lru_cache(maxsize=2)
+def _rates(num_words: int) -> NDArray[np.float32]:
+    rates_V = np.log1p(1.0 / np.arange(1, num_words + 1)) / math.log(num_words + 1)
+    return rates_V.astype(np.float32)
+
+
+def log_expected(ids: Tensor, end: float, num_words: int) -> Tensor:
+    """Return the logarithm of how often each of these words is expected in a sample that ends at this time."""
+    rates = torch.log1p(1.0 / (ids + 1)) / math.log(num_words + 1)
+    return torch.log(-torch.expm1(-rates * end))
+
+
+class WordSoftmax(nn.Module):
+    """Scores every word of a list: x W^T + b."""
+
+    def __init__(self, num_words: int, width: int, num_sampled: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_words, width))
+        self.bias = nn.Parameter(torch.empty(num_words))
+        self.num_sampled = num_sampled
+
+    def forward(self, x_MD: Tensor, targets: tuple[Tensor, Tensor], seed: int | None) -> Sums:
+        """Return the sums of guesses; in training those of a long list are compared with a sample, by the seed."""
+        if self.training and self.num_sampled < len(self.weight):
+            assert seed is not None, "a sampled softmax needs a seed"
+            return self.sampled(x_MD, targets, *draw_sample(len(self.weight), self.num_sampled, seed))
+        return self.full(x_MD, targets)
+
+    def full(self, x_MD: Tensor, targets: tuple[Tensor, Tensor]) -> Sums:
+        """Compare with all words."""
+        weight, bias = self.weight, self.bias
+
+        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            return sums_of(F.linear(rows_MD, weight, bias), ids_M, weights_M)
+
+        return sums_in_parts(sums, len(weight), x_MD, *targets)
+
+    def sampled(self, x_MD: Tensor, targets: tuple[Tensor, Tensor], ids_R: Tensor, end: float) -> Sums:
+        """Compare the right word with the sample's others; right is what beats these."""
+        ids_M, ids_R = targets[0], ids_R.to(x_MD.device)
+        # One look-up for both: each brings a gradient of the whole list's size.
+        ids, sizes = torch.cat([ids_M, ids_R]), [len(ids_M), len(ids_R)]
+        weight_MD, weight_RD = torch.split(F.embedding(ids, self.weight), sizes)
+        bias_M, bias_R = torch.split(self.bias[ids] - log_expected(ids, end, len(self.weight)), sizes)
+        right_M = (x_MD * weight_MD).sum(1) + bias_M
+
+        def sums(rows_MD: Tensor, right_M: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
+            others_MR = F.linear(rows_MD, weight_RD, bias_R).masked_fill(ids_R == ids_M[:, None], -torch.inf)
+            return sums_of(torch.cat([right_M[:, None], others_MR], 1), torch.zeros_like(ids_M), weights_M)
+
+        return sums_in_parts(sums, 1 + len(ids_R), x_MD, right_M, *targets)
+
+
 class Elmo(nn.Module):
     """The two language models.
 
@@ -187,9 +262,9 @@ class Elmo(nn.Module):
         """
         assert self.softmax is not None, "this model has no softmax"
         rows_MD = self.dropouts[-1](torch.cat(layers[-1].chunk(2, 1)), tokens.dropout_seed)
-        ends = zip(next_tokens(tokens, weights_T), previous_tokens(tokens, weights_T), strict=True)
+        ids, weights = zip(next_tokens(tokens, weights_T), previous_tokens(tokens, weights_T), strict=True)
         seed = None if tokens.dropout_seed is None else int(tokens.dropout_seed) % (1 << 32)
-        return self.softmax(rows_MD, Targets(*(torch.cat(pair) for pair in ends)), seed)
+        return self.softmax(rows_MD, (torch.cat(ids), torch.cat(weights)), seed)
 
 
 def _projected_lstm(config: ElmoConfig) -> nn.LSTM:

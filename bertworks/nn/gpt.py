@@ -21,12 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertworks.nn.bert import Block, call_block, rows_of_blocks
+from bertworks.nn.attention import Packing, Tokens
+from bertworks.nn.bert import Block, Sums, call_block, next_tokens, rows_of_blocks, sums_in_parts, sums_of, tied_logits
 from bertworks.nn.config import GptConfig
-from bertworks.nn.heads import tied_logits
 from bertworks.nn.layers import Dropout, Embedding, place_key
-from bertworks.nn.lm import Sums, next_tokens, sums_in_parts, sums_of
-from bertworks.nn.packing import Packing, Tokens
 
 LM_WEIGHT = 0.5
 HEADS = ("classify", "choose", "tag", "span")

@@ -1,4 +1,4 @@
-"""Linear maps, embeddings, LayerNorm and dropout as BERT needs them, and blocks that are computed twice to save memory.
+"""Linear maps, embeddings, LayerNorm and dropout as BERT needs them, and the device on which they are computed.
 
 - Weights are made without values: a model folder or `initialise` gives these, where torch's own layers would first fill
   hundreds of megabytes with random numbers that are then overwritten.
@@ -10,19 +10,24 @@
 - Without a seed masks are drawn: on a GPU by torch's own dropout, on a CPU from raw bits of a fast generator that
   torch's seeds anew every time. To ask torch for as many single decisions takes ten times as long, a tenth of a small
   step.
-- Memory for time: what a block keeps for its backward pass is some fifteen times its input; a block that is recomputed
-  keeps its input alone, and a step takes about a third longer. The gradients are the same to the last bit, for dropout
-  is the same both times: a hash needs nothing for that, and the state of torch's generator is kept and set again.
+- Some virtual machines announce a CPU's matrix tiles (AMX) and hide how large they are. oneDNN, which multiplies
+  matrices of bfloat16 for torch, trusts the announcement, and the process dies of an illegal instruction. So one
+  product is tried in a child first (`check_tiles`).
 """
 
-from collections.abc import Callable
+import faulthandler
+import logging
+import os
+import signal
+import warnings
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bertworks.errors import UserError
 
@@ -31,6 +36,9 @@ _SINUSOID_BASE = 10_000.0
 _MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
 _PLACE_STEP = 0x9E3779B1 - (1 << 32)
 _LOW_31 = 0x7FFFFFFF
+_CPU_FACTS = Path("/proc/cpuinfo")
+_ISA, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
+_log = logging.getLogger(__name__)
 
 
 class Linear(nn.Module):
@@ -211,17 +219,57 @@ def wrapped(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def recompute_blocks(net: nn.Module) -> None:
-    """Have the blocks of a network computed again in the backward pass; of one that is spread, after it is."""
-    blocks: Any = getattr(net, "blocks", None)
-    if blocks is None:
-        raise UserError("train.recompute is for networks of blocks, and this one has none; leave it out")
-    for block in blocks:
-        if hasattr(block, "unshard"):  # of FSDP2: its weights are in place again when its backward pass begins
-            block.forward = _recomputed(block.forward)
-        else:
-            block.is_recomputed = True
+# Where it is computed.
 
 
-def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)
+def find_device(name: str) -> torch.device:
+    """Return the device of that name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).cpu()  # refused by `meta` too, a device without memory
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"the device {name[:40]!r} is not there; choose auto or cpu") from error
+    return device
+
+
+def check_tiles(device: torch.device, dtype: torch.dtype) -> None:
+    """Keep torch from tiles that do not work; to be called before anything is computed in `dtype` on `device`."""
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        _check_once()
+
+
+@cache
+def _check_once() -> None:
+    if not _announces_tiles() or _survives_a_product():
+        return
+    os.environ.setdefault(_ISA, _WITHOUT_TILES)
+    if not _survives_a_product():  # oneDNN reads its environment once, and has been used in this process
+        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+        _log.warning(
+            "this machine announces matrix tiles (AMX) that do not work, so bfloat16 is computed slowly; set %s=%s "
+            "before the program starts",
+            _ISA,
+            _WITHOUT_TILES,
+        )
+
+
+def _announces_tiles() -> bool:
+    return _CPU_FACTS.is_file() and "amx_tile" in _CPU_FACTS.read_text()
+
+
+def _survives_a_product() -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does not wait for
+        child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        signal.signal(signal.SIGILL, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+        torch.mm(matrix, matrix)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0

@@ -27,10 +27,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertworks.nn.attention import batches, pack
 from bertworks.nn.bert import Bert
-from bertworks.nn.bilstm import FeatureReader, reader_of
-from bertworks.nn.hidden_states import batches
-from bertworks.nn.packing import pack
+from bertworks.nn.bilstm import FeatureReader
 from bertworks.tasks.examples import Cut, Example, TagExample
 from bertworks.tasks.heads import KINDS, Items, Kind, Laying, TaskBatch, lay
 from bertworks.tasks.task import Task
@@ -66,7 +65,7 @@ def score_items(
     done: Callable[[float], None] = lambda _: None,
 ) -> Scored:
     """Let a network in evaluation mode score items; `done` is called with the share of the tokens that are scored."""
-    if isinstance(net, Bert) and (reader := reader_of(net)):
+    if isinstance(net, Bert) and isinstance(reader := dict(net.heads.items()).get("tag"), FeatureReader):
         return _score_by_features(net, reader, items, laying, done)
     rows: list[_Row] = [np.empty(0, np.float32)] * len(items)
     loss = total = 0.0

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import UserError
-from bertworks.nn.bert import Bert
-from bertworks.nn.lm import Sums, sums_of
-from bertworks.nn.packing import Packing, Tokens, pack_arrays
+from bertworks.nn.attention import Packing, Tokens, pack_arrays
+from bertworks.nn.bert import Bert, Sums, sums_of
 from bertworks.tasks.examples import ChoiceExample, Cut, Skipped, SpanExample, TagExample, TextExample
 from bertworks.tasks.metrics import measure, measure_answers
 from bertworks.tasks.task import Task

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from bertworks.data.loader import Packed
-from bertworks.nn.bert import Bert
+from bertworks.nn.attention import Packing, Tokens, pack_lengths
+from bertworks.nn.bert import Bert, Sums, sums_of
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.lm import Sums, sums_of
-from bertworks.nn.packing import Packing, Tokens, pack_lengths
 
 
 class TrainBatch(NamedTuple):

@@ -29,7 +29,7 @@ from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.models.find import find_model
 from bertworks.models.folder import save_tokenizer
 from bertworks.models.kinds import build_model, check_model, check_recipe, find_kind, read_model, write_model
-from bertworks.nn.device import find_device
+from bertworks.nn.layers import find_device
 from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit
 from bertworks.planning.network import network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_model

@@ -30,8 +30,8 @@ from bertworks.config import Count, Settings, Stated, read_record, to_toml
 from bertworks.errors import CannotGoOn, CorruptFile, UserError
 from bertworks.files import atomic_write
 from bertworks.nn.attention import prepare_to_compile_for_cpu
-from bertworks.nn.device import check_tiles
-from bertworks.nn.layers import recompute_blocks
+from bertworks.nn.bert import recompute_blocks
+from bertworks.nn.layers import check_tiles
 from bertworks.planning.memory import named_by_driver, peak_flops
 from bertworks.recipe import TrainSettings
 from bertworks.report.logs import CHECKPOINTS, RECIPE_FILE

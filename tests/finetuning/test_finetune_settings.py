@@ -23,9 +23,8 @@ from bertworks.finetuning.session import order_of
 from bertworks.finetuning.settings import TaskSettings, settings_for, without_effect
 from bertworks.models.convert import convert
 from bertworks.models.folder import read_rates
-from bertworks.nn.bert import Bert
+from bertworks.nn.bert import Bert, OutputHead
 from bertworks.nn.config import BertConfig
-from bertworks.nn.heads import OutputHead
 from bertworks.tasks import find_task
 from bertworks.tasks.examples import Cut
 

@@ -13,7 +13,7 @@ from small_models import ELMO_WORDS, write_small_elmo, write_small_gpt, write_sm
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference.model import spelt
-from bertworks.nn.packing import pack
+from bertworks.nn.attention import pack
 from bertworks.text.elmo_words import character_ids
 
 WRITERS = {"gpt": write_small_gpt, "elmo": write_small_elmo}
@@ -46,7 +46,7 @@ def test_a_text_has_the_same_features_in_any_company(model, monkeypatch):
     """H21: batches of every size."""
     alone = [model.features([text])[0] for text in TEXTS]
     for tokens_at_once in (1, 9, 2_048):
-        monkeypatch.setattr("bertworks.nn.hidden_states._TOKENS_AT_ONCE", tokens_at_once)
+        monkeypatch.setattr("bertworks.nn.attention._TOKENS_AT_ONCE", tokens_at_once)
         for each, together in zip(alone, model.features(TEXTS), strict=True):
             assert together.encoding.ids == each.encoding.ids
             np.testing.assert_allclose(together.hidden, each.hidden, atol=1e-5)
@@ -137,8 +137,8 @@ def test_perplexity_is_over_every_guess_of_all_texts(models, monkeypatch):
             count += len(targets)
     found = models["elmo"].perplexity(TEXTS)
     assert found == pytest.approx(math.exp(expected / count), rel=1e-5)
-    monkeypatch.setattr("bertworks.nn.hidden_states._TOKENS_AT_ONCE", 7)
-    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", 3 * len(ELMO_WORDS))
+    monkeypatch.setattr("bertworks.nn.attention._TOKENS_AT_ONCE", 7)
+    monkeypatch.setattr("bertworks.nn.bert._SCORES_AT_ONCE", 3 * len(ELMO_WORDS))
     assert models["elmo"].perplexity(TEXTS) == pytest.approx(found, rel=1e-5)
 
 

@@ -8,7 +8,7 @@ from small_models import PIECES, write_small_model
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.files import verify_manifest
-from bertworks.nn.packing import pack
+from bertworks.nn.attention import pack
 
 TEXTS = ["the cat sat on the mat.", "a", "", "dogs ran far away, far away!", "the big dog", "The BIG cat"]
 LONG = "far away " * 20
@@ -23,7 +23,7 @@ def test_a_text_has_the_same_features_in_any_company(model, monkeypatch):
     """H21: batches of every size."""
     alone = [model.features([text])[0] for text in TEXTS]
     for tokens_at_once in (1, 9, 2_048):
-        monkeypatch.setattr("bertworks.nn.hidden_states._TOKENS_AT_ONCE", tokens_at_once)
+        monkeypatch.setattr("bertworks.nn.attention._TOKENS_AT_ONCE", tokens_at_once)
         for each, together in zip(alone, model.features(TEXTS), strict=True):
             assert together.encoding.ids == each.encoding.ids
             np.testing.assert_allclose(together.hidden, each.hidden, atol=1e-5)
@@ -216,7 +216,7 @@ def test_one_text_or_many(model, monkeypatch):
     follows = [model.nsp("the cat sat", text) for text in TEXTS if text]
     vectors = [model.embed(text) for text in TEXTS if text]
     for tokens_at_once in (1, 2_048):
-        monkeypatch.setattr("bertworks.nn.hidden_states._TOKENS_AT_ONCE", tokens_at_once)
+        monkeypatch.setattr("bertworks.nn.attention._TOKENS_AT_ONCE", tokens_at_once)
         for found, alone in zip(model.fill(masked, top_k=3), expected, strict=True):
             assert [[guess["id"] for guess in mask] for mask in found] == [
                 [one["id"] for one in mask] for mask in alone

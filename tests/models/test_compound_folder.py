@@ -10,9 +10,9 @@ import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.inference.describe import model_report, report_text
 from bertworks.models.kinds import COMPOUND, kind_of_model, read_model, write_model
+from bertworks.nn.attention import pack
 from bertworks.nn.bilstm import Compound
 from bertworks.nn.config import BertConfig, CompoundConfig
-from bertworks.nn.packing import pack
 from bertworks.text.tokenizer import Tokenizer
 
 SIZES = {"vocab_size": len(PIECES), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -10,7 +10,7 @@ from small_models import ELMO_WORDS, write_small_elmo
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.models.kinds import read_model, write_model
-from bertworks.nn.packing import pack_lengths
+from bertworks.nn.attention import pack_lengths
 
 
 def contents(folder):

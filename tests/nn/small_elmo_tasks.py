@@ -2,9 +2,9 @@
 
 from small_models import scattered
 
+from bertworks.nn.attention import pack
 from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.elmo import ElmoTasks
-from bertworks.nn.packing import pack
 from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer
 
 LIST = ["<S>", "</S>", "<UNK>", "the", "cat"]

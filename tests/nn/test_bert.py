@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.layers import dropped, freeze, initialise, sinusoids
-from bertworks.nn.packing import pack
 
 DIRECTIONS = ("both", "left_to_right", "right_to_left")
 LENGTHS = st.lists(st.integers(0, 16), min_size=1, max_size=6)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from bertworks.nn.attention import pack_lengths
 from bertworks.nn.bilstm import BiLstm, attend_to_partner, initialise_readers, largest, steps_of
-from bertworks.nn.packing import pack_lengths
 
 WIDTH = 6
 LENGTHS = [4, 1, 0, 7, 4, 2]

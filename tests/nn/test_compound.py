@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_models import scattered
 
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import Compound, final_states, initialise_compound
 from bertworks.nn.config import BertConfig, CompoundConfig
-from bertworks.nn.packing import pack
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
          "intermediate_size": 40, "max_position_embeddings": 16, "hidden_dropout_prob": 0.0,

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 
 from bertworks.config import validate
 from bertworks.errors import ConfigError, UserError
+from bertworks.nn.attention import pack
 from bertworks.nn.bilstm import ScalarMix
 from bertworks.nn.config import ElmoConfig, elmo_preset
-from bertworks.nn.elmo import PADDING, Elmo, initialise_elmo
-from bertworks.nn.lm import Sample, Targets, WordSoftmax, draw_sample, log_expected
-from bertworks.nn.packing import pack
+from bertworks.nn.elmo import PADDING, Elmo, WordSoftmax, draw_sample, initialise_elmo, log_expected
 
 NUM_WORDS = 60
 BEGIN_OF_WORD, END_OF_WORD = 259, 260  # as the authors of ELMo number characters
@@ -209,17 +208,16 @@ def softmax_of(num_words, width, num_sampled, seed=0):
 @torch.no_grad()
 def test_sampling_all_words_is_the_full_softmax():
     head = softmax_of(50, 8, 49)
-    rows, targets = torch.randn(20, 8), Targets(torch.arange(20) * 2, torch.rand(20))
-    everything = Sample(torch.arange(50), end=math.inf)
-    torch.testing.assert_close(head.sampled(rows, targets, everything), head.full(rows, targets))
+    rows, targets = torch.randn(20, 8), (torch.arange(20) * 2, torch.rand(20))
+    torch.testing.assert_close(head.sampled(rows, targets, torch.arange(50), math.inf), head.full(rows, targets))
 
 
 def test_a_sample_has_different_words_and_depends_on_the_seed_alone():
-    first, same, other = (draw_sample(1_000, 300, seed) for seed in (1, 1, 2))
-    assert len(first.ids_R.unique()) == 300
-    assert torch.equal(first.ids_R, same.ids_R)
-    assert first.end == same.end
-    assert not torch.equal(first.ids_R, other.ids_R)
+    (first, end), (same, same_end), (other, _) = (draw_sample(1_000, 300, seed) for seed in (1, 1, 2))
+    assert len(first.unique()) == 300
+    assert torch.equal(first, same)
+    assert end == same_end
+    assert not torch.equal(first, other)
 
 
 def test_words_are_as_frequent_in_samples_as_expected():
@@ -228,9 +226,9 @@ def test_words_are_as_frequent_in_samples_as_expected():
     found = np.zeros(num_words)
     expected = np.zeros(num_words)
     for seed in range(num_draws):
-        sample = draw_sample(num_words, num_sampled, seed)
-        found[sample.ids_R.numpy()] += 1
-        expected += log_expected(torch.arange(num_words), sample, num_words).exp().numpy()
+        ids, end = draw_sample(num_words, num_sampled, seed)
+        found[ids.numpy()] += 1
+        expected += log_expected(torch.arange(num_words), end, num_words).exp().numpy()
     by_hand = np.zeros(num_words)
     rng = np.random.default_rng(0)
     log_uniform = np.log1p(1 / np.arange(1, num_words + 1)) / np.log(num_words + 1)
@@ -246,9 +244,9 @@ def test_the_corrected_sum_over_a_sample_is_that_over_all_words_on_average():
     scores = np.exp(np.random.default_rng(0).normal(0, 1, 200))
     sums = []
     for seed in range(2_000):
-        sample = draw_sample(200, 60, seed)
-        expected = log_expected(sample.ids_R, sample, 200).exp().numpy()
-        sums.append((scores[sample.ids_R.numpy()] / expected).sum())
+        ids, end = draw_sample(200, 60, seed)
+        expected = log_expected(ids, end, 200).exp().numpy()
+        sums.append((scores[ids.numpy()] / expected).sum())
     deviation = np.std(sums) / math.sqrt(len(sums))
     assert abs(np.mean(sums) - scores.sum()) < 4 * deviation
     assert deviation < 0.01 * scores.sum()
@@ -260,7 +258,7 @@ def test_the_sampled_loss_is_least_where_the_full_one_is():
     truth = torch.softmax(
         torch.linspace(2, -2, num_words) + torch.randn(30, generator=torch.Generator().manual_seed(1)), 0
     )
-    targets = Targets(torch.arange(num_words), truth)
+    targets = (torch.arange(num_words), truth)
 
     def mean_pull(scores):
         head = WordSoftmax(num_words, 1, 10)
@@ -268,7 +266,7 @@ def test_the_sampled_loss_is_least_where_the_full_one_is():
             head.weight.zero_()
             head.bias.copy_(scores)
         for seed in range(800):
-            head.sampled(torch.zeros(num_words, 1), targets, draw_sample(num_words, 10, seed)).loss.backward()
+            head.sampled(torch.zeros(num_words, 1), targets, *draw_sample(num_words, 10, seed)).loss.backward()
         return head.bias.grad / 800
 
     assert mean_pull(truth.log()).abs().max() < 0.01
@@ -277,7 +275,7 @@ def test_the_sampled_loss_is_least_where_the_full_one_is():
 
 def test_evaluation_compares_with_all_words_and_training_needs_a_seed():
     head = softmax_of(50, 8, 10)
-    rows, targets = torch.randn(6, 8), Targets(torch.arange(6), torch.ones(6))
+    rows, targets = torch.randn(6, 8), (torch.arange(6), torch.ones(6))
     assert torch.equal(head.eval()(rows, targets, None).loss, head.full(rows, targets).loss)
     with pytest.raises(AssertionError, match="needs a seed"):
         head.train()(rows, targets, None)
@@ -293,14 +291,14 @@ def gradients_of(head, sums):
 @pytest.mark.parametrize("scores_at_once", [100, 150, 250])
 def test_a_softmax_in_parts_is_the_softmax_and_so_are_its_gradients(monkeypatch, sample, scores_at_once):
     head = softmax_of(50, 8, 10)
-    rows, targets = torch.randn(7, 8), Targets(torch.arange(7), torch.rand(7))
+    rows, targets = torch.randn(7, 8), (torch.arange(7), torch.rand(7))
 
     def found():
-        sums = head.full(rows, targets) if sample is None else head.sampled(rows, targets, sample)
+        sums = head.full(rows, targets) if sample is None else head.sampled(rows, targets, *sample)
         return sums, gradients_of(head, sums)
 
     whole = found()
-    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", scores_at_once)
+    monkeypatch.setattr("bertworks.nn.bert._SCORES_AT_ONCE", scores_at_once)
     torch.testing.assert_close(found(), whole)
 
 

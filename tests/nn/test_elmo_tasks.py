@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from small_elmo_tasks import PAIRS, TEXTS, small_net, tokens_of
 from small_models import scattered
 
+from bertworks.nn.attention import pack_lengths
 from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
-from bertworks.nn.packing import pack_lengths
 from bertworks.text.elmo_words import character_ids
 
 SECONDS = [second for _, second in PAIRS]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bertworks.errors import UserError
+from bertworks.nn.attention import pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader, feature_bert, initialise_readers, reader_of
 from bertworks.nn.config import FEATURES, BertConfig, FeatureConfig, layers_of
-from bertworks.nn.packing import pack_lengths
 
 ENCODER = BertConfig(
     vocab_size=11, hidden_size=6, num_hidden_layers=5, num_attention_heads=2, intermediate_size=8,

@@ -4,10 +4,9 @@ import pytest
 import torch
 from small_models import scattered
 
-from bertworks.nn.bert import Bert
+from bertworks.nn.attention import pack
+from bertworks.nn.bert import Bert, recompute_blocks
 from bertworks.nn.config import BertConfig
-from bertworks.nn.layers import recompute_blocks
-from bertworks.nn.packing import pack
 
 LENGTHS = {"of one length": [4, 4, 4], "that ascend": [2, 3, 3, 7], "in any order": [7, 2, 5, 2, 9, 5], "alone": [3]}
 

@@ -15,10 +15,10 @@ from transformers import (
 
 from bertworks.errors import ConfigError, CorruptFile
 from bertworks.models.names import from_openai, to_openai
+from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig, gpt_preset
 from bertworks.nn.gpt import LM_WEIGHT, Gpt
 from bertworks.nn.layers import Dropout, initialise
-from bertworks.nn.packing import pack
 
 SIZES = [
     {"n_embd": 32, "n_layer": 2, "n_head": 4},
@@ -208,7 +208,7 @@ def test_scores_of_some_rows_at_a_time_give_the_same_loss_and_gradients(monkeypa
         return sums, [parameter.grad.clone() for parameter in model.parameters()]
 
     whole = found()
-    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows_at_once * VOCAB_SIZE)
+    monkeypatch.setattr("bertworks.nn.bert._SCORES_AT_ONCE", rows_at_once * VOCAB_SIZE)
     torch.testing.assert_close(found(), whole, atol=1e-4, rtol=1e-4)
 
 
@@ -217,7 +217,7 @@ def test_the_scores_of_a_batch_are_not_kept_for_the_backward_pass(monkeypatch):
     vocab_size = 5_000
     model, tokens = Gpt(GptConfig(vocab_size=vocab_size, n_positions=20, **SIZES[0])), pack(TEXTS * 4)
     initialise(model, 0.02, seed=0)
-    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", 8 * vocab_size)
+    monkeypatch.setattr("bertworks.nn.bert._SCORES_AT_ONCE", 8 * vocab_size)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor.numel()), tensor)[1], lambda t: t):
         model.lm_sums(model(tokens), tokens).loss.backward()

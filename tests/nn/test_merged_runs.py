@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import scattered
 
-from bertworks.nn.attention import attend, attend_from_one
+from bertworks.nn.attention import attend, attend_from_one, pack_arrays, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
-from bertworks.nn.packing import pack_arrays, pack_lengths
 
 LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=12).filter(any)
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import scattered
 
+from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt, Reading, num_guesses, swapped
-from bertworks.nn.packing import pack
 
 START, DELIMITER, END = 47, 48, 49
 WORDS = st.lists(st.integers(0, 46), max_size=5)

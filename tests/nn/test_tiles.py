@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from bertworks.nn import device as tiles
+from bertworks.nn import layers as tiles
 
 CPU = torch.device("cpu")
 ISA = "ONEDNN_MAX_CPU_ISA"

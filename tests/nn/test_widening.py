@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from small_nets import filled, random_texts, small_config, small_net
 
 import bertworks as bw
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
-from bertworks.nn.packing import pack
 from bertworks.train.warm_start import Noise, can_widen, widened, wider
 
 HEADS = {"mlm": 0, "nsp": 2, "classify": 3, "tag": 4, "span": 2}

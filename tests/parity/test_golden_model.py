@@ -11,7 +11,7 @@ import torch
 
 import bertworks as bw
 from bertworks.models.convert import convert
-from bertworks.nn.packing import pack
+from bertworks.nn.attention import pack
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TOLERANCE = 2e-5

@@ -12,9 +12,9 @@ import torch
 from bertworks.models.google import read_google, turned
 from bertworks.models.kinds import to_ours
 from bertworks.models.names import GLOBAL_STEP, SLOTS, huggingface_names, parameters
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
-from bertworks.nn.packing import pack
 from bertworks.recipe import OptimSettings
 from bertworks.train.objectives import TrainBatch, mlm_and_nsp
 from bertworks.train.optim import Optimizer, learning_rate

@@ -16,9 +16,9 @@ import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.models.folder import save_tokenizer
 from bertworks.models.kinds import read_model, write_model
+from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.packing import pack
 from bertworks.text.gpt import GptTokenizer
 
 transformers.utils.logging.set_verbosity_error()

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.models.kinds import read_model, write_model
+from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
-from bertworks.nn.packing import pack
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 transformers.utils.logging.set_verbosity_error()

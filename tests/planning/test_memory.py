@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from bertworks.errors import UserError
+from bertworks.nn.attention import pack_lengths
 from bertworks.nn.bert import Block
 from bertworks.nn.config import preset
-from bertworks.nn.packing import pack_lengths
 from bertworks.planning import memory
 from bertworks.planning.memory import MicroBatch, fewest_slices, fits, memory_of, part_of, ways_to_fit
 from bertworks.planning.network import network_of

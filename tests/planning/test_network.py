@@ -5,11 +5,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertworks.errors import ConfigError, UserError
+from bertworks.nn.attention import Tokens, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import elmo_preset, gpt_preset, preset
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.packing import Tokens, pack_lengths
 from bertworks.planning.network import network_of
 from bertworks.recipe import load_recipe
 

@@ -6,10 +6,10 @@ import torch
 from small_models import scattered
 
 from bertworks.inference.heads import predict_answers, predict_tags
+from bertworks.nn.attention import pack, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
-from bertworks.nn.packing import pack, pack_lengths
 from bertworks.tasks.examples import Answer, Cut, SpanExample, words_example
 from bertworks.tasks.heads import KINDS, Laying, answer_items, answer_scores, by_sequence, lay, tag_items
 from bertworks.tasks.windows import (

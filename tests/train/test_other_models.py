@@ -15,7 +15,7 @@ import bertworks as bw
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError
 from bertworks.nn import config as baseline_config
-from bertworks.nn.packing import pack
+from bertworks.nn.attention import pack
 from bertworks.train.log import Progress
 from bertworks.train.pretrain import Feed, pretrain, pretrain_dry
 

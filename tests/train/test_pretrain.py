@@ -298,7 +298,7 @@ def test_every_objective_learns_and_its_model_opens(data, tmp_path, objective):
 @pytest.mark.parametrize("objective", ["ltr", "rtl"])
 @pytest.mark.parametrize("rows", [7, 10_000])
 def test_language_models_guess_the_neighbours_inside_each_text(data, monkeypatch, objective, rows):
-    monkeypatch.setattr("bertworks.nn.lm._SCORES_AT_ONCE", rows * 46)
+    monkeypatch.setattr("bertworks.nn.bert._SCORES_AT_ONCE", rows * 46)
     changes = {"data__objective": objective, "model__dropout": 0.0}
     trainer = tiny_runs.trainer_of(tiny_runs.recipe(**changes), data)
     (part,), _ = next(trainer.task.batches(module.Progress()))

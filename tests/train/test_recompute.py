@@ -8,11 +8,11 @@ import torch
 
 from bertworks.errors import UserError
 from bertworks.nn import attention, layers
-from bertworks.nn.bert import Bert, Block
+from bertworks.nn.attention import pack
+from bertworks.nn.bert import Bert, Block, recompute_blocks
 from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.layers import initialise, keep_mask, recompute_blocks
-from bertworks.nn.packing import pack
+from bertworks.nn.layers import initialise, keep_mask
 from bertworks.train.objectives import OBJECTIVES, TrainBatch
 from bertworks.train.trainer import ModelWithLoss
 

@@ -10,10 +10,10 @@ import torch
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.models.kinds import build_model
+from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
-from bertworks.nn.packing import pack
 from bertworks.report.samples import SAMPLES_FILE, read_samples, write_samples
 from bertworks.train.distributed import Ranks
 from bertworks.train.guesses import take_samples

@@ -11,7 +11,7 @@ from test_recompute import batch_of, bert
 
 from bertworks.errors import UserError
 from bertworks.models.names import GLOBAL_STEP
-from bertworks.nn.layers import recompute_blocks
+from bertworks.nn.bert import recompute_blocks
 from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import fill, gathered, joined_ranks, own_parts, spread, whole
 from bertworks.train.objectives import OBJECTIVES
