@@ -19,7 +19,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.tasks.examples import Example
-from bertworks.tasks.heads import Items, Kind, kind_of
+from bertworks.tasks.heads import Items, TaskHead, kind_of
 from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.optim import learning_rate
@@ -38,7 +38,7 @@ class Encoded:
     """A task's train and dev set as our side reads them."""
 
     task: Task
-    kind: Kind
+    kind: TaskHead
     train: Items
     dev: Items
     dev_examples: Sequence[Example]

@@ -96,8 +96,8 @@ def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:
     rule = _RULES.get(error["type"])
     if error["type"] == "model_type" and not error["ctx"]["class_name"].endswith("Settings"):
         rule = _RULES["dict_type"]  # of a file in JSON, not of a recipe
-    said = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
-    return f"{_show_key(error['loc'])}: {said}"
+    message = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
+    return f"{_show_key(error['loc'])}: {message}"
 
 
 def unknown_key(path: Sequence[str | int], known: Mapping[str, bool]) -> str:
@@ -155,8 +155,8 @@ def _names_of_columns(value: Any) -> str | list[str]:
 ColumnNames = Annotated[Any, AfterValidator(_names_of_columns)]
 
 
-class Stated(BaseModel):
-    """A part of a file that says more than we read: strict in what is read, and open for all other keys."""
+class FileRecord(BaseModel):
+    """A part of a JSON file: keys that are read are checked strictly, all others are ignored."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 

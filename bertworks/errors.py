@@ -52,7 +52,7 @@ class CorruptFile(UserError):  # noqa: N818 -- it names the state of the file, a
     """A file is not what its name or its manifest says: truncated, altered, or of another kind."""
 
 
-class CannotGoOn(UserError):  # noqa: N818 -- as above
+class CannotResume(UserError):  # noqa: N818 -- as above
     """A folder is as good as before, but this start can do nothing in it: another's, of other settings, no room."""
 
 

@@ -30,7 +30,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bertworks.errors import CannotGoOn, CorruptFile, UserError, shown
+from bertworks.errors import CannotResume, CorruptFile, UserError, shown
 
 MAX_BYTES = 10_000_000  # of a file that describes something; those that hold data have limits of their own
 _MAX_DEPTH = 100
@@ -383,7 +383,7 @@ def _locked(path: Path) -> int:
             holder = _holder(descriptor)
             os.close(descriptor)
             if not _is_dead(holder) or time.monotonic() > deadline:
-                raise CannotGoOn(
+                raise CannotResume(
                     f"{path.parent} is in use by process {holder.get('pid', '?')} on {holder.get('host', '?')}; "
                     "wait until it ends, or choose another folder"
                 ) from None

@@ -4,8 +4,8 @@ Processes are forked where that is sound: they start at once, and a caller's scr
 this process alone, which ends the others; without that each of them would print a traceback. When this process is
 killed, the others notice and end too, instead of waiting for work for ever.
 
-Long work calls a `Progress` now and then; on a terminal that is a bar which goes away at the end, elsewhere, as in a
-notebook or a log file, a line every half a minute.
+Long work calls a `ProgressCallback` now and then: on a terminal it shows a bar that disappears at the end; elsewhere,
+as in a notebook or a log file, it prints a line every half a minute.
 """
 
 import gc
@@ -121,7 +121,7 @@ def process_context() -> multiprocessing.context.BaseContext:
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
-class Progress(Protocol):
+class ProgressCallback(Protocol):
     """A function that is called with how far the work is."""
 
     def __call__(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
@@ -133,8 +133,8 @@ def silent(stage: str, done: float, total: float | None, detail: str = "") -> No
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
-    """Give a Progress for the error stream: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+def progress_bar(*, quiet: bool = False) -> Iterator[ProgressCallback]:
+    """Give a callback that writes to the error stream: a bar on a terminal, now and then a line elsewhere."""
     if quiet or not sys.stderr.isatty():
         yield silent if quiet else _lines()
         return
@@ -167,8 +167,8 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
         yield show
 
 
-def _lines() -> Progress:
-    """Return a Progress that writes a line when there was none for long."""
+def _lines() -> ProgressCallback:
+    """Return a ProgressCallback that writes a line when there was none for long."""
     last = time.monotonic()
 
     def write(stage: str, done: float, total: float | None, detail: str = "") -> None:

@@ -343,13 +343,13 @@ def _in_use(out: str) -> tuple[str, ...]:
 
     task = read_json(Path(out) / "model" / OWN_FILE).get("task")
     kind = task.get("kind") if isinstance(task, dict) else None
-    asked = {
+    commands = {
         "tag": ("tag", out, "A text."),
         "answer": ("answer", out, "--question", "A question?", "--context", "A text with the answer."),
         "choose": ("choose", out, "What goes before", "one ending", "another"),
     }
     pair = ("--pair", "A second text.") if isinstance(task, dict) and task.get("is_pair") else ()
-    return asked.get(str(kind), ("classify", out, "A text.", *pair))
+    return commands.get(str(kind), ("classify", out, "A text.", *pair))
 
 
 def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
 from bertworks.errors import UserError, nearest_name, shown
 
 if TYPE_CHECKING:
-    from bertworks.tasks.task import Kind, Task
+    from bertworks.tasks.task import Task, TaskKind
 
 
 # Where recipes are from, in the order in which they are listed.
@@ -77,7 +77,7 @@ def tasks(
                 say(f"{key:<12} {_shown(value)}")
 
 
-def _task_of_own_files(kind: "Kind") -> "Task":
+def _task_of_own_files(kind: "TaskKind") -> "Task":
     from bertworks.tasks.own_files import DEFAULTS, DESCRIBED, METRICS
     from bertworks.tasks.task import Task
 
@@ -128,10 +128,10 @@ def settings(
     elif name is not None:
         from bertworks.finetuning.settings import settings_for
         from bertworks.tasks import find_task
-        from bertworks.tasks.task import Kind
+        from bertworks.tasks.task import TaskKind
 
-        if name in get_args(Kind):
-            task = _task_of_own_files(cast("Kind", name))
+        if name in get_args(TaskKind):
+            task = _task_of_own_files(cast("TaskKind", name))
         else:
             try:
                 task = find_task(name)

@@ -125,10 +125,10 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
     """Refuse options that say otherwise than a folder does, which has rules of its own."""
     own = tokenizer.rules
     if text_rules not in (own, rules(False, False, False)):
-        told = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())
+        summary = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())
         raise UserError(
-            f"{vocab} has rules of its own ({told}); leave out --cased, --keep-accents and --join-cjk, or give a file "
-            "with the vocabulary alone"
+            f"{vocab} has rules of its own ({summary}); leave out --cased, --keep-accents and --join-cjk, or give a "
+            "file with the vocabulary alone"
         )
 
 

@@ -149,8 +149,8 @@ def _around(text: str, start: int, end: int) -> str:
     left, right = min(touched[0][0], start), max(touched[-1][1], end)
     cut_left, cut_right = max(left, start - _SHOWN_AROUND), min(right, end + _SHOWN_AROUND)
     before, after = "..." * (cut_left > left), "..." * (cut_right < right)
-    said = f"{before}{text[cut_left:start]}[{text[start:end]}]{text[end:cut_right]}{after}"
-    return " ".join(said.split())
+    text_shown = f"{before}{text[cut_left:start]}[{text[start:end]}]{text[end:cut_right]}{after}"
+    return " ".join(text_shown.split())
 
 
 def embed(
@@ -420,10 +420,10 @@ def classify(
         return
     for text, result in zip(lines, results, strict=True):
         if "labels" in result:
-            told = ", ".join(result["labels"]) or "no label"
+            message = ", ".join(result["labels"]) or "no label"
         else:
-            told = f"{result['score']:6.1%}  {result['label']}" if "label" in result else f"{result['score']:.4f}"
-        say(f"{told}  {text}")
+            message = f"{result['score']:6.1%}  {result['label']}" if "label" in result else f"{result['score']:.4f}"
+        say(f"{message}  {text}")
 
 
 def choose(

@@ -50,7 +50,7 @@ from bertworks.files import (
     read_object,
     usable_path,
 )
-from bertworks.processes import Progress, num_workers, progress_bar, wait_for, worker_pool
+from bertworks.processes import ProgressCallback, num_workers, progress_bar, wait_for, worker_pool
 from bertworks.text.corpus import Corpus, Sources, open_corpus
 from bertworks.text.fast import compiled
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, open_tokenizer
@@ -101,7 +101,7 @@ def prepare(
     workers: int | None = None,
     runner: str = "local",
     quiet: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
     """Turn raw text into shards to pre-train on, in the folder `out`, and return their manifest; a killed run resumes.
 
@@ -214,7 +214,7 @@ def run_local(
 class _Tally:
     """Counts what has been made, for the progress."""
 
-    def __init__(self, corpus: Corpus, progress: Progress) -> None:
+    def __init__(self, corpus: Corpus, progress: ProgressCallback) -> None:
         self.num_units = 0
         self._corpus, self._progress = corpus, progress
         self._read = 0  # bytes of the corpus: those of the last unit made, not of those that still wait

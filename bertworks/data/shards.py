@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bertworks.config import Count, Stated, shorten, validate
+from bertworks.config import Count, FileRecord, shorten, validate
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.files import MAX_MANIFEST_BYTES, atomic_write, read_object, safe_join, sha256_of, usable_path
 from bertworks.text.elmo_words import MAX_CHARACTERS, NUM_CHARACTERS, character_ids
@@ -89,18 +89,18 @@ def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-class _Split(Stated):
+class _Split(FileRecord):
     tokens: Count
     sentences: Count
     documents: Count
 
 
-class _File(Stated):
+class _File(FileRecord):
     bytes: Count
     sha256: str
 
 
-class _Manifest(Stated):
+class _Manifest(FileRecord):
     """What is read of a manifest, for training, for `inspect`, or to know the data again."""
 
     kind: Literal["wordpiece", "gpt-bpe", "words"]

@@ -112,14 +112,14 @@ def learn_vocabulary(show: Show) -> Tokenizer:
         write_vocabulary(show.folder / VOCABULARY, learned.pieces)
         tokenizer = Tokenizer(learned.pieces, **rules._asdict())
         ours, theirs = _compare_speeds(tokenizer, show.folder)
-        told = f"{len(tokenizer):,} pieces, learned from {learned.num_word_tokens:,} words"
+        message = f"{len(tokenizer):,} pieces, learned from {learned.num_word_tokens:,} words"
         speed = (
             f"It cuts {ours:.0f} MB of text a second on one core, {ours / theirs:.1f} times as much as "
             f"the tokenizers library ({theirs:.1f} MB)"
         )
         splits = [(sentence, tokenizer.encode(sentence).tokens) for sentence in TO_SPLIT]
-        tell("\n".join([told, *(f"  {' '.join(tokens)}" for _, tokens in splits), speed]))
-        stage.html = paragraph(f"{told}.") + "".join(text(sentence) + pieces(tokens) for sentence, tokens in splits)
+        tell("\n".join([message, *(f"  {' '.join(tokens)}" for _, tokens in splits), speed]))
+        stage.html = paragraph(f"{message}.") + "".join(text(sentence) + pieces(tokens) for sentence, tokens in splits)
         stage.html += paragraph(f"{speed}.")
     show.tiles.append(tile("Vocabulary", f"{len(tokenizer):,}", "pieces, learned"))
     return tokenizer
@@ -218,13 +218,13 @@ def pretrain_tiny(show: Show) -> None:
     title = f"Pre-training: a BERT of size {show.recipe.model.preset} learns from them"
     with show.stage(title, pretraining_command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
         outcome = pretrained(show)
-        told = f"{counted(outcome.progress.step, 'step')}, {counted(outcome.progress.tokens, 'token')}"
+        message = f"{counted(outcome.progress.step, 'step')}, {counted(outcome.progress.tokens, 'token')}"
         accuracy = outcome.metrics.get("holdout_mlm_accuracy")
         if accuracy is not None:
-            told += f"; it fills {accuracy:.0%} of the masks of held-out documents correctly"
-        tell(told)
+            message += f"; it fills {accuracy:.0%} of the masks of held-out documents correctly"
+        tell(message)
         charts = "".join(learning_charts(read_run(show.folder / RUN)))
-        stage.html = f'{paragraph(f"{told}.")}<div class="charts">{charts}</div>'
+        stage.html = f'{paragraph(f"{message}.")}<div class="charts">{charts}</div>'
         stage.html += fill_masks(load(show.folder / RUN, device="cpu"), HELP_MASKS)
     show.tiles.append(tile("Pre-trained", f"{outcome.progress.tokens:,}", f"tokens, {outcome.progress.step:,} steps"))
 
@@ -266,9 +266,9 @@ def ask_shipped(show: Show, shipped: Path) -> None:
         commands.append(f'bertworks fill {KOREAN} "{KOREAN_MASKS[0]}"')
     with show.stage(f"A model trained on more text: {SHIPPED}, which comes with the package", *commands) as stage:
         model, question = load(shipped, device="cpu"), "Does the second sentence follow the first?"
-        told = describe(SHIPPED)
-        tell(told)
-        stage.html = paragraph(f"{told}.") + fill_masks(model, MASKS)
+        message = describe(SHIPPED)
+        tell(message)
+        stage.html = paragraph(f"{message}.") + fill_masks(model, MASKS)
         tell(question)
         judged = []
         for first, second in PAIRS:
@@ -278,17 +278,21 @@ def ask_shipped(show: Show, shipped: Path) -> None:
             judged.append(text(first) + text(second) + shares([("follows", share)], is_first_best=False))
         stage.html += paragraph(question) + cards(judged)
         if korean:
-            told = f"{KOREAN} reads Korean: {describe(KOREAN)}"
-            tell(told)
-            stage.html += paragraph(f"{told}.") + fill_masks(load(korean, device="cpu"), KOREAN_MASKS)
+            message = f"{KOREAN} reads Korean: {describe(KOREAN)}"
+            tell(message)
+            stage.html += paragraph(f"{message}.") + fill_masks(load(korean, device="cpu"), KOREAN_MASKS)
 
 
 def describe(name: str) -> str:
     """Say how large a shipped model is, what it has read and how well it fills masks."""
     about = describe_shipped(name)
-    told = f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
-    told += f", trained on {about.trained_on}" if about.trained_on else ""
-    return told + (f"; it fills {about.mlm_accuracy:.0%} of masks correctly" if about.mlm_accuracy is not None else "")
+    message = (
+        f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
+    )
+    message += f", trained on {about.trained_on}" if about.trained_on else ""
+    return message + (
+        f"; it fills {about.mlm_accuracy:.0%} of masks correctly" if about.mlm_accuracy is not None else ""
+    )
 
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:
@@ -302,15 +306,15 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
     with show.stage("Fine-tuning: labelled sentences teach it to tell pleased people from others", command) as stage:
         outcome = finetuned(show, shipped)
         shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody resumes from there
-        told = (
+        message = (
             f"{outcome.score:.0%} of {DEV} is classified correctly, by the model of step {outcome.step:,} of "
             f"{outcome.progress.step:,}: the best one is kept"
         )
-        tell(told)
+        tell(message)
         found = read_finetune_run(folder / TUNED)
         assert found.dev, "the dev set was measured"
         charts = f'<div class="charts">{"".join(learning_charts(found))}</div>'
-        stage.html = paragraph(f"{told}.") + charts + class_tables(found.dev)
+        stage.html = paragraph(f"{message}.") + charts + class_tables(found.dev)
     show.tiles.append(tile("Sentences classified correctly", f"{outcome.score:.0%}", f"of {DEV}, once fine-tuned"))
     return load(folder / TUNED, device="cpu")
 

@@ -34,7 +34,7 @@ from bertworks.files import (
 )
 from bertworks.nn.bert import Bert
 from bertworks.tasks.evaluation import Layers, compute_rows
-from bertworks.tasks.heads import Laying
+from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.windows import TagWindow, TagWindows
 from bertworks.train.distributed import Ranks
 from bertworks.train.run_folder import check_room
@@ -53,7 +53,7 @@ class FeatureCache:
         net: the frozen encoder, in evaluation mode and on its device.
         layers: which are wanted, 0 being the embeddings.
         kept: which are computed and kept, for others to want.
-        laying: how tokens are laid out for the network.
+        layout: how tokens are laid out for the network.
         ranks: share the work.
         note: is told what is computed or found.
 
@@ -67,11 +67,11 @@ class FeatureCache:
         net: Bert,
         layers: Sequence[int],
         kept: Sequence[int],
-        laying: Laying,
+        layout: BatchLayout,
         ranks: Ranks,
         note: Callable[[str], None],
     ) -> None:
-        self._folder, self._net, self._layers, self._kept, self._laying = folder, net, layers, set(kept), laying
+        self._folder, self._net, self._layers, self._kept, self._layout = folder, net, layers, set(kept), layout
         self._ranks, self._note = ranks, note
         self._encoder = _encoder_checksum(net)
         self.checksums: list[str] = []
@@ -133,7 +133,7 @@ class FeatureCache:
                 layer for layer in range(self._net.config.num_hidden_layers + 1) if (place / _file(layer)).exists()
             }
             discard_folder(place)
-        rows = compute_rows(self._net, windows, sorted(layers), self._laying)
+        rows = compute_rows(self._net, windows, sorted(layers), self._layout)
         with atomic_folder(place) as temporary:
             for layer, values in rows.items():
                 # numpy has no bfloat16, but can hold its bits.

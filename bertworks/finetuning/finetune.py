@@ -24,7 +24,7 @@ from bertworks.nn.layers import find_device
 from bertworks.report.logs import RECIPE_FILE
 from bertworks.report.terminal import View, print_note, training_view, unseen
 from bertworks.tasks.columns import Columns
-from bertworks.tasks.heads import Kind, kind_of
+from bertworks.tasks.heads import TaskHead, kind_of
 from bertworks.tasks.own_files import recorded_columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset
 from bertworks.train.checkpoint import checkpoint_folders
@@ -150,7 +150,7 @@ def tune(
     device: str = "auto",
     view: View = unseen,
     note: Callable[[str], None] = _log.info,
-    kind: Kind | None = None,
+    kind: TaskHead | None = None,
     inputs: Inputs | None = None,
 ) -> Finetuned:
     """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`.

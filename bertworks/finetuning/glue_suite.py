@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bertworks.config import Stated, read_record
-from bertworks.errors import CannotGoOn, UserError, counted
+from bertworks.config import FileRecord, read_record
+from bertworks.errors import CannotResume, UserError, counted
 from bertworks.files import atomic_write
 from bertworks.finetuning.finetune import Init
 from bertworks.finetuning.network import AnyPath
@@ -180,7 +180,7 @@ class Session:
                 signal = self._learn(task, from_mnli=from_mnli)
             except KeyboardInterrupt:
                 signal = SIGINT
-            except CannotGoOn:  # the task is as it was, and so would be the others
+            except CannotResume:  # the task is as it was, and so would be the others
                 raise
             except UserError as error:
                 self.tasks[task.name] = _unknown(task) | {"state": "failed", "error": " ".join(str(error).split())}
@@ -265,7 +265,7 @@ def _unknown(task: Task, has_data: bool = True) -> dict[str, Any]:
     return {"title": task.title, "metric": task.metrics[0], "state": "waiting" if has_data else "missing"}
 
 
-class _TaskState(Stated):
+class _TaskState(FileRecord):
     """What is known of a task."""
 
     title: str
@@ -292,7 +292,7 @@ class _TaskState(Stated):
         return self
 
 
-class _File(Stated):
+class _File(FileRecord):
     """What is read of `glue.json`."""
 
     tasks: dict[str, _TaskState]
@@ -312,8 +312,10 @@ def write_tests(folder: Path, model: Model, dataset: Dataset) -> list[str]:
     for (task, split), name in GLUE_FILES.items():
         if task == dataset.task.name and split in dataset.found:
             examples = list(dataset.examples(split))
-            said = [result["label"] if "label" in result else result["score"] for result in model.results(examples)]
-            write_glue(folder, dataset.task, split, [example.id for example in examples], said)
+            predictions = [
+                result["label"] if "label" in result else result["score"] for result in model.results(examples)
+            ]
+            write_glue(folder, dataset.task, split, [example.id for example in examples], predictions)
             names.append(name)
     return names
 
@@ -426,7 +428,7 @@ def _glue_parts(results: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
         names = [task["title"] for task in tasks.values() if task["state"] == state]
         lines += [f"{state}: {', '.join(names)}"] if names else []
     for task in tasks.values():
-        lines += [f"{task['title']}: {said}" for said in (*task.get("notes", ()), task.get("error", "")) if said]
+        lines += [f"{task['title']}: {note}" for note in (*task.get("notes", ()), task.get("error", "")) if note]
     if submission["wnli"]:
         lines.append(f"WNLI is not trained, as in the paper: its whole test set is predicted as {submission['wnli']}")
     if submission["zip"]:

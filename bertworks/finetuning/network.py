@@ -71,7 +71,7 @@ from bertworks.nn.elmo import ElmoTasks, initialise_elmo_tasks
 from bertworks.nn.gpt import LM_WEIGHT, Gpt, Reading, num_guesses
 from bertworks.nn.layers import check_tiles, freeze, initialise
 from bertworks.tasks.evaluation import WordRows, feature_kind
-from bertworks.tasks.heads import Kind, Laying, TaskBatch
+from bertworks.tasks.heads import BatchLayout, TaskBatch, TaskHead
 from bertworks.tasks.task import Task
 from bertworks.text.gpt import FINE_TUNING_TOKENS, with_special_pieces
 from bertworks.text.tokenizer import Tokenizer
@@ -119,7 +119,7 @@ class FrozenFeatures(NamedTuple):
     """Where features come from, the kind of task on them, and how many bytes the encoder takes in a folder."""
 
     cache: FeatureCache
-    kind: Kind
+    kind: TaskHead
     num_bytes: int
 
 
@@ -178,8 +178,8 @@ def raise_all(where: str, problems: list[str]) -> None:
 
 def starts_with_elmo(source: str | os.PathLike[str], run: Path) -> bool:
     """Tell whether a run is, or will be, one of an ELMo; one that resumes may have lost the model it came from."""
-    begun = checkpoint_folders(run)
-    folder = begun[0] if begun else find_model(source)
+    started = checkpoint_folders(run)
+    folder = started[0] if started else find_model(source)
     return (folder / CONFIG_FILE).exists() and kind_of_model(folder) in (ELMO, ELMO_TASK)
 
 
@@ -283,8 +283,8 @@ def open_network(wanted: Wanted) -> TaskStart:
     has_new_head = any(name.startswith("heads.") for name in drawn)
     if kind is BERT and has_new_head and not wanted.is_random and wanted.heads.keys() & opened.net.heads.keys():
         old, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, task.labels))
-        told = f"was fine-tuned for other labels ({old}): its encoder is reused, the head is new ({ours})"
-        notes = (f"{folder} {told}",)
+        message = f"was fine-tuned for other labels ({old}): its encoder is reused, the head is new ({ours})"
+        notes = (f"{folder} {message}",)
     is_frozen = {FEATURES: is_encoders, ELMO_TASK: None if wanted.is_random else is_elmos}.get(kind)
     return TaskStart(
         net=net,
@@ -429,9 +429,9 @@ def open_features(
     check_tiles(device, dtype)
     encoder = copy.deepcopy(net).to(device, dtype).eval()
     freeze(encoder)
-    laying = Laying(device, can_flash(net.config.head_width, dtype, device))
+    layout = BatchLayout(device, can_flash(net.config.head_width, dtype, device))
     kept = reader.layers if folder is None else range(net.config.num_hidden_layers + 1)
-    cache = FeatureCache(folder or run / CACHE_FOLDER, encoder, reader.layers, kept, laying, ranks, note)
+    cache = FeatureCache(folder or run / CACHE_FOLDER, encoder, reader.layers, kept, layout, ranks, note)
     num_bytes = sum(weight.nbytes for name, weight in net.named_parameters() if not name.startswith("heads."))
     return FrozenFeatures(cache, feature_kind(WordRows(), reader.layers, cache.find), num_bytes)
 
@@ -510,7 +510,7 @@ class TrainedRows:
         self.at_rest = tensors[_AT_REST].clone()
 
 
-def task_objective(kind: Kind, task: Task, lm_weight: float) -> Objective:
+def task_objective(kind: TaskHead, task: Task, lm_weight: float) -> Objective:
     """Return what gives the sums of a batch."""
 
     def alone(net: Any, batch: TaskBatch) -> dict[str, Sums]:

@@ -444,9 +444,9 @@ def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
     """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
     parts = []
     if notes:
-        said = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
+        text_shown = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)
         head = '<section aria-labelledby="notes"><h2 id="notes">About the data</h2>'
-        parts.append(f'{head}<ul class="notes">{said}</ul></section>')
+        parts.append(f'{head}<ul class="notes">{text_shown}</ul></section>')
     if dev and dev.per_class:
         parts.append(f'<section aria-labelledby="dev"><h2 id="dev">On the dev set</h2>{class_tables(dev)}</section>')
     if dev and dev.wrong:
@@ -465,7 +465,7 @@ def class_tables(dev: DevRecord) -> str:
     """Return tables of HTML: how well each class was found, and what it was taken for."""
     scores = {label: ClassScore(**dict(figures)) for label, figures in dev.per_class.items()}
     counts: list[Any] = dev.confusion.counts if dev.confusion else []
-    commonest = [(str(right), str(said), int(count)) for right, said, count in dev.commonest_mistakes]
+    commonest = [(str(right), str(guess), int(count)) for right, guess, count in dev.commonest_mistakes]
     labels = dev.confusion.labels if dev.confusion else list(scores)
     classes = list(scores.items())
     if len(classes) > _MOST_CLASSES_IN_A_TABLE:
@@ -512,8 +512,8 @@ def _row(head: str, cells: Sequence[str]) -> str:
 
 def _cell(count: int, total: int, *, is_right: bool) -> str:
     shade = round(_SHADES * count / total) if total else 0
-    told = f"{count / total:.1%} of the class" if total else "no examples"
-    return f'<td class="{"right" if is_right else "wrong"} s{shade}" title="{told}">{count:,}</td>'
+    message = f"{count / total:.1%} of the class" if total else "no examples"
+    return f'<td class="{"right" if is_right else "wrong"} s{shade}" title="{message}">{count:,}</td>'
 
 
 def _mistake(one: Mistake, kind: str) -> str:
@@ -528,9 +528,9 @@ def _mistake(one: Mistake, kind: str) -> str:
         else:
             endings = "".join(f'<li dir="auto" lang="">{escaped(part)}</li>' for part in value)
             texts += f'<ol class="endings" start="0">{endings}</ol>'
-    said, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
+    text_shown, gold = (f'<bdi lang="">{escaped(word)}</bdi>' for word in (one.predicted, one.gold))
     return (
-        f'<article class="mistake">{texts}<p class="said"><span class="verdict wrong">{said}'
+        f'<article class="mistake">{texts}<p class="said"><span class="verdict wrong">{text_shown}'
         f'</span> instead of <span class="verdict right">{gold}</span><span class="beside">{sure}</span>'
         f'<span class="beside">example {escaped(one.id)}</span></p></article>'
     )

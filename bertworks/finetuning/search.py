@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Settings, Stated, check_overrides, read_record
-from bertworks.errors import CannotGoOn, UserError, counted
+from bertworks.config import FileRecord, Settings, check_overrides, read_record
+from bertworks.errors import CannotResume, UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
 from bertworks.finetuning.finetune import Init, finetune, tune
 from bertworks.finetuning.network import CACHE_FOLDER, AnyPath
@@ -55,10 +55,10 @@ from bertworks.report.status import Status
 from bertworks.report.terminal import News, View, clock, print_note, training_view
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Cut, Example, digest_of
-from bertworks.tasks.heads import Items, Kind, kind_of
+from bertworks.tasks.heads import Items, TaskHead, kind_of
 from bertworks.tasks.own_files import recorded_columns
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
-from bertworks.text.elmo_words import SpeltTokenizer
+from bertworks.text.elmo_words import SpelledTokenizer
 from bertworks.train.checkpoint import outcome_of
 from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, replace_model, write_inputs
 from bertworks.train.warm_start import checksums
@@ -199,11 +199,11 @@ def search(
         "init": init,
         "notes": notes,
     }
-    told = set[str]()
+    noted = set[str]()
 
     def note_once(text: str) -> None:  # what is said of files and the model is the same in every run
-        if text not in told:
-            told.add(text)
+        if text not in noted:
+            noted.add(text)
             note(text)
 
     limit = plan.search_examples if plan.search_examples < len(examples[TRAIN]) else 0
@@ -239,7 +239,7 @@ def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:
     return replace(dataset, found=found, chosen={})
 
 
-def encoded_once(kind: Kind) -> Kind:
+def encoded_once(kind: TaskHead) -> TaskHead:
     """Return a kind that makes the items of one task's examples for one model, and those of each cut once.
 
     How many examples there are tells which they are: a part of a train set is always the same for its size. A model
@@ -251,7 +251,7 @@ def encoded_once(kind: Kind) -> Kind:
     def encode(
         examples: Sequence[Example], tokenizer: Any, task: Task, cut: Cut, *, is_training: bool = False
     ) -> Items:
-        met = tokenizer.met if isinstance(tokenizer, SpeltTokenizer) else None
+        met = tokenizer.met if isinstance(tokenizer, SpelledTokenizer) else None
         key = (is_training, len(examples), cut, met.digest() if met else "")
         if key not in kept:
             items = kind.encode(examples, tokenizer, task, cut, is_training=is_training)
@@ -383,7 +383,7 @@ class GridRuns:
                     view(news, status)
 
                 ended = self._start(trial.settings, run=folder, view=titled, note=self._note)
-        except CannotGoOn:  # no run could
+        except CannotResume:  # no run could
             raise
         except (UserError, torch.OutOfMemoryError) as error:
             return Result(**facts, minutes=device_minutes(read_starts(folder)), error=str(error)), 0
@@ -458,7 +458,7 @@ class Result(Settings):
         return not self.is_search, -math.inf if self.score is None else self.score
 
 
-class _File(Stated):
+class _File(FileRecord):
     """What is read of `grid.json`; the rest of it is computed from this, or compared as it is."""
 
     runs: dict[str, Result]
@@ -496,7 +496,7 @@ class Record:
         content = read_json(self.path)
         for name in _SAME:
             if content.get(name) != self.about[name]:
-                raise CannotGoOn(
+                raise CannotResume(
                     f"{self.path.parent} has runs of another {name}; use the same to resume, or choose another --out"
                 )
         known = read_record(_File, content, str(self.path))
@@ -509,7 +509,7 @@ class Record:
         if result is None or result.error:
             return None
         if outcome_of(result.settings) != outcome_of(settings):
-            raise CannotGoOn(
+            raise CannotResume(
                 f"{self.path.parent / folder} was run with other settings; use the same ones to resume, or "
                 "choose another --out"
             )

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertworks.config import Count, Settings, Stated, read_record
+from bertworks.config import Count, FileRecord, Settings, read_record
 from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.finetuning.network import (
     LM,
@@ -47,9 +47,9 @@ from bertworks.report.status import Status
 from bertworks.report.terminal import News
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example, TagExample, digest_of
-from bertworks.tasks.heads import Items, Kind, Laying, TaskBatch, kind_of, lay
+from bertworks.tasks.heads import BatchLayout, Items, TaskBatch, TaskHead, kind_of, to_batch
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
-from bertworks.text.elmo_words import SpeltTokenizer
+from bertworks.text.elmo_words import SpelledTokenizer
 from bertworks.text.kinds import much_unknown
 from bertworks.train.checkpoint import checkpoint_folders, digest_with
 from bertworks.train.distributed import Ranks
@@ -102,7 +102,7 @@ class Best(Settings):
     num_since: Count = 0
 
 
-class _Memory(Stated):
+class _Memory(FileRecord):
     """What a checkpoint of fine-tuning holds besides, see `Finetuning.state`."""
 
     idle: float
@@ -115,7 +115,7 @@ def prepare(
     dataset: Dataset,
     start: TaskStart,
     note: Callable[[str], None] = _log.info,
-    kind: Kind | None = None,
+    kind: TaskHead | None = None,
     *,
     is_new: bool = True,
 ) -> "Finetuning":
@@ -164,7 +164,7 @@ class Finetuning:
         self,
         settings: FinetuneSettings,
         task: Task,
-        kind: Kind,
+        kind: TaskHead,
         start: TaskStart,
         items: Items,
         dev: Sequence[Example],
@@ -204,11 +204,13 @@ class Finetuning:
             view(news, status)
 
         trainer.view = timed_view
-        laying = Laying(device, trainer.flash, self.table.rows if self.table else None, merged=device.type == "cpu")
+        layout = BatchLayout(
+            device, trainer.flash, self.table.rows if self.table else None, merge_similar=device.type == "cpu"
+        )
         if trainer.replays:
-            laying = laying._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
+            layout = layout._replace(device=torch.device("cpu"), filled=int(np.diff(self.items.bounds).max()))
         self.feed = TaskFeed(
-            self.items, train, laying, trainer.ranks, partial(counts_of, start), alike=start.features is not None
+            self.items, train, layout, trainer.ranks, partial(counts_of, start), alike=start.features is not None
         )
         if self.table:
             self.table.factor = lambda: float(trainer.optimizer.idle)
@@ -278,8 +280,8 @@ class Finetuning:
                 net: Any = trainer.whole_net()
                 # In half precision a copy, as in training, for the weights are fp32.
                 net = copy.deepcopy(net).to(torch.bfloat16).eval() if trainer.half else net.eval()
-                laying = Laying(trainer.device, trainer.flash)
-                found = evaluate(net, self.kind, task, self.dev, self.dev_items, laying)
+                layout = BatchLayout(trainer.device, trainer.flash)
+                found = evaluate(net, self.kind, task, self.dev, self.dev_items, layout)
             named = [name for name in (*task.metrics, "threshold", "loss") if name in found.metrics]
             defined = {name: found.metrics[name] for name in named if not math.isnan(found.metrics[name])}
             metrics = {f"dev_{name}": value for name, value in defined.items()}
@@ -395,7 +397,7 @@ class Finetuning:
             "labels": list(self.task.labels),
             "metrics": list(self.task.metrics),
         }
-        if isinstance(self.start.tokenizer, SpeltTokenizer):  # whose numbers do not say which words they stand for
+        if isinstance(self.start.tokenizer, SpelledTokenizer):  # whose numbers do not say which words they stand for
             data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         if self.start.features:
@@ -426,7 +428,7 @@ class TaskFeed:
     Args:
         items: the train set.
         settings: batch size, slices and seed.
-        laying: how tokens are laid out for the network.
+        layout: how tokens are laid out for the network.
         ranks: which of them are this rank's.
         counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
         alike: whether batches are of items of similar length.
@@ -436,13 +438,13 @@ class TaskFeed:
         self,
         items: Items,
         settings: FinetuneTrainSettings,
-        laying: Laying,
+        layout: BatchLayout,
         ranks: Ranks,
         counts: Callable[[TaskBatch], list[float]] = lambda batch: [float(batch.weights.sum())],
         *,
         alike: bool = False,
     ) -> None:
-        self._items, self._settings, self._laying, self._ranks, self._counts = items, settings, laying, ranks, counts
+        self._items, self._settings, self._layout, self._ranks, self._counts = items, settings, layout, ranks, counts
         self._lengths, self._alike = items.lengths(), alike
         self.steps_per_epoch = steps_per_epoch(len(items), settings)
         # As many for every rank, and numbered as in the whole batch, so that all ranks draw different dropout.
@@ -469,10 +471,10 @@ class TaskFeed:
 
     def _micro_batch(self, numbers: NDArray[np.int64], step: int, part: int) -> MicroBatch:
         chosen = numbers[part :: self._num_parts]
-        batch = lay(self._items, chosen if len(chosen) else numbers[:1], self._laying)
+        batch = to_batch(self._items, chosen if len(chosen) else numbers[:1], self._layout)
         if not len(chosen):  # of a short batch nothing is left for this part, and a rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
-        on_gpu = self._laying.flash or self._laying.device.type == "cuda"
+        on_gpu = self._layout.flash or self._layout.device.type == "cuda"
         # A single part on a CPU is never shared: there the generator's own state is used, as in earlier versions' runs.
         is_seeded = on_gpu or self._num_parts > 1
         seed = int(dropout_seed(self._settings.seed, step, part)) if is_seeded else None

@@ -32,7 +32,7 @@ from bertworks.models.sentence_transformers import find_encoder
 from bertworks.tasks import find_task
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Example, Skipped
-from bertworks.tasks.heads import Kind
+from bertworks.tasks.heads import TaskHead
 from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset, split_off_dev
@@ -115,12 +115,12 @@ def usual_for(
     if starts_with_elmo(source, run):
         return USUAL
     given = {override.partition("=")[0].strip() for override in overrides}
-    begun = checkpoint_folders(run)
-    rates = read_rates(read_about(begun[0] if begun else find_encoder(find_model(source))))
+    started = checkpoint_folders(run)
+    rates = read_rates(read_about(started[0] if started else find_encoder(find_model(source))))
     if not rates or given & {"optim.lr", "task.features"}:
         return ()
     values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
-    if not begun:  # it was said then
+    if not started:  # it was said then
         usual = written(task.defaults.learning_rate)
         note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {usual}")
     return (f"optim.lr={values}",)
@@ -151,7 +151,7 @@ def open_task_start(
     source: AnyPath,
     run: Path,
     task: Task,
-    kind: Kind,
+    kind: TaskHead,
     settings: TaskSettings,
     *,
     seed: int,
@@ -170,16 +170,16 @@ def open_task_start(
         is_random: take nothing but sizes and vocabulary.
         beside: a second BERT, whose outputs go beside the first one's.
     """
-    begun = latest_checkpoint(run) if run.exists() else None
-    about = _begun(begun.path, source, beside) if begun else None
+    started = latest_checkpoint(run) if run.exists() else None
+    about = _begun(started.path, source, beside) if started else None
     if about and is_random and about.get("init") != "random":
         raise UserError(f"the run in {run} was started from a model's weights; leave out --init random")
     is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
-    folders = [begun.path] if begun else [find_encoder(find_model(one)) for one in sources]
+    folders = [started.path] if started else [find_encoder(find_model(one)) for one in sources]
     heads = {kind.head: kind.num_outputs(task)}
     wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_random)
-    if settings.features and begun:  # the encoder is not trained, so the checkpoint gives its weights here or never
+    if settings.features and started:  # the encoder is not trained, so the checkpoint gives its weights here or never
         wanted = wanted._replace(is_random=False)
     start = open_network(wanted)
     if about is None:

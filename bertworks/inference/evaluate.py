@@ -26,7 +26,7 @@ from bertworks.files import make_folder
 from bertworks.inference.held_out import HELD_OUT, measure_text
 from bertworks.inference.model import Model
 from bertworks.inference.predict import AnyModel, Ensemble, check_row_file, open_models, write_rows
-from bertworks.processes import Progress, silent
+from bertworks.processes import ProgressCallback, silent
 from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.columns import Columns, as_columns
 from bertworks.tasks.evaluation import loss_of_rows
@@ -134,8 +134,8 @@ def open_for(
         ensemble = open_models(models, device=device, dtype=dtype)
     except UserError as error:
         if is_folder:
-            told = "is not text prepared with `bertworks prepare`, on which a pre-trained model is measured"
-            raise UserError(f"{error}; {data} {told}; for a benchmark's files name it with --task") from error
+            message = "is not text prepared with `bertworks prepare`, on which a pre-trained model is measured"
+            raise UserError(f"{error}; {data} {message}; for a benchmark's files name it with --task") from error
         raise
     if task is not None or not is_folder:
         return ensemble, task or ensemble.task.kind
@@ -155,7 +155,7 @@ def measure_models(
     columns: Columns | Mapping[str, Any] | None = None,
     *,
     needs_labels: bool = True,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Measured:
     """Measure models together on a task's split, or on a file of your own.
 
@@ -198,7 +198,7 @@ def measure_models(
     notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.said())))
     metrics, breakdown = dict[str, float](), None
     if has_labels:
-        loss = loss_of_rows(kind, items, rows, ensemble.models[0].laying) if loss is None else loss
+        loss = loss_of_rows(kind, items, rows, ensemble.models[0].layout) if loss is None else loss
         metrics = kind.measure(asked, examples, predictions) | {"loss": loss}
         breakdown = break_down(asked, gold, predictions)
     asked = replace(asked, threshold=metrics.get("threshold", threshold))
@@ -251,9 +251,9 @@ def write_outputs(
 
 def training_cost(models: Sequence[Model]) -> dict[str, Any]:
     """Return the device minutes of fine-tuning, of several models together, and where; None where one does not say."""
-    told = [model.about.get("provenance") or {} for model in models]
-    minutes = [one["minutes"] for one in told if one.get("minutes") is not None]
-    devices = dict.fromkeys(one["device"] for one in told if "device" in one)
+    reports = [model.about.get("provenance") or {} for model in models]
+    minutes = [one["minutes"] for one in reports if one.get("minutes") is not None]
+    devices = dict.fromkeys(one["device"] for one in reports if "device" in one)
     return {
         "minutes": round(sum(minutes), 3) if len(minutes) == len(models) else None,
         "device": ", ".join(devices) or None,

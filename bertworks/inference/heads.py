@@ -31,7 +31,7 @@ from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.examples import SpanExample, TagExample, words_example
-from bertworks.tasks.heads import KINDS, Items, Laying, answer_items, tag_items
+from bertworks.tasks.heads import KINDS, BatchLayout, Items, answer_items, tag_items
 from bertworks.tasks.metrics import entities
 from bertworks.tasks.task import Task
 from bertworks.tasks.windows import (
@@ -204,10 +204,10 @@ def best_guesses(tokenizer: Any, scores_V: Tensor, top_k: int, allowed: Sequence
 
 
 def predict_answers(
-    net: Any, examples: Sequence[SpanExample], encoded: AnswerWindows, laying: Laying, *, n_best: int = N_BEST
+    net: Any, examples: Sequence[SpanExample], encoded: AnswerWindows, layout: BatchLayout, *, n_best: int = N_BEST
 ) -> list[Answered]:
     """Return what a network in evaluation mode answers to each question."""
-    rows = score_items(net, KINDS["answer"], answer_items(encoded), laying).rows
+    rows = score_items(net, KINDS["answer"], answer_items(encoded), layout).rows
     return decode_answers(examples, encoded, enumerate(rows), n_best=n_best)
 
 
@@ -230,7 +230,7 @@ def answer_questions(
     if not examples:
         return []
     encoded, found = encode_answers(model.tokenizer, examples, model.cut(ORIGINAL_CUT.max_length)), []
-    for answered in predict_answers(model.net, examples, encoded, model.laying, n_best=max(top_k, N_BEST)):
+    for answered in predict_answers(model.net, examples, encoded, model.layout, n_best=max(top_k, N_BEST)):
         shares = answered.probabilities(with_null=threshold is not None)
         results: list[Result] = [
             {"text": guess.text, "start": guess.start, "end": guess.end, "score": share}
@@ -270,9 +270,9 @@ class Tagged(NamedTuple):
         return results
 
 
-def predict_tags(net: Any, encoded: TagWindows, laying: Laying) -> UnitLabels:
+def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> UnitLabels:
     """Return the best label of every unit, by a network in evaluation mode."""
-    rows = score_items(net, KINDS["tag"], tag_items(encoded), laying).rows
+    rows = score_items(net, KINDS["tag"], tag_items(encoded), layout).rows
     windows = zip(encoded.windows, rows, strict=True)
     return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
 
@@ -285,7 +285,7 @@ def tag_texts(model: "Model", texts: str | Sequence[Text], units: Units | None =
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
     cut, examples = model.cut(), [_with_units(model.tokenizer, *both, units) for both in enumerate(texts)]
     encoded = encode_tags(model.tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
-    found = predict_tags(model.net, encoded, model.laying)
+    found = predict_tags(model.net, encoded, model.layout)
     # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
     scores = np.append(found.scores, 1.0)[encoded.labelled_by]
     assert NO_UNIT == -1

@@ -20,7 +20,7 @@ from bertworks.inference.model import Model, load
 from bertworks.models.kinds import check_model
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.processes import Progress, silent
+from bertworks.processes import ProgressCallback, silent
 from bertworks.train.objectives import OBJECTIVES, to_device
 from bertworks.train.pretrain import EVALUATION_SEED
 
@@ -38,7 +38,7 @@ def measure_text(
     max_tokens: int | None = None,
     device: str = "auto",
     dtype: str = "float32",
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> tuple[dict[str, float], dict[str, int], int]:
     """Measure a pre-trained model on prepared data, every document once.
 

@@ -70,8 +70,8 @@ from bertworks.nn.layers import check_tiles, find_device, freeze
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.examples import ChoiceExample, Cut, Example, TextExample
-from bertworks.tasks.heads import KINDS, Items, Laying
-from bertworks.tasks.task import Kind, Task
+from bertworks.tasks.heads import KINDS, BatchLayout, Items
+from bertworks.tasks.task import Task, TaskKind
 from bertworks.text.elmo_words import character_ids
 from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts
 from bertworks.text.vocabulary import MASK
@@ -216,10 +216,10 @@ class Model:
         """Return why the model has no answer to a method, "" where it has."""
         head, net = _METHODS[method][1], self.net
         if head:
-            told = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
+            message = "" if head in ("mlm", "nsp") else "; see `bertworks finetune`"
             found = ", ".join(self.heads) or "none"
             if head not in self.heads:
-                return f"it has no {head} head (heads: {found}){told}"
+                return f"it has no {head} head (heads: {found}){message}"
             is_unknown = isinstance(net, Gpt) and not self.is_task_only
             return "its folder does not say what its head was fine-tuned for" if is_unknown else ""
         if self.is_task_only:
@@ -606,7 +606,7 @@ class Model:
         return Task(
             name=name,
             title=name,
-            kind=cast(Kind, kind),
+            kind=cast(TaskKind, kind),
             splits={},
             metrics=(),
             labels=tuple(self.labels) or tuple(f"LABEL_{number}" for number in range(count)),
@@ -623,9 +623,9 @@ class Model:
         return bool(self.about.get("task"))
 
     @property
-    def laying(self) -> Laying:
+    def layout(self) -> BatchLayout:
         """How tokens of examples are laid out for the network."""
-        return Laying(self.device, self.flash)
+        return BatchLayout(self.device, self.flash)
 
     def cut(self, usual_length: int | None = None) -> Cut:
         """Return how much of an example is read at once: as in fine-tuning, as far as the folder says."""
@@ -640,7 +640,7 @@ class Model:
         """Return what the network reads of the examples of a task, and its scores; `done` as in `score_items`."""
         kind = KINDS[task.kind]
         items = kind.encode(examples, self.tokenizer, task, self.cut())
-        return items, score_items(self.net, kind, items, self.laying, done)
+        return items, score_items(self.net, kind, items, self.layout, done)
 
     def results(self, examples: Iterable[Example], task: Task | None = None) -> Iterator[Result]:
         """Yield a result for each example of the model's task, some thousands of them computed together."""

@@ -34,7 +34,7 @@ from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, check_can_write, without_surrogates
 from bertworks.inference.heads import Result, results_of
 from bertworks.inference.model import EXAMPLES_AT_ONCE, Model, load
-from bertworks.processes import Progress, silent
+from bertworks.processes import ProgressCallback, silent
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.evaluation import combine_rows
 from bertworks.tasks.examples import Example, Skipped
@@ -188,7 +188,7 @@ def write_predictions(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     columns: Columns | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     *,
     keep: bool = True,
     csv_safe: bool = False,
@@ -211,7 +211,7 @@ def predicted_rows(
     source: str | os.PathLike[str],
     columns: Columns | Mapping[str, Any] | None,
     notes: list[str],
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     *,
     keep: bool,
     is_table: bool = False,
@@ -335,8 +335,8 @@ def write_rows(
                 try:
                     stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
                 except ValueError:
-                    told = f"row {count:,}: the model's scores are not finite numbers; its weights may be broken"
-                    raise UserError(told) from None
+                    message = f"row {count:,}: the model's scores are not finite numbers; its weights may be broken"
+                    raise UserError(message) from None
                 continue
             if count == 1:
                 stream.write(_table_line(row, ending, is_header=True, csv_safe=csv_safe))

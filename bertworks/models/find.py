@@ -116,16 +116,16 @@ def _located(source: str | os.PathLike[str]) -> Path:
 
 def _not_found(name: str) -> str:
     names = shipped_names()
-    told = (
+    message = (
         f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
         f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
     )
     if not _CACHE_NAME.fullmatch(name) or not ("/" in name or name.startswith("bert-")):
-        return told
+        return message
     full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
     files = f" {_FILES}" if full_name.startswith(f"{_BERT_OWNER}/") else ""  # elsewhere a model may need others
     zipped = _ZIPS.get(full_name.partition("/")[2])
-    return f"{told}\n  With a network: `hf download {full_name}{files}` (pip install huggingface_hub)" + (
+    return f"{message}\n  With a network: `hf download {full_name}{files}` (pip install huggingface_hub)" + (
         f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
     )
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from bertworks.config import ColumnNames, Stated, read_record, validate
+from bertworks.config import ColumnNames, FileRecord, read_record, validate
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, name_kind, read_object, safe_join
 from bertworks.models.weights import PICKLE_STARTS, read_weights, write_weights
@@ -252,7 +252,7 @@ _Tokens = Annotated[int, Field(ge=1, le=1 << 20)]
 _Rate = Annotated[float, Field(gt=0, le=100)]
 
 
-class StatedTask(Stated):
+class TaskRecord(FileRecord):
     """What a model was fine-tuned for, and how much of an example it read at once."""
 
     name: str = ""
@@ -268,14 +268,14 @@ class StatedTask(Stated):
     max_query: _Tokens = 64
 
 
-class StatedRates(Stated):
+class RatesRecord(FileRecord):
     """At which learning rates a model is best fine-tuned: one to begin with, and those that a search goes through."""
 
     lr: _Rate
     lr_grid: list[_Rate] = Field(default_factory=list)
 
 
-class StatedStart(Stated):
+class StartRecord(FileRecord):
     """The model that a run began with."""
 
     model: str = ""
@@ -286,10 +286,10 @@ class StatedStart(Stated):
     left_out: list[str] = Field(default_factory=list)
 
 
-class Provenance(Stated):
+class Provenance(FileRecord):
     """Where a model comes from."""
 
-    start: StatedStart | None = None
+    start: StartRecord | None = None
     minutes: Annotated[float, Field(ge=0, le=1e9)] | None = None
     device: str = ""
     steps: int = 0
@@ -297,7 +297,7 @@ class Provenance(Stated):
     notes: list[str] = Field(default_factory=list)
 
 
-class Shipped(Stated):
+class Shipped(FileRecord):
     """What the list of the models in the package says of one."""
 
     language: str | None = None
@@ -305,13 +305,13 @@ class Shipped(Stated):
     mlm_accuracy: float | None = None
 
 
-class About(Stated):
+class About(FileRecord):
     """The whole file."""
 
-    task: StatedTask | None = None
+    task: TaskRecord | None = None
     provenance: Provenance | None = None
     shipped: Shipped | None = None
-    finetune: StatedRates | None = None
+    finetune: RatesRecord | None = None
     head: Literal["classify", "tag", "choose"] | None = None
     problem: Literal["classify", "multilabel", "regress"] | None = None
     threshold: Annotated[float, Field(allow_inf_nan=True)] | None = None
@@ -337,7 +337,7 @@ def check_about(about: Mapping[str, Any]) -> None:
 
 def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return at which learning rates a model is best fine-tuned, if it says so: `lr`, and `lr_grid` for a search."""
-    said = about.get("finetune")
-    if said is None:
+    rates = about.get("finetune")
+    if rates is None:
         return {}
-    return {"lr": float(said["lr"]), "lr_grid": [float(rate) for rate in said.get("lr_grid") or [said["lr"]]]}
+    return {"lr": float(rates["lr"]), "lr_grid": [float(rate) for rate in rates.get("lr_grid") or [rates["lr"]]]}

@@ -291,10 +291,10 @@ def write_google(
         raise ConfigError("config.json and the tensors do not agree", problems)
     write_bundle(prefix, {every[name].google: turned(tensor, every[name]) for name, tensor in given.items()} | step)
     write_vocabulary(prefix.with_name(VOCABULARY_FILE), pieces)
-    said = {name: value for name, value in google_config if value is not None}
+    values = {name: value for name, value in google_config if value is not None}
     quoted = json.dumps(prefix.name, ensure_ascii=False)
     state = f"model_checkpoint_path: {quoted}\nall_model_checkpoint_paths: {quoted}\n"
-    texts = {CONFIG_FILE: json.dumps(said, indent=2, sort_keys=True) + "\n", _STATE_FILE: state}
+    texts = {CONFIG_FILE: json.dumps(values, indent=2, sort_keys=True) + "\n", _STATE_FILE: state}
     for name, text in texts.items():
         with atomic_write(prefix.with_name(name)) as stream:
             stream.write(text)

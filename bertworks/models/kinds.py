@@ -87,7 +87,7 @@ from bertworks.nn.elmo import Elmo, ElmoTasks, initialise_elmo
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
 from bertworks.recipe import ModelSettings, Recipe
-from bertworks.text.elmo_words import SpeltTokenizer, WordTokenizer
+from bertworks.text.elmo_words import SpelledTokenizer, WordTokenizer
 from bertworks.text.gpt import GptInputs, GptTokenizer
 from bertworks.text.tokenizer import Tokenizer
 
@@ -141,7 +141,7 @@ class ModelKind:
     title: str
     model_type: str
     network: type[nn.Module]
-    tokenizer: type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpeltTokenizer]
+    tokenizer: type[Tokenizer] | type[GptTokenizer] | type[WordTokenizer] | type[SpelledTokenizer]
     heads: tuple[str, ...]
     read_config: Callable[[Source], Any]
     make: Callable[[Any, dict[str, int], Tensors], nn.Module]
@@ -416,7 +416,7 @@ ELMO_TASK = ModelKind(
     title="a fine-tuned ELMo",
     model_type=ELMO_TASK_TYPE,
     network=ElmoTasks,
-    tokenizer=SpeltTokenizer,
+    tokenizer=SpelledTokenizer,
     heads=_TASK_HEADS,
     read_config=read_elmo_task_config,
     make=lambda config, heads, _: ElmoTasks(config[0], config[1], heads),

@@ -105,8 +105,8 @@ def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, E
             raise ValueError(f"its tensors end at byte {place} and the file at {file_bytes}")
         return entries
     except (ValueError, KeyError, TypeError, AttributeError, CorruptFile) as error:
-        said = f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
-        raise CorruptFile(f"{path} is not a sound safetensors file: {said}") from error
+        message = f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
+        raise CorruptFile(f"{path} is not a sound safetensors file: {message}") from error
 
 
 def _parse(header: bytes) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def pack_lengths(
     device: torch.device | str = "cpu",
     *,
     flash: bool = False,
-    merged: bool = False,
+    merge_similar: bool = False,
 ) -> Packing:
     """Say how sequences of these lengths lie end to end.
 
@@ -119,8 +119,8 @@ def pack_lengths(
         lengths: of each sequence; 0 is allowed.
         device: where the tokens are.
         flash: whether attention will be flash attention, which takes them as they are.
-        merged: whether sequences of similar lengths are attended to together. Training wants that: it asks for a dozen
-            operations for each run, which cost more than what they compute where sequences are short.
+        merge_similar: whether attention computes sequences of similar lengths together. Training wants that: each run
+            takes a dozen operations, which cost more than what they compute where sequences are short.
     """
     counts = np.asarray(lengths, np.int64)
     starts = np.zeros(len(counts) + 1, np.int64)
@@ -130,7 +130,7 @@ def pack_lengths(
     if flash:
         return Packing(cumulative, longest, None)
     by_length = np.argsort(counts, kind="stable")
-    runs = _merged_runs(counts[by_length]) if merged else _runs(counts[by_length])
+    runs = _merged_runs(counts[by_length]) if merge_similar else _runs(counts[by_length])
     if np.array_equal(by_length, np.arange(len(counts))):
         return Packing(cumulative, longest, runs)
     order = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in by_length])
@@ -186,13 +186,13 @@ def pack_arrays(
     device: torch.device | str = "cpu",
     *,
     flash: bool = False,
-    merged: bool = False,
+    merge_similar: bool = False,
 ) -> Tokens:
     """Pack sequences of these lengths that lie end to end already."""
     positions = np.arange(len(token_ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = (array.astype(np.int64, copy=False) for array in (token_ids, segment_ids, positions))
     rows = [torch.from_numpy(array).to(device) for array in columns]
-    return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash, merged=merged))
+    return Tokens(rows[0], rows[1], rows[2], pack_lengths(lengths, device, flash=flash, merge_similar=merge_similar))
 
 
 def _joined(sequences: Sequence[Sequence[int]]) -> NDArray[np.int64]:

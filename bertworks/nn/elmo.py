@@ -63,7 +63,7 @@ from bertworks.nn.bilstm import (
 )
 from bertworks.nn.config import ElmoConfig, ElmoReaderConfig
 from bertworks.nn.layers import Dropout, Embedding, Linear
-from bertworks.text.elmo_words import BEGIN_ID, MetWords
+from bertworks.text.elmo_words import BEGIN_ID, SeenWords
 
 NUM_CHARACTERS = 262
 PADDING = 261  # after a word's end
@@ -319,7 +319,7 @@ class ElmoTasks(nn.Module):
     def __init__(self, config: ElmoConfig, reader: ElmoReaderConfig, heads: dict[str, int]) -> None:
         super().__init__()
         self.config, self.reader = config, reader
-        self.words: MetWords | None = None
+        self.words: SeenWords | None = None
         cells, dropout = reader.num_cells, reader.dropout
         self.elmo = Elmo(config, softmax=False)
         self.mix = ScalarMix(config.num_layers + 1)
@@ -339,7 +339,7 @@ class ElmoTasks(nn.Module):
         # Without a weight that wants a gradient no graph is kept of a frozen ELMo.
         self.elmo.requires_grad_(reader.trains_elmo)
 
-    def read_words(self, words: MetWords) -> None:
+    def read_words(self, words: SeenWords) -> None:
         """Say what ids mean, before anything is computed; words that are met later are read too."""
         self.words = words
         self.elmo.characters_VK = None

@@ -269,10 +269,10 @@ def check_memory(needed: dict[str, float], ways: str, note: Callable[[str], None
     free, peak = free_memory(), sum(needed.values()) - needed.get("the program itself", 0.0)
     if free is None or peak <= _NEAR * free:
         return
-    said = f"a step needs about {peak / GIGA:,.1f} GB of memory, and {free / GIGA:,.1f} GB are free here"
+    message = f"a step needs about {peak / GIGA:,.1f} GB of memory, and {free / GIGA:,.1f} GB are free here"
     if peak > _TOO_MUCH * free:
-        raise UserError(f"{said}; change {ways}; train.check_memory=false starts it anyway")
-    note(f"{said}: this may fail; if it does, change {ways}")
+        raise UserError(f"{message}; change {ways}; train.check_memory=false starts it anyway")
+    note(f"{message}: this may fail; if it does, change {ways}")
 
 
 def free_memory() -> int | None:

@@ -105,9 +105,9 @@ def chart(
             parts.append(line(f"line c{number}", curve.points))
         if len(curve.points) <= _MOST_DOTTED:  # every point is marked, with its value to be read under the pointer
             for (step, value), (x, y) in zip(curve.points, placed(curve.points), strict=True):
-                told = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, percent)}")
+                message = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, percent)}")
                 parts.append(
-                    f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{told}</title></circle>'
+                    f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{message}</title></circle>'
                 )
     label = escaped(f"{title}: {', '.join(legend.values())} at {x_name} {x_ticks.high:,.0f}")
     return (

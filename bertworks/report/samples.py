@@ -108,9 +108,9 @@ def samples_section(samples: Samples | None) -> str:
             texts += f'<p class="text" dir="auto" lang="">{which}{marked}</p>'
         if sample.follows is not None and sample.follows_probability is not None:
             truth = "B follows A" if sample.follows else "B is from elsewhere"
-            said = f"{truth}; the model's probability that it follows is {sample.follows_probability:.0%}"
+            text_shown = f"{truth}; the model's probability that it follows is {sample.follows_probability:.0%}"
             verdict = _verdict((sample.follows_probability >= 0.5) == sample.follows)
-            texts += f'<p class="next">{said} {verdict}</p>'
+            texts += f'<p class="next">{text_shown} {verdict}</p>'
         blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
         articles.append(f'<article class="sample">{texts}<ol class="blanks">{blanks}</ol></article>')
     return (
@@ -124,9 +124,9 @@ def _span(span: Span, blanks: list[Blank]) -> str:
     if span.blank is None:
         return escaped(span.text)
     blank = blanks[span.blank]
-    told = ", ".join(f"{guess.piece.removesuffix(END_OF_WORD)} {guess.probability:.0%}" for guess in blank.guesses)
+    message = ", ".join(f"{guess.piece.removesuffix(END_OF_WORD)} {guess.probability:.0%}" for guess in blank.guesses)
     return (
-        f'<mark class="{"right" if blank.is_right else "wrong"}" title="{escaped(told)}">{escaped(span.text)}'
+        f'<mark class="{"right" if blank.is_right else "wrong"}" title="{escaped(message)}">{escaped(span.text)}'
         f"<sup>{span.blank + 1}</sup></mark>"
     )
 

@@ -13,7 +13,7 @@ from bertworks.tasks.korean import KOREAN_TASKS
 from bertworks.tasks.nli import NLI_TASKS
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.swag import SWAG_TASKS
-from bertworks.tasks.task import Kind, Task
+from bertworks.tasks.task import Task, TaskKind
 
 TASKS: dict[str, Task] = {
     task.name: task for task in (*GLUE_TASKS, SQUAD1, SQUAD2, *SWAG_TASKS, CONLL2003, *NLI_TASKS, *KOREAN_TASKS)
@@ -28,7 +28,7 @@ def find_task(name: str) -> Task:
 
     task = next((task for task in TASKS.values() if plain(task.name) == plain(name)), None)
     if task is None:
-        kinds = get_args(Kind)
+        kinds = get_args(TaskKind)
         if name in kinds:
             raise UserError(
                 f"{name} is for your own files, and no benchmark; `bertworks tasks {name}` says what they need"

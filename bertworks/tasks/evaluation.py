@@ -31,7 +31,7 @@ from bertworks.nn.attention import batches, pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader
 from bertworks.tasks.examples import Cut, Example, TagExample
-from bertworks.tasks.heads import KINDS, Items, Kind, Laying, TaskBatch, lay
+from bertworks.tasks.heads import KINDS, BatchLayout, Items, TaskBatch, TaskHead, to_batch
 from bertworks.tasks.task import Task
 from bertworks.tasks.windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.text.tokenizer import Tokenizer
@@ -59,20 +59,20 @@ class Scored(NamedTuple):
 @torch.no_grad()
 def score_items(
     net: Bert | FeatureReader,
-    kind: Kind,
+    kind: TaskHead,
     items: Items,
-    laying: Laying,
+    layout: BatchLayout,
     done: Callable[[float], None] = lambda _: None,
 ) -> Scored:
     """Let a network in evaluation mode score items; `done` is called with the share of the tokens that are scored."""
     if isinstance(net, Bert) and isinstance(reader := dict(net.heads.items()).get("tag"), FeatureReader):
-        return _score_by_features(net, reader, items, laying, done)
+        return _score_by_features(net, reader, items, layout, done)
     rows: list[_Row] = [np.empty(0, np.float32)] * len(items)
     loss = total = 0.0
     lengths = items.lengths()
     num_tokens, num_scored = max(int(lengths.sum()), 1), 0
-    for numbers in batches(lengths.tolist(), laying.device):
-        batch = lay(items, numbers, laying)
+    for numbers in batches(lengths.tolist(), layout.device):
+        batch = to_batch(items, numbers, layout)
         scores = kind.scores(net, batch)
         sums = kind.sums(scores, batch)
         loss, total = loss + float(sums.loss), total + float(sums.total)
@@ -84,15 +84,15 @@ def score_items(
 
 
 def _score_by_features(
-    net: Bert, reader: FeatureReader, items: Items, laying: Laying, done: Callable[[float], None]
+    net: Bert, reader: FeatureReader, items: Items, layout: BatchLayout, done: Callable[[float], None]
 ) -> Scored:
     """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
     scored: list[_Row] = []
     loss = total = 0.0
     for encoded in some_at_a_time(items.source):
-        rows = WordRows([compute_rows(net, encoded.windows, reader.layers, laying)])
+        rows = WordRows([compute_rows(net, encoded.windows, reader.layers, layout)])
         sentences = sentence_items(encoded)
-        found = score_items(reader, feature_kind(rows, reader.layers, lambda _: ()), sentences, laying)
+        found = score_items(reader, feature_kind(rows, reader.layers, lambda _: ()), sentences, layout)
         weight = float(sentences.weights.sum())
         loss, total = loss + found.loss * weight, total + weight
         for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
@@ -103,10 +103,15 @@ def _score_by_features(
 
 
 def evaluate(
-    net: Bert | FeatureReader, kind: Kind, task: Task, examples: Sequence[Example], items: Items, laying: Laying
+    net: Bert | FeatureReader,
+    kind: TaskHead,
+    task: Task,
+    examples: Sequence[Example],
+    items: Items,
+    layout: BatchLayout,
 ) -> Evaluated:
     """Measure a network in evaluation mode on examples whose labels are known."""
-    scored = score_items(net, kind, items, laying)
+    scored = score_items(net, kind, items, layout)
     predictions = kind.decode(examples, items, scored.rows, task)
     return Evaluated(predictions, kind.measure(task, examples, predictions) | {"loss": scored.loss}, scored.rows)
 
@@ -136,16 +141,16 @@ def combine_rows(kind: str, of_models: Sequence[Sequence[_Row]]) -> list[_Row]:
     return found
 
 
-def loss_of_rows(kind: Kind, items: Items, rows: Sequence[_Row], laying: Laying) -> float:
+def loss_of_rows(kind: TaskHead, items: Items, rows: Sequence[_Row], layout: BatchLayout) -> float:
     """Return the mean loss of scores that no single network gave."""
     loss = total = 0.0
-    for numbers in batches(items.lengths().tolist(), laying.device):
+    for numbers in batches(items.lengths().tolist(), layout.device):
         tensors = [torch.from_numpy(rows[number]) for number in numbers]
         if tensors[0].ndim == 2:  # those of tokens end to end
             scores = torch.cat(tensors)
         else:  # others beside each other, -inf for no ending
             scores = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=-torch.inf)
-        sums = kind.sums(scores.to(laying.device), lay(items, numbers, laying))
+        sums = kind.sums(scores.to(layout.device), to_batch(items, numbers, layout))
         loss, total = loss + float(sums.loss), total + float(sums.total)
     return loss / max(total, 1.0)
 
@@ -182,25 +187,27 @@ class WordRows:
 
 
 @torch.inference_mode()
-def compute_rows(net: Bert, windows: Sequence[TagWindow], layers: Sequence[int], laying: Laying) -> dict[int, Tensor]:
+def compute_rows(
+    net: Bert, windows: Sequence[TagWindow], layers: Sequence[int], layout: BatchLayout
+) -> dict[int, Tensor]:
     """Let a frozen network in evaluation mode read windows; returns the layers of the words that they label."""
     starts = np.cumsum([0, *(len(window.places) for window in windows)])
     dtype, width = net.embeddings.norm.weight.dtype, net.config.hidden_size
     found = {layer: torch.empty(int(starts[-1]), width, dtype=dtype) for layer in layers}
-    for numbers in batches([len(window.ids) for window in windows], laying.device):
+    for numbers in batches([len(window.ids) for window in windows], layout.device):
         some = [windows[number] for number in numbers]
-        tokens = pack([window.ids.tolist() for window in some], None, laying.device, flash=laying.flash)
+        tokens = pack([window.ids.tolist() for window in some], None, layout.device, flash=layout.flash)
         hidden = net.encode(tokens, hidden=True, depth=max(layers)).all_hidden
         begins = tokens.packing.cumulative_lengths.tolist()
         places = np.concatenate([window.places + begin for window, begin in zip(some, begins, strict=False)])
         rows = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
         for layer, out in found.items():
-            chosen = hidden[layer].index_select(0, torch.from_numpy(places).to(laying.device))
+            chosen = hidden[layer].index_select(0, torch.from_numpy(places).to(layout.device))
             out[torch.from_numpy(rows)] = chosen.to("cpu", dtype)
     return found
 
 
-def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindows], Sequence[Layers]]) -> Kind:
+def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindows], Sequence[Layers]]) -> TaskHead:
     """Return the kind "tag" for a `FeatureReader`, whose items are sentences.
 
     Args:

@@ -93,8 +93,8 @@ class Skipped:
         parts: dict[str, list[str]] = {}
         for reason, count in self.counts.items():
             what, rest = reason.split(" ", 1)
-            said = f"{counted(count, what.removesuffix('s'))} {rest} (first: {self._first[reason]})"
-            parts.setdefault(self._fates[reason], []).append(said)
+            message = f"{counted(count, what.removesuffix('s'))} {rest} (first: {self._first[reason]})"
+            parts.setdefault(self._fates[reason], []).append(message)
         return "; ".join(f"{fate}: {', '.join(some)}" for fate, some in parts.items()) or "nothing left out"
 
 

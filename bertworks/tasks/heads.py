@@ -92,14 +92,14 @@ class TaskBatch(NamedTuple):
     weights: Tensor  # [B, ...]
 
 
-class Laying(NamedTuple):
-    """How tokens are laid out for a network.
+class BatchLayout(NamedTuple):
+    """How a batch is laid out for a network.
 
     Attributes:
-        device: where.
+        device: where the batch goes.
         flash: whether attention takes cumulative lengths.
         rows: the row of the embedding table for each id, where it holds those of the train set alone.
-        merged: sequences of similar lengths are attended to together, see `pack_lengths`.
+        merge_similar: whether attention computes sequences of similar lengths together, see `pack_lengths`.
         filled: batches are filled up to few numbers of tokens by an item of weight 0; the longest sequence there is.
     """
 
@@ -107,7 +107,7 @@ class Laying(NamedTuple):
     flash: bool = False
     rows: NDArray[np.int32] | None = None
     filled: int = 0
-    merged: bool = False
+    merge_similar: bool = False
 
 
 def make_items(encodings: Sequence[Encoding], targets: NDArray[Any], counts: Sequence[int] | None = None) -> Items:
@@ -123,8 +123,8 @@ def make_items(encodings: Sequence[Encoding], targets: NDArray[Any], counts: Seq
     return Items(ids, segment_ids, bounds, firsts, targets, np.ones(targets.shape, np.float32))
 
 
-def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying) -> TaskBatch:
-    """Return the items of these numbers as a batch."""
+def to_batch(items: Items, numbers: Sequence[int] | NDArray[np.int64], layout: BatchLayout) -> TaskBatch:
+    """Return the items with these numbers as a batch on the device."""
     chosen = np.asarray(numbers, np.int64)
     counts = items.firsts[chosen + 1] - items.firsts[chosen]
     sequences = _ranges(items.firsts[chosen], counts)
@@ -136,8 +136,8 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
         items.targets[chosen],
         items.weights[chosen],
     ]
-    if laying.filled:
-        fill = filling(int(lengths.sum()), laying.filled)
+    if layout.filled:
+        fill = filling(int(lengths.sum()), layout.filled)
         columns = [
             np.concatenate([column, np.zeros_like(column, shape=(count, *column.shape[1:]))])
             for column, count in zip(columns, (fill, fill, 1, 1), strict=True)
@@ -145,12 +145,14 @@ def lay(items: Items, numbers: Sequence[int] | NDArray[np.int64], laying: Laying
         columns[0][-fill:] = columns[0][0]  # a token of which the table has a row
         lengths, counts = np.append(lengths, fill), np.append(counts, 1)
     ids, segment_ids, targets, weights = columns
-    ids = ids if laying.rows is None else laying.rows[ids]
-    tokens = pack_arrays(ids, segment_ids, lengths, laying.device, flash=laying.flash, merged=laying.merged)
-    if laying.filled:
-        tokens = tokens._replace(packing=tokens.packing._replace(max_length=laying.filled))
-    others = [torch.from_numpy(column).to(laying.device) for column in (targets, weights)]
-    return TaskBatch(tokens, torch.from_numpy(counts).to(laying.device), int(counts.max()), *others)
+    ids = ids if layout.rows is None else layout.rows[ids]
+    tokens = pack_arrays(
+        ids, segment_ids, lengths, layout.device, flash=layout.flash, merge_similar=layout.merge_similar
+    )
+    if layout.filled:
+        tokens = tokens._replace(packing=tokens.packing._replace(max_length=layout.filled))
+    others = [torch.from_numpy(column).to(layout.device) for column in (targets, weights)]
+    return TaskBatch(tokens, torch.from_numpy(counts).to(layout.device), int(counts.max()), *others)
 
 
 def filling(num_tokens: int, longest: int) -> int:
@@ -384,8 +386,8 @@ def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequ
     return found | {"threshold": threshold}
 
 
-class Kind(NamedTuple):
-    """What is particular to a kind of task.
+class TaskHead(NamedTuple):
+    """What a model does for a kind of task.
 
     Attributes:
         head: its name, see `make_head`.
@@ -411,7 +413,7 @@ class Kind(NamedTuple):
     measure: Callable[[Task, Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
-def kind_of(task: Task) -> Kind:
+def kind_of(task: Task) -> TaskHead:
     """Return what a model does for a task."""
     return KINDS[task.kind]
 
@@ -424,7 +426,7 @@ def _measure_labels(task: Task, examples: Sequence[Any], predicted: Sequence[Any
     return measure(task, [example.label for example in examples], predicted)
 
 
-_CLASSIFY = Kind(
+_CLASSIFY = TaskHead(
     head="classify",
     num_outputs=lambda task: len(task.labels),
     encode=encode_texts,
@@ -435,7 +437,7 @@ _CLASSIFY = Kind(
     decode=decode_classes,
     measure=_measure_labels,
 )
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, TaskHead] = {
     "classify": _CLASSIFY,
     "regress": _CLASSIFY._replace(
         num_outputs=lambda _: 1, weigh=refuse_weights, sums=squared_sums, decode=decode_scores
@@ -449,7 +451,7 @@ KINDS: dict[str, Kind] = {
         scores=choice_scores,
         decode=lambda _, __, rows, ___: [int(row.argmax()) for row in rows],
     ),
-    "tag": Kind(
+    "tag": TaskHead(
         head="tag",
         num_outputs=lambda task: len(task.labels),
         encode=encode_tag_items,
@@ -460,7 +462,7 @@ KINDS: dict[str, Kind] = {
         decode=decode_tag_rows,
         measure=lambda task, examples, tags: measure(task, [example.tags for example in examples], tags),
     ),
-    "answer": Kind(
+    "answer": TaskHead(
         head="span",
         num_outputs=lambda _: 2,
         encode=encode_answer_items,

@@ -328,11 +328,11 @@ def score_squad2(
     for example in examples:
         has_answer[example.id], scores[example.id] = bool(example.answers), (0.0, 0.0)
         answers = [answer.text for answer in example.answers if normalize_english(answer.text)] or [""]
-        said = predictions.get(example.id)
-        if said is not None:
+        guess = predictions.get(example.id)
+        if guess is not None:
             scores[example.id] = (
-                max(float(is_exact(said, answer)) for answer in answers),
-                max(_f1_or_nothing(said, answer) for answer in answers),
+                max(float(is_exact(guess, answer)) for answer in answers),
+                max(_f1_or_nothing(guess, answer) for answer in answers),
             )
     given = no_answer_scores or {}
     final = {
@@ -384,10 +384,10 @@ class Breakdown(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain lists and objects."""
-        told: dict[str, Any] = {"per_class": {label: score._asdict() for label, score in self.per_class.items()}}
+        values: dict[str, Any] = {"per_class": {label: score._asdict() for label, score in self.per_class.items()}}
         if self.commonest:
-            told["commonest_mistakes"] = [list(mistake) for mistake in self.commonest]
-        return told | ({"confusion": {"labels": self.labels, "counts": self.confusion}} if self.confusion else {})
+            values["commonest_mistakes"] = [list(mistake) for mistake in self.commonest]
+        return values | ({"confusion": {"labels": self.labels, "counts": self.confusion}} if self.confusion else {})
 
 
 def gold_of(examples: Sequence[Example]) -> list[Any]:
@@ -405,8 +405,8 @@ def break_down(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Bre
     """
     labels = list(task.labels)
     if task.kind == "classify" and len(labels) > _MOST_IN_A_MATRIX:
-        mistakes = Counter((right, said) for right, said in zip(gold, predicted, strict=True) if right != said)
-        commonest = [(right, said, count) for (right, said), count in mistakes.most_common(_MOST_COMMON)]
+        mistakes = Counter((right, guess) for right, guess in zip(gold, predicted, strict=True) if right != guess)
+        commonest = [(right, guess, count) for (right, guess), count in mistakes.most_common(_MOST_COMMON)]
         return Breakdown(labels, per_class(gold, predicted, labels), [], commonest)
     if task.kind == "classify":
         return Breakdown(labels, per_class(gold, predicted, labels), confusion(gold, predicted, labels))

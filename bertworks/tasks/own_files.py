@@ -58,10 +58,10 @@ from bertworks.tasks.tables import (
     why_missing,
     word_of,
 )
-from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Kind, Reader, Task
+from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Reader, Task, TaskKind
 from bertworks.text.corpus import NAMES_OF_KINDS, form_of_name
 
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = get_args(TaskKind)
 METRICS: dict[str, tuple[str, ...]] = {
     "classify": ("accuracy", "f1_macro"),
     "regress": ("pearson", "spearman"),
@@ -73,7 +73,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 DEFAULTS = {kind: Defaults(max_length=384) if kind == "answer" else Defaults() for kind in KINDS}
 _TEXTS = {"text": "the text, or the first of two", "pair": "the second text, if there is one"}
 # Of each kind what a model learns, the columns that its files have, and the files that need none.
-DESCRIBED: dict[Kind, tuple[str, dict[str, str], str]] = {
+DESCRIBED: dict[TaskKind, tuple[str, dict[str, str], str]] = {
     "classify": ("which class a text or pair is of", _TEXTS | {"label": "its class, a word or a number"}, ""),
     "regress": ("the score of a text or pair", _TEXTS | {"label": "a number"}, ""),
     "multilabel": (
@@ -154,7 +154,7 @@ def open_own(
     task = Task(
         name=kind,
         title=", ".join(path.name for path in paths.values()),
-        kind=cast(Kind, kind),
+        kind=cast(TaskKind, kind),
         splits={},
         metrics=METRICS[kind],
         labels=tuple(labels),

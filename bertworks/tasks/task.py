@@ -18,7 +18,7 @@ from bertworks.files import digest64, usable_path
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import ChoiceExample, Example, Skipped, SpanExample, TagExample, why_untrainable
 
-Kind = Literal["classify", "regress", "multilabel", "choose", "tag", "answer"]
+TaskKind = Literal["classify", "regress", "multilabel", "choose", "tag", "answer"]
 Reader = Callable[[Sequence[Path], Skipped], Iterator[Example]]
 TRAIN, DEV, TEST = "train", "dev", "test"
 _MAX_FILES_SHOWN = 6
@@ -83,7 +83,7 @@ class Task:
 
     name: str
     title: str
-    kind: Kind
+    kind: TaskKind
     splits: Mapping[str, tuple[Source, ...]]
     metrics: tuple[str, ...]
     summary: str = ""

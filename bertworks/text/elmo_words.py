@@ -4,10 +4,10 @@
   model predicts.
 - `character_ids` gives what the model reads: UTF-8 bytes (0 to 255) between marks for the beginning and the end of a
   word, 50 in all. Every number is raised by one, so that 0 is left for padding after a sentence.
-- `SpeltTokenizer` is what tasks use. A task predicts no words, so it needs no list: words are numbered in the order in
-  which they are met, and `MetWords` keeps how each is spelt. A word that was never met before differs from all others,
-  as ELMo wants it. A number means nothing outside its process; the words themselves are what `digest` depends on. They
-  are kept as long as the tokenizer is: a million different ones take about 250 MB.
+- `SpelledTokenizer` is what tasks use. A task predicts no words, so it needs no list: words are numbered in the order
+  in which they occur, and `SeenWords` keeps the spelling of each. A new word so differs from all others, as ELMo wants
+  it. A number means nothing outside its process; the words themselves are what `digest` depends on. They are kept as
+  long as the tokenizer is: a million different ones take about 250 MB.
 """
 
 import hashlib
@@ -116,7 +116,7 @@ _SIGNS = {CLS: BEGIN_ID, SEP: END_ID, BEGIN: BEGIN_ID, END: END_ID}
 _LETTERS_READ = MAX_CHARACTERS - 2  # of a word no more bytes are read, and a letter has at least one
 
 
-class MetWords:
+class SeenWords:
     """Words, numbered in the order in which they are met; those that are spelt alike as far as is read are one.
 
     Attributes:
@@ -154,7 +154,7 @@ class MetWords:
         return hashlib.sha256("\n".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class SpeltTokenizer:
+class SpelledTokenizer:
     """Encodes texts and pairs of texts as `<S>` text `</S>` pair `</S>`; [CLS] and [SEP] are other names of the signs.
 
     Args:
@@ -169,12 +169,12 @@ class SpeltTokenizer:
 
     def __init__(self, listed: WordTokenizer) -> None:
         self._listed, self.rules, self.save = listed, listed.rules, listed.save
-        self.met = MetWords()
+        self.met = SeenWords()
         self.pieces = self.met.words
         self._alphabet = Alphabet(listed.rules)
 
     @classmethod
-    def from_folder(cls, folder: str | os.PathLike[str]) -> "SpeltTokenizer":
+    def from_folder(cls, folder: str | os.PathLike[str]) -> "SpelledTokenizer":
         """Open what `save` wrote, or the tokenizer of an ELMo."""
         return cls(WordTokenizer.from_folder(folder))
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bertworks.errors import UserError
-from bertworks.processes import Progress, num_workers, progress_bar, silent, wait_for, worker_pool
+from bertworks.processes import ProgressCallback, num_workers, progress_bar, silent, wait_for, worker_pool
 from bertworks.text.corpus import Corpus, Sources, open_corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS
 from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, GptTokenizer, letters_of
@@ -53,7 +53,7 @@ Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
 
 
 def count_words(
-    corpus: Corpus, rules: Rules, folder: Path, *, workers: int | None = None, progress: Progress = silent
+    corpus: Corpus, rules: Rules, folder: Path, *, workers: int | None = None, progress: ProgressCallback = silent
 ) -> Path:
     """Count the words of a corpus and return the file of counts in `folder`; `read_counts` reads it."""
     workers = num_workers(workers)
@@ -165,7 +165,7 @@ def learn_vocabulary(
     min_count: int = 20,
     workers: int | None = None,
     quiet: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Learned:
     """Learn a vocabulary from raw text; the same for any number of workers.
 
@@ -347,7 +347,7 @@ def extend_vocabulary(
     size: int,
     min_count: int = 20,
     workers: int | None = None,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Extended:
     """Add the words of a corpus that save the most tokens; the same for any number of workers.
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertworks.processes import Progress, silent
+from bertworks.processes import ProgressCallback, silent
 from bertworks.text.fast import compiled, inlined
 from bertworks.text.vocabulary import CONTINUATION
 
@@ -67,7 +67,7 @@ def learn_pieces(
     *,
     min_count: int,
     by_gain: bool,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> Merged:
     """Merge until there are `num_pieces` or no pair occurs `min_count` times.
 

@@ -169,8 +169,8 @@ class Optimizer:
         own = self.state_dict()
         for name in sorted(own.keys() | state.keys()):
             if name not in own or name not in state:
-                said = "has no tensor" if name in own else "has a tensor that the network does not know:"
-                raise CorruptFile(f"{where} {said} {name:.200}; it is of another network, or damaged")
+                message = "has no tensor" if name in own else "has a tensor that the network does not know:"
+                raise CorruptFile(f"{where} {message} {name:.200}; it is of another network, or damaged")
             ours, theirs = own[name], state[name]
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 kinds = [f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.") for tensor in (theirs, ours)]

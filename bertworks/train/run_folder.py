@@ -18,7 +18,7 @@ from typing import Literal, NoReturn
 from pydantic import Field
 
 from bertworks.config import ColumnNames, Settings, read_record
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.errors import CannotResume, UserError
 from bertworks.files import (
     atomic_folder,
     atomic_write,
@@ -178,7 +178,7 @@ def check_room(run: Path, target: Path, needed: int) -> None:
     except OSError as error:
         raise UserError(f"cannot save {target}: the run folder {run}: {error.strerror}") from error
     if free < _ROOM_FACTOR * needed:
-        raise CannotGoOn(
+        raise CannotResume(
             f"cannot save {target}: it needs {needed:,} bytes, {_ROOM_FACTOR * needed:,} should be free, and {free:,} "
             "are; free some or choose another disk"
         )
@@ -197,6 +197,6 @@ def refusals_with_room(target: Path, needed: int) -> Iterator[None]:
         for folder in reversed(target.absolute().parents):  # of the nearest one, though some on the way may be gone
             with contextlib.suppress(OSError):
                 free = f"{shutil.disk_usage(folder).free:,}"
-        raise CannotGoOn(
+        raise CannotResume(
             f"cannot save {target}: {refusal.strerror} (it needs {needed:,} bytes, {free} are free)"
         ) from error

@@ -26,8 +26,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bertworks.config import Count, Settings, Stated, read_record, to_toml
-from bertworks.errors import CannotGoOn, CorruptFile, UserError
+from bertworks.config import Count, FileRecord, Settings, read_record, to_toml
+from bertworks.errors import CannotResume, CorruptFile, UserError
 from bertworks.files import atomic_write
 from bertworks.nn.attention import prepare_to_compile_for_cpu
 from bertworks.nn.bert import recompute_blocks
@@ -442,9 +442,9 @@ class Trainer:
         if checkpoint.state.get("settings") != task.fingerprint():
             others = other_settings(self.folder / RECIPE_FILE, to_toml(self.recipe))
             named = ", ".join((others or [])[:_MOST_NAMED]) + ", ..." * (len(others or []) > _MOST_NAMED)
-            said = "" if others is None else f" ({named or 'the settings are the same, so it is the data'})"
-            raise CannotGoOn(
-                f"{self.folder} was trained with other settings or data{said}; use the same to resume "
+            message = "" if others is None else f" ({named or 'the settings are the same, so it is the data'})"
+            raise CannotResume(
+                f"{self.folder} was trained with other settings or data{message}; use the same to resume "
                 f"(its {RECIPE_FILE} has them), or choose another --out"
             )
         state = read_record(RunState, checkpoint.state, where)
@@ -621,7 +621,7 @@ class _WindowState(Settings):
     num_random: float | None = None
 
 
-class RunState(Stated):
+class RunState(FileRecord):
     """What `state.json` of a checkpoint says of a run, besides what every checkpoint says of itself."""
 
     place: _ProgressState

@@ -236,10 +236,10 @@ def _contradictions(settings: ModelSettings, own: Mapping[str, Any], wide: Seque
         return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
     for name in sorted(settings.model_fields_set & own.keys()):
-        said = getattr(settings, name)
-        if said != own[name] and not (name == "preset" and _sizes(preset(said)) == own[name]):
+        value = getattr(settings, name)
+        if value != own[name] and not (name == "preset" and _sizes(preset(value)) == own[name]):
             problem = (
-                f"model.{name}: {said} is not the model's {own[name]}; leave it out, or set model.{name}={own[name]}"
+                f"model.{name}: {value} is not the model's {own[name]}; leave it out, or set model.{name}={own[name]}"
             )
             if name == "preset" and wide:
                 problem += f"; to widen it, {', '.join(wide)}, ..."

@@ -20,7 +20,7 @@ from whole_runs import command, forked, wait_for
 
 import bertworks
 from bertworks.config import to_toml
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.errors import CannotResume, UserError
 from bertworks.finetuning.finetune import finetune
 from bertworks.report.logs import StepLog
 from bertworks.train.checkpoint import latest_checkpoint, read_checkpoint
@@ -245,7 +245,7 @@ def test_a_best_model_that_the_disk_refused_is_told_and_is_not_taken_for_the_one
     def replace(run, num_bytes):
         steps.append(len(steps))
         if len(steps) > 1:
-            raise CannotGoOn(f"cannot save {run / 'model'}: no room")
+            raise CannotResume(f"cannot save {run / 'model'}: no room")
         return real(run, num_bytes)
 
     monkeypatch.setattr("bertworks.finetuning.session.replace_model", replace)

@@ -13,7 +13,7 @@ from bertworks.finetuning.search import GridPlan, encoded_once, search
 from bertworks.tasks.examples import Cut, TextExample
 from bertworks.tasks.heads import KINDS, Items
 from bertworks.tasks.task import Task
-from bertworks.text.elmo_words import SpeltTokenizer
+from bertworks.text.elmo_words import SpelledTokenizer
 
 TASK = Task(name="some", title="some", kind="classify", splits={}, metrics=("accuracy",), labels=("a", "b"))
 FEW = ("train.epochs=1", "train.batch_size=16", "train.log_every=1")
@@ -73,7 +73,7 @@ def test_words_that_are_spelt_have_the_numbers_of_the_items_that_are_kept(tmp_pa
     folder = write_small_elmo(tmp_path)
     train, cut = texts("the zebra sat", "a gnu"), Cut(16)
     once = encoded_once(KINDS["classify"])
-    first, second, third = (SpeltTokenizer.from_folder(folder) for _ in range(3))
+    first, second, third = (SpelledTokenizer.from_folder(folder) for _ in range(3))
     for tokenizer in (first, second):
         items = once.encode(train, tokenizer, TASK, cut, is_training=True)
         dev_items = once.encode(texts("gnu emu"), tokenizer, TASK, cut)

@@ -19,11 +19,11 @@ from bertworks.finetuning import features as module
 from bertworks.finetuning.features import FeatureCache
 from bertworks.tasks.evaluation import WordRows, sentence_items, some_at_a_time
 from bertworks.tasks.examples import words_example
-from bertworks.tasks.heads import Laying
+from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.windows import encode_tags
 from bertworks.train.distributed import Ranks
 
-CPU = Laying(torch.device("cpu"))
+CPU = BatchLayout(torch.device("cpu"))
 LABELS = ("O", "B-PER", "B-ORG", "B-LOC", "I-LOC")
 
 

@@ -11,7 +11,7 @@ from small_models import write_small_model
 from toy_tasks import SIZES
 
 import bertworks as bw
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.errors import CannotResume, UserError
 from bertworks.finetuning import glue_suite as module
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.glue_suite import COLUMNS, GlueOutcome, average, glue, glue_text
@@ -176,7 +176,7 @@ def test_scores_of_another_model_under_the_same_name_are_measured_again(finished
 def test_other_settings_are_refused_and_leave_all_scores_as_they_were(finished, model, data):
     out, outcome, _ = finished
     options = {"from_mnli": True, "resume": True, "device": "cpu"}
-    with pytest.raises(CannotGoOn, match="was run with other settings"):
+    with pytest.raises(CannotResume, match="was run with other settings"):
         glue(model=model, data=data, out=out, overrides=[*QUICK, "task.dropout=0.2"], **options)
     assert json.loads((out / "glue.json").read_text()) == outcome.results
 

@@ -11,7 +11,7 @@ from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.session import prepare
 from bertworks.finetuning.settings import settings_for
 from bertworks.finetuning.start import open_task_start
-from bertworks.tasks.heads import KINDS, kind_of, lay
+from bertworks.tasks.heads import KINDS, kind_of, to_batch
 from bertworks.tasks.own_files import open_own
 from bertworks.train.cuda_graph import Replayed
 from bertworks.train.trainer import Trainer
@@ -56,10 +56,10 @@ def test_a_replay_gives_the_gradient_of_the_plain_step(tmp_path, kind, dropout):
         loss.backward()
         return sums
 
-    laying = trainer.task.feed._laying
+    layout = trainer.task.feed._layout
     for numbers in (range(16), range(16, 32), range(16)):
-        batch = lay(trainer.task.items, numbers, laying)
-        on_gpu = lay(trainer.task.items, numbers, laying._replace(device=torch.device("cuda")))
+        batch = to_batch(trainer.task.items, numbers, layout)
+        on_gpu = to_batch(trainer.task.items, numbers, layout._replace(device=torch.device("cuda")))
         counts = torch.tensor([float(batch.weights.sum())])
         sums, gradient = gradient_of(trainer, replayed, batch, counts)
         expected_sums, expected = gradient_of(trainer, plain, on_gpu, counts.cuda())
@@ -73,7 +73,7 @@ def test_parts_of_a_batch_are_added_up(tmp_path):
     trainer = trainer_of(tmp_path, "classify", 0.0)
     replayed = Replayed(trainer.model, trainer.optimizer.weights())
     counts = torch.tensor([16.0])
-    batches = [lay(trainer.task.items, numbers, trainer.task.feed._laying) for numbers in (range(8), range(8, 16))]
+    batches = [to_batch(trainer.task.items, numbers, trainer.task.feed._layout) for numbers in (range(8), range(8, 16))]
     alone = [gradient_of(trainer, replayed, batch, counts)[1] for batch in batches]
     trainer.optimizer.clear_gradients()
     for batch in batches:

@@ -13,7 +13,7 @@ from tiny_runs import files_of, kill_until_through
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
-from bertworks.errors import CannotGoOn
+from bertworks.errors import CannotResume
 from bertworks.finetuning import features as feature_cache
 from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning.finetune import finetune
@@ -105,7 +105,7 @@ def test_other_settings_end_a_grid_and_leave_the_run_under_way_as_it_was(task, t
         lines = [json.loads(line) | {"seconds": 600.0} for line in (out / point / name).read_text().splitlines()]
         (out / point / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     before = files_of(out / point)
-    with pytest.raises(CannotGoOn, match="was trained with other settings or data"):
+    with pytest.raises(CannotResume, match="was trained with other settings or data"):
         search(out=out, resume=True, **(task | {"overrides": (*FEW, "task.max_length=12")}))
     assert files_of(out / point) == before
     outcome = search(out=out, resume=True, **task)

@@ -9,7 +9,7 @@ import torch
 from small_models import write_small_model
 from toy_tasks import SIZES, write_task
 
-from bertworks.errors import CannotGoOn, UserError
+from bertworks.errors import CannotResume, UserError
 from bertworks.files import exclusive, verify_manifest
 from bertworks.finetuning import search as grid_runs
 from bertworks.finetuning import search as module
@@ -186,8 +186,8 @@ def test_minutes_of_all_starts_of_a_run_are_counted_once(task, tmp_path, fake, f
 
 def test_what_no_run_can_do_anything_about_ends_the_grid_and_costs_no_run_its_checkpoints(task, tmp_path, fake):
     """As a full disk, or settings that a run under way does not have."""
-    fake(score=failing({0.3}, CannotGoOn("no room")))
-    with pytest.raises(CannotGoOn, match="no room"):
+    fake(score=failing({0.3}, CannotResume("no room")))
+    with pytest.raises(CannotResume, match="no room"):
         run(task, tmp_path / "grid")
     assert (tmp_path / "grid/batch_size16-lr0.3-epochs2/seed-5/checkpoints").is_dir()
     made = fake()

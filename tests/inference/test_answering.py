@@ -11,7 +11,7 @@ from bertworks.cli.use import _around
 from bertworks.errors import UserError
 from bertworks.inference.heads import predict_answers
 from bertworks.tasks.examples import SpanExample
-from bertworks.tasks.heads import Laying
+from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.windows import encode_answers
 
 QUESTION, CONTEXT = "the cat?", "The big cats ran, far away!"
@@ -55,7 +55,7 @@ def test_no_answer_wins_above_the_threshold_and_only_there(model):
     best = model.answer(QUESTION, CONTEXT)[0]
     example = SpanExample("0", QUESTION, CONTEXT, (), False)
     encoded = encode_answers(model.tokenizer, [example])
-    (answered,) = predict_answers(model.net, [example], encoded, Laying(torch.device("cpu")))
+    (answered,) = predict_answers(model.net, [example], encoded, BatchLayout(torch.device("cpu")))
     odds = float(scores[0].sum()) - answered.guesses[0].score
     assert answered.null_odds == pytest.approx(odds, abs=1e-4)
     assert model.answer(QUESTION, CONTEXT, threshold=odds + 0.01)[0]["text"] == best["text"]

@@ -21,7 +21,7 @@ def rows(lengths, parts, seed=0):
 
 def entered(attention, lengths, *, merged):
     """Let attention see rows as the encoder would lay them, and put the result back."""
-    packing = pack_lengths(lengths, merged=merged)
+    packing = pack_lengths(lengths, merge_similar=merged)
     qkv = rows(lengths, 3)
     out = packing.leave(attention(packing.enter(qkv), packing))
     (out * torch.arange(out.numel()).view(out.shape).cos()).sum().backward()
@@ -43,7 +43,7 @@ def test_merged_runs_attend_as_single_lengths_do(lengths, causal):
 def test_first_tokens_attend_alike(lengths):
     found = []
     for merged in (False, True):
-        packing = pack_lengths(lengths, merged=merged)
+        packing = pack_lengths(lengths, merge_similar=merged)
         qkv = packing.enter(rows(lengths, 3))
         firsts, back = packing.rows_of(packing.cumulative_lengths[:-1])
         out = attend_from_one(qkv[firsts, 0], qkv[:, 1:], packing)
@@ -53,7 +53,7 @@ def test_first_tokens_attend_alike(lengths):
 
 @given(LENGTHS)
 def test_every_token_has_a_place_of_its_own(lengths):
-    packing = pack_lengths(lengths, merged=True)
+    packing = pack_lengths(lengths, merge_similar=True)
     assert sum(run.num_tokens for run in packing.runs) == sum(lengths)
     for run in packing.runs:
         if run.places is not None:
@@ -64,7 +64,7 @@ def test_every_token_has_a_place_of_its_own(lengths):
 def test_short_texts_need_few_runs():
     lengths = np.random.default_rng(0).poisson(13, 32) + 2
     assert len(pack_lengths(lengths).runs) > 10
-    assert len(pack_lengths(lengths, merged=True).runs) <= 6
+    assert len(pack_lengths(lengths, merge_similar=True).runs) <= 6
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right", "right_to_left"])
@@ -77,7 +77,7 @@ def test_a_network_computes_alike_in_every_direction(direction, dropout):
     )  # fmt: skip
     net = scattered(Bert(config)).train()
     ids = np.arange(lengths.sum()) % 30
-    plain, merged = (pack_arrays(ids, ids * 0, lengths, merged=merged) for merged in (False, True))
+    plain, merged = (pack_arrays(ids, ids * 0, lengths, merge_similar=merged) for merged in (False, True))
     if dropout:
         torch.manual_seed(1)
         out = net(merged)
@@ -91,7 +91,7 @@ def test_a_network_computes_alike_in_every_direction(direction, dropout):
 def test_dropped_attention_has_the_undropped_for_its_mean():
     torch.manual_seed(0)
     lengths = [3, 6, 6, 9]
-    packing = pack_lengths(lengths, merged=True)
+    packing = pack_lengths(lengths, merge_similar=True)
     qkv = packing.enter(rows(lengths, 3).detach())
     mean = torch.stack([attend(qkv, packing, dropout=0.2) for _ in range(3_000)]).mean(0)
     torch.testing.assert_close(mean, attend(qkv, packing), rtol=0, atol=0.08)

@@ -15,7 +15,7 @@ import transformers
 import bertworks as bw
 from bertworks.inference.heads import predict_answers, predict_tags
 from bertworks.tasks.examples import Cut, SpanExample, words_example
-from bertworks.tasks.heads import Laying
+from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.windows import encode_answers, encode_tags
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
@@ -57,7 +57,7 @@ def test_tags_of_every_window_are_transformers(tmp_path):
     assert model.labels == LABELS
     encoded = encode_tags(model.tokenizer, [words_example("0", TEXT.split(), None, 0)], max_length=24)
     assert len(encoded.windows) > 3
-    found = predict_tags(model.net, encoded, Laying(torch.device("cpu")))
+    found = predict_tags(model.net, encoded, BatchLayout(torch.device("cpu")))
     for window in encoded.windows:
         shares = outputs_of(theirs, window).logits[0].softmax(-1).numpy()[window.places]
         np.testing.assert_array_equal(found.numbers[window.units], shares.argmax(-1))
@@ -88,7 +88,7 @@ def test_answers_are_the_best_pairs_of_transformers_scores(tmp_path):
     settings = Cut(max_length=24, doc_stride=6)
     encoded = encode_answers(model.tokenizer, [example], settings)
     assert len(encoded.windows) > 3
-    (answered,) = predict_answers(model.net, [example], encoded, Laying(torch.device("cpu")))
+    (answered,) = predict_answers(model.net, [example], encoded, BatchLayout(torch.device("cpu")))
     (pieces,), null_scores, best = encoded.contexts, [], (-np.inf, 0, 0)
     for window in encoded.windows:
         outputs = outputs_of(theirs, window)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from small_models import PIECES
 
 from bertworks.tasks.evaluation import combine_rows, loss_of_rows
-from bertworks.tasks.heads import KINDS, Laying, make_items
+from bertworks.tasks.heads import KINDS, BatchLayout, make_items
 from bertworks.text.tokenizer import Tokenizer
 
 
@@ -64,7 +64,7 @@ def items_of(targets, counts=None):
 def test_the_loss_is_that_of_the_averaged_probabilities():
     rows, targets = rows_of(2, 30, 3), np.random.default_rng(1).integers(0, 3, 30)
     together = combine_rows("classify", list(rows))
-    loss = loss_of_rows(KINDS["classify"], items_of(targets), together, Laying(torch.device("cpu")))
+    loss = loss_of_rows(KINDS["classify"], items_of(targets), together, BatchLayout(torch.device("cpu")))
     wanted = -np.log(softmax(rows).mean(0)[np.arange(30), targets]).mean()
     assert loss == pytest.approx(wanted, rel=1e-5)
 
@@ -72,7 +72,7 @@ def test_the_loss_is_that_of_the_averaged_probabilities():
 def test_the_loss_of_choices_of_different_sizes():
     rows = [np.float32([1, 2]), np.float32([0, 1, 3]), np.float32([2, 0])]
     targets, counts = np.array([1, 2, 1]), [2, 3, 2]
-    loss = loss_of_rows(KINDS["choose"], items_of(targets, counts), rows, Laying(torch.device("cpu")))
+    loss = loss_of_rows(KINDS["choose"], items_of(targets, counts), rows, BatchLayout(torch.device("cpu")))
     wanted = [
         F.cross_entropy(torch.from_numpy(row), torch.tensor(place)) for row, place in zip(rows, targets, strict=True)
     ]

@@ -8,10 +8,10 @@ from toy_tasks import SIZES, write_task
 
 import bertworks as bw
 from bertworks.tasks.examples import Cut
-from bertworks.tasks.heads import KINDS, Laying, filling, kind_of, lay
+from bertworks.tasks.heads import KINDS, BatchLayout, filling, kind_of, to_batch
 from bertworks.tasks.own_files import open_own
 
-CPU = Laying(torch.device("cpu"))
+CPU = BatchLayout(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -26,8 +26,8 @@ def test_an_item_that_fills_up_adds_nothing_to_a_loss_or_a_gradient(tmp_path, ki
     items = kind_of(dataset.task).encode(examples, model.tokenizer, dataset.task, Cut(16), is_training=True)
     found = []
     first = int(items.targets.reshape(len(items), -1)[:, 0].argmax())  # of a choice, one that a lone ending has not
-    for laying in (CPU, CPU._replace(filled=16)):
-        batch = lay(items, range(first, first + 7), laying)
+    for layout in (CPU, CPU._replace(filled=16)):
+        batch = to_batch(items, range(first, first + 7), layout)
         sums = KINDS[kind].sums(KINDS[kind].scores(net, batch), batch)
         net.zero_grad()
         sums.loss.backward()

@@ -11,7 +11,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
 from bertworks.tasks.examples import Answer, Cut, SpanExample, words_example
-from bertworks.tasks.heads import KINDS, Laying, answer_items, answer_scores, by_sequence, lay, tag_items
+from bertworks.tasks.heads import KINDS, BatchLayout, answer_items, answer_scores, by_sequence, tag_items, to_batch
 from bertworks.tasks.windows import (
     UNKNOWN,
     AnswerWindow,
@@ -63,15 +63,15 @@ def span_windows():
     ]
 
 
-CPU = Laying(torch.device("cpu"))
+CPU = BatchLayout(torch.device("cpu"))
 
 
 def tag_batch(windows):
-    return lay(tag_items(TagWindows(windows, np.zeros(1, int), np.zeros(0, int))), range(len(windows)), CPU)
+    return to_batch(tag_items(TagWindows(windows, np.zeros(1, int), np.zeros(0, int))), range(len(windows)), CPU)
 
 
 def span_batch(windows):
-    return lay(answer_items(AnswerWindows(windows, [])), range(len(windows)), CPU)
+    return to_batch(answer_items(AnswerWindows(windows, [])), range(len(windows)), CPU)
 
 
 def tag(net, batch):

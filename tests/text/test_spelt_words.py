@@ -7,7 +7,7 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks.windows import pieces_of
-from bertworks.text.elmo_words import MetWords, SpeltTokenizer, WordTokenizer, character_ids
+from bertworks.text.elmo_words import SeenWords, SpelledTokenizer, WordTokenizer, character_ids
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, SEP, SPECIAL_TOKENS
@@ -18,7 +18,7 @@ LETTERS = "abc ,.<S>/\u00e9\ud55c"
 
 @pytest.fixture
 def tokenizer():
-    return SpeltTokenizer(WordTokenizer(LIST))
+    return SpelledTokenizer(WordTokenizer(LIST))
 
 
 def texts(count, seed=0):
@@ -72,7 +72,7 @@ def test_no_text_can_spell_a_sign(tokenizer):
 
 
 def test_the_table_grows_with_the_words_and_spells_them():
-    met = MetWords()
+    met = SeenWords()
     assert np.array_equal(met.characters(), character_ids(["<S>", "</S>"]))
     assert [met.id_of(word) for word in ("zebra", "cat", "zebra")] == [2, 3, 2]
     before = met.characters()
@@ -83,7 +83,7 @@ def test_the_table_grows_with_the_words_and_spells_them():
 
 
 def test_words_that_are_spelt_alike_as_far_as_is_read_are_one_and_take_no_more_room():
-    met = MetWords()
+    met = SeenWords()
     assert met.id_of("x" * 100_000) == met.id_of("x" * 48 + "y")
     assert met.id_of("x" * 47 + "y") != met.id_of("x" * 48)
     assert max(map(len, met.words)) == 48
@@ -92,7 +92,7 @@ def test_words_that_are_spelt_alike_as_far_as_is_read_are_one_and_take_no_more_r
 def test_a_checksum_tells_words_apart_that_have_the_same_numbers():
     digests = set()
     for words in (["a", "b"], ["b", "a"], ["a"], ["ab"], ["a", "\ud800"]):
-        met = MetWords()
+        met = SeenWords()
         for word in words:
             met.id_of(word)
         digests.add(met.digest())
@@ -100,10 +100,10 @@ def test_a_checksum_tells_words_apart_that_have_the_same_numbers():
 
 
 def test_the_list_and_its_rules_are_saved_and_not_what_was_met(tokenizer, tmp_path):
-    tokenizer = SpeltTokenizer(WordTokenizer(LIST, Rules(lowercase=True, strip_accents=True)))
+    tokenizer = SpelledTokenizer(WordTokenizer(LIST, Rules(lowercase=True, strip_accents=True)))
     tokenizer.encode("a zebra")
     tokenizer.save(tmp_path)
-    again = SpeltTokenizer.from_folder(tmp_path)
+    again = SpelledTokenizer.from_folder(tmp_path)
     assert (len(again), len(again.met), again.rules) == (len(LIST), 2, tokenizer.rules)
     assert again.encode("The Caf\u00e9").tokens == ["<S>", "the", "cafe", "</S>"]
 

@@ -10,7 +10,7 @@ from tiny_runs import lines_of
 from toy_tasks import QUICK, SIZES, write_task
 
 import bertworks as bw
-from bertworks.errors import CannotGoOn
+from bertworks.errors import CannotResume
 from bertworks.finetuning.finetune import finetune
 
 SETTINGS = (*QUICK, "task.dropout=0.1", "train.slices=2", "train.epochs=3")
@@ -31,7 +31,7 @@ def test_a_spread_run_goes_on_with_one_rank_but_not_as_a_whole_one(task, tmp_pat
 
     for rank in run_ranks(2, work, tmp_path / "said"):
         assert rank.code == 0, rank.said
-    with pytest.raises(CannotGoOn, match=r"\(train.shard was True, not False\)"):
+    with pytest.raises(CannotResume, match=r"\(train.shard was True, not False\)"):
         finetune("classify", out=run, overrides=SETTINGS, resume=True, **task)
     assert finetune("classify", out=run, overrides=spread, resume=True, **task).reason == "steps"
     assert len([line for line in lines_of(run) if "dev_loss" in line]) == 3
