@@ -111,9 +111,7 @@ def search_of(name: str, given: argparse.Namespace) -> Search:
 
 def about_model(model: str) -> dict[str, Any]:
     """Return the sizes of a model and the checksums of its weights."""
-    from bertworks.models.find import find_model
-    from bertworks.models.folder import CONFIG_FILE, read_json
-    from bertworks.models.sentence_transformers import find_encoder
+    from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_json
     from bertworks.train.warm_start import checksums
 
     folder = find_encoder(find_model(model))

@@ -155,6 +155,18 @@ def _names_of_columns(value: Any) -> str | list[str]:
 ColumnNames = Annotated[Any, AfterValidator(_names_of_columns)]
 
 
+def heads_share(width: str) -> AfterValidator:
+    """Return the check that heads can share a width: on their field, so that it is reported with all else wrong."""
+
+    def check(heads: int, info: ValidationInfo) -> int:
+        total = info.data.get(width)
+        if total is not None and total % heads:
+            raise ValueError(f"{heads} heads cannot share {width} {total}; choose a divisor of it")
+        return heads
+
+    return AfterValidator(check)
+
+
 class FileRecord(BaseModel):
     """A part of a JSON file: keys that are read are checked strictly, all others are ignored."""
 

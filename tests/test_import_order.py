@@ -19,7 +19,7 @@ ORDER = (
 # Imports inside a function may go the other way, for a reason that is given here.
 LATE = {
     ("bertworks.models.convert", "bertworks.train.checkpoint"),  # Adam's state of a run, for Google's format
-    ("bertworks.data.prepare", "bertworks.models.find"),  # the name of a model as the vocabulary
+    ("bertworks.data.prepare", "bertworks.models.folder"),  # the name of a model as the vocabulary
     ("bertworks.data.prepare", "bertworks.models.sentence_transformers"),
 }
 SMALLEST_FILE = 40  # lines: less is not a chapter

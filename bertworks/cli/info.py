@@ -156,21 +156,24 @@ def models(
     as_json: JsonOption = False,
 ) -> None:
     """List the models that come with the package; every command that takes a model takes their names."""
-    from bertworks.models.find import describe_shipped, read_card, shipped_names
+    from bertworks.models.folder import describe_shipped, read_card, shipped_names
 
     if name is not None:
         card = read_card(name)
-        print_json({**describe_shipped(name)._asdict(), "card": card}) if as_json else say(card.rstrip())
+        print_json({**describe_shipped(name), "card": card}) if as_json else say(card.rstrip())
         return
     described = [describe_shipped(one) for one in shipped_names()]
     if as_json:
-        print_json({model.name: model._asdict() for model in described})
+        print_json({model["name"]: model for model in described})
     elif not described:
         say("No model comes with this version; `bertworks recipes` lists what can be trained.")
     for model in [] if as_json else described:
-        accuracy = "" if model.mlm_accuracy is None else f"MLM {model.mlm_accuracy:.1%}"
-        line = f"{model.name:<8} {f'{model.layers}x{model.width}':<7} {model.parameters / 1e6:>5.1f} M parameters "
-        line += f"{model.megabytes:>5.1f} MB  {model.language or '':<3} {accuracy:<9}  {model.trained_on or ''}"
+        accuracy = "" if model["mlm_accuracy"] is None else f"MLM {model['mlm_accuracy']:.1%}"
+        size = f"{model['layers']}x{model['width']}"
+        line = (
+            f"{model['name']:<8} {size:<7} {model['parameters'] / 1e6:>5.1f} M parameters {model['megabytes']:>5.1f} MB"
+        )
+        line += f"  {model['language'] or '':<3} {accuracy:<9}  {model['trained_on'] or ''}"
         say(line.rstrip())
 
 

@@ -96,8 +96,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
     """
     from unicodedata import normalize
 
-    from bertworks.models.find import find_model, is_model
-    from bertworks.models.sentence_transformers import find_encoder
+    from bertworks.models.folder import find_encoder, find_model, is_model
     from bertworks.text.kinds import open_tokenizer
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)

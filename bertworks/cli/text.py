@@ -134,8 +134,7 @@ def extend_by_words(
 ) -> None:
     """Add words to the vocabulary of a model, which gives a folder with its rules, or of a file, which gives a file."""
     from bertworks.config import VocabSettings
-    from bertworks.models.find import find_model
-    from bertworks.models.sentence_transformers import find_encoder
+    from bertworks.models.folder import find_encoder, find_model
     from bertworks.processes import progress_bar
     from bertworks.text.kinds import open_tokenizer
     from bertworks.text.learn import extend_vocabulary
@@ -326,7 +325,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
-    from bertworks.models.find import is_model
+    from bertworks.models.folder import is_model
 
     if instances < 0:
         raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")

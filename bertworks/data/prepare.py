@@ -134,8 +134,7 @@ def prepare(
     elif runner != "local":
         raise UserError(f"the runner {runner!r} is not known; choose {' or '.join(RUNNERS)}")
     if isinstance(vocab, str | os.PathLike):
-        from bertworks.models.find import find_model, is_model
-        from bertworks.models.sentence_transformers import find_encoder
+        from bertworks.models.folder import find_encoder, find_model, is_model
 
         path = os.fspath(vocab)
         tokenizer = open_tokenizer(find_encoder(find_model(path)) if is_model(path) else path, Rules())

@@ -21,7 +21,7 @@ import typer
 
 from bertworks.errors import UserError, printable
 from bertworks.files import LOCK_NAME, atomic_write, exclusive, make_folder, remove_leftovers, usable_path
-from bertworks.models.find import find_shipped
+from bertworks.models.folder import find_shipped
 from bertworks.recipe import Recipe, load_recipe
 
 # The files of the demo's folder. What a person puts beside them stays; a folder without the owner's file is refused.

@@ -29,7 +29,7 @@ from bertworks.demo.run import (
 )
 from bertworks.errors import counted
 from bertworks.files import atomic_write
-from bertworks.models.find import describe_shipped, find_shipped
+from bertworks.models.folder import describe_shipped, find_shipped
 from bertworks.processes import progress_bar
 from bertworks.recipe import Recipe
 from bertworks.report.charts import escaped
@@ -286,13 +286,11 @@ def ask_shipped(show: Show, shipped: Path) -> None:
 def describe(name: str) -> str:
     """Say how large a shipped model is, what it has read and how well it fills masks."""
     about = describe_shipped(name)
-    message = (
-        f"{counted(about.layers, 'layer')} of width {about.width}, {about.parameters / 1e6:.1f} million parameters"
-    )
-    message += f", trained on {about.trained_on}" if about.trained_on else ""
-    return message + (
-        f"; it fills {about.mlm_accuracy:.0%} of masks correctly" if about.mlm_accuracy is not None else ""
-    )
+    accuracy = about["mlm_accuracy"]
+    told = f"{counted(about['layers'], 'layer')} of width {about['width']}"
+    told += f", {about['parameters'] / 1e6:.1f} million parameters"
+    told += f", trained on {about['trained_on']}" if about["trained_on"] else ""
+    return told + (f"; it fills {accuracy:.0%} of masks correctly" if accuracy is not None else "")
 
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:

@@ -44,9 +44,7 @@ from bertworks.finetuning.start import check_settings
 from bertworks.inference.evaluate import measure_models
 from bertworks.inference.model import Model, load
 from bertworks.inference.predict import Ensemble
-from bertworks.models.find import find_model
-from bertworks.models.folder import read_json
-from bertworks.models.sentence_transformers import find_encoder
+from bertworks.models.folder import find_encoder, find_model, read_json
 from bertworks.report.terminal import print_note, training_view
 from bertworks.tasks.glue import AX, COLA, MNLI, MRPC, QNLI, QQP, RTE, SST2, STSB, WNLI
 from bertworks.tasks.submission import GLUE_FILES, write_glue, zip_glue

@@ -37,8 +37,7 @@ from torch import Tensor, nn
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.finetuning.features import FeatureCache
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings
-from bertworks.models.find import find_model
-from bertworks.models.folder import CONFIG_FILE, put_whole, read_json
+from bertworks.models.folder import CONFIG_FILE, find_model, put_whole, read_json
 from bertworks.models.kinds import (
     BERT,
     COMPOUND,

@@ -46,9 +46,7 @@ from bertworks.finetuning.report import device_minutes, read_starts
 from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
 from bertworks.finetuning.start import check_settings, examples_of, find_data, usual_for
-from bertworks.models.find import find_model
-from bertworks.models.folder import CONFIG_FILE, read_json
-from bertworks.models.sentence_transformers import find_encoder
+from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_json
 from bertworks.nn.config import FEATURES, FeatureName, layers_of
 from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE
 from bertworks.report.status import Status

@@ -25,10 +25,8 @@ from bertworks.finetuning.network import (
     starts_with_elmo,
 )
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings, settings_for, written
-from bertworks.models.find import find_model
-from bertworks.models.folder import read_about, read_rates
+from bertworks.models.folder import find_encoder, find_model, read_about, read_rates
 from bertworks.models.kinds import ELMO, ELMO_TASK, kind_of_model, read_model
-from bertworks.models.sentence_transformers import find_encoder
 from bertworks.tasks import find_task
 from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Example, Skipped

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertworks.errors import counted, printable
-from bertworks.models.find import find_model
+from bertworks.models.folder import find_encoder, find_model
 from bertworks.models.kinds import kind_of_network, read_model
-from bertworks.models.sentence_transformers import Pooling, find_encoder, read_pooling
+from bertworks.models.sentence_transformers import Pooling, read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import reader_of
 from bertworks.nn.elmo import ElmoTasks

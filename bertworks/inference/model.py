@@ -50,17 +50,9 @@ from bertworks.inference.heads import (
     tag_texts,
     texts_of,
 )
-from bertworks.models.find import find_model
-from bertworks.models.folder import OWN_FILE, save_tokenizer
+from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, save_tokenizer
 from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
-from bertworks.models.sentence_transformers import (
-    Layer,
-    Pooling,
-    check_widths,
-    find_encoder,
-    read_pooling,
-    write_pooling,
-)
+from bertworks.models.sentence_transformers import Layer, Pooling, check_widths, read_pooling, write_pooling
 from bertworks.nn.attention import Packing, Tokens, batches, can_flash, pack, pack_lengths
 from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
@@ -124,8 +116,8 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
         )
     check_tiles(place, _DTYPES[dtype])
     opened.net.to(place, _DTYPES[dtype])
-    pooling = read_pooling(root) if isinstance(opened.net, Bert) else Pooling()
-    return Model(opened, tokenizer, pooling, place)
+    is_stated = isinstance(opened.net, Bert) and (root / MODULES_FILE).exists()
+    return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place)
 
 
 class Model:
@@ -155,7 +147,8 @@ class Model:
         config, head_widths = net.config, list[int]()
         if isinstance(net, Bert):
             self.num_layers, self.width, head_widths = config.num_hidden_layers, config.hidden_size, [config.head_width]
-            check_widths(pooling, self.width, "the folder of the model")
+            if pooling.steps:
+                check_widths(pooling, self.width, "the folder of the model")
             self.max_length = min(pooling.max_length or 1 << 30, config.max_position_embeddings)
         elif isinstance(net, Gpt):
             self.num_layers, self.width, self.max_length = config.n_layer, config.n_embd, config.n_positions

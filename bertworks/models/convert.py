@@ -20,7 +20,6 @@ import numpy as np
 from bertworks import __version__
 from bertworks.errors import UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, safe_join, sha256_of, usable_path
-from bertworks.models.find import find_model, is_model
 from bertworks.models.folder import (
     BERT_TYPE,
     CONFIG_FILE,
@@ -31,7 +30,10 @@ from bertworks.models.folder import (
     WEIGHTS_FILE,
     check_files,
     copy_small_files,
+    find_encoder,
+    find_model,
     has_safetensors,
+    is_model,
     is_pickle,
     no_weights,
     pickles_in,
@@ -42,7 +44,6 @@ from bertworks.models.folder import (
 )
 from bertworks.models.google import Tensors, read_google, write_google
 from bertworks.models.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
-from bertworks.models.sentence_transformers import find_encoder
 from bertworks.models.weights import read_arrays, write_arrays
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.tokenizer import Tokenizer

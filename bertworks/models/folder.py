@@ -1,5 +1,11 @@
-"""A model folder in Hugging Face's form: which files it has, its weights in one file or several, and bertworks.json.
+"""A model folder in Hugging Face's form: where it lies, which files it has, and what bertworks.json says.
 
+- A model is named by a folder, a run folder, a shipped model, or a name in the local Hugging Face cache. It is looked
+  for in this order, so that a folder of one's own is never hidden by a name. Nothing is ever fetched.
+- The models that come with the package are folders in `bertworks/shipped`, each with a card. A model is shipped by its
+  folder being there; there is no list to keep. What is reported of one is read from its files, and without torch: sizes
+  from config.json, parameters from the header of the weights, and from bertworks.json what no other file knows, under
+  `shipped`: its `language`, what it was `trained_on` and its held-out `mlm_accuracy`.
 - Nothing here needs torch but what writes weights. They lie in one file, or in several that an index names; pickles are
   refused.
 - Weights of which some do not learn are divided, so that these are written once and not with every checkpoint:
@@ -18,7 +24,9 @@
 
 import contextlib
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,13 +35,145 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from bertworks.config import ColumnNames, FileRecord, read_record, validate
-from bertworks.errors import CorruptFile, UserError
+from bertworks.errors import CorruptFile, UserError, did_you_mean, nearest_name
 from bertworks.files import atomic_write, name_kind, read_object, safe_join
-from bertworks.models.weights import PICKLE_STARTS, read_weights, write_weights
+from bertworks.files import read_json as read_file
+from bertworks.models.weights import PICKLE_STARTS, read_header, read_weights, write_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
+_CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
+_MAX_REVISION_BYTES = 64
+_FILES = "config.json model.safetensors vocab.txt tokenizer_config.json"
+_ZIPS = {  # as the original's README names them
+    "bert-base-uncased": "uncased_L-12_H-768_A-12",
+    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
+    "bert-base-cased": "cased_L-12_H-768_A-12",
+    "bert-large-cased": "cased_L-24_H-1024_A-16",
+    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
+    "bert-base-chinese": "chinese_L-12_H-768_A-12",
+}
+_BERT_OWNER = "google-bert"  # where the names without an owner have moved to
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the models that come with the package, in alphabetical order."""
+    return sorted(config.parent.name for config in SHIPPED_FOLDER.glob(f"*/{CONFIG_FILE}"))
+
+
+def find_shipped(name: str) -> Path | None:
+    """Return the folder of the shipped model of that name, if there is one."""
+    return SHIPPED_FOLDER / name if name in shipped_names() else None
+
+
+def describe_shipped(name: str) -> dict[str, Any]:
+    """Return what the files of a shipped model say of it; None: they do not say."""
+    folder = _folder_of(name)
+    config, about = read_json(folder / CONFIG_FILE), read_about(folder).get("shipped") or {}
+    return {
+        "name": name,
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "parameters": sum(math.prod(tensor.shape) for tensor in read_header(folder / WEIGHTS_FILE).values()),
+        "megabytes": sum(path.stat().st_size for path in folder.iterdir()) / 1e6,  # of 1,000,000 bytes
+        "language": about.get("language"),
+        "trained_on": about.get("trained_on"),
+        "mlm_accuracy": about.get("mlm_accuracy"),
+    }
+
+
+def read_card(name: str) -> str:
+    """Return the card of a shipped model: data, recipe, scores, licence, limits."""
+    return (_folder_of(name) / CARD_FILE).read_text(encoding="utf-8")
+
+
+def _folder_of(name: str) -> Path:
+    folder = find_shipped(name)
+    if folder is None:
+        names = shipped_names()
+        hint = did_you_mean(name, names) if names else "; none does in this version"
+        raise UserError(f"no model {name[:80]!r} comes with the package{hint}")
+    return folder
+
+
+def find_model(source: str | os.PathLike[str]) -> Path:
+    """Return the model folder that is meant, or say where it was looked for."""
+    folder = _located(source)
+    # An installer may have made the package out of links.
+    return folder if folder.parent == SHIPPED_FOLDER else check_files(folder)
+
+
+def _located(source: str | os.PathLike[str]) -> Path:
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"a model is named by a text or a path, not by {source!r:.40}")
+    if not os.fspath(source):
+        raise UserError("no model is named by an empty text; give a model or run folder, or a shipped model's name")
+    try:
+        folder = Path(source)
+        if folder.is_dir():
+            is_run = not (folder / "config.json").exists() and (folder / "model" / "config.json").exists()
+            return folder / "model" if is_run else folder
+        if folder.exists():
+            raise UserError(f"{source} is a file; give the folder with its config.json")
+        found = find_shipped(os.fspath(source)) or _find_cached(os.fspath(source))
+    except OSError as error:
+        raise UserError(f"no model {str(source)[:80]!r}: {error.strerror}") from error
+    if found is None:
+        raise UserError(_not_found(os.fspath(source)))
+    return found
+
+
+def _not_found(name: str) -> str:
+    names = shipped_names()
+    message = (
+        f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
+        f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
+    )
+    if not _CACHE_NAME.fullmatch(name) or not ("/" in name or name.startswith("bert-")):
+        return message
+    full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
+    files = f" {_FILES}" if full_name.startswith(f"{_BERT_OWNER}/") else ""  # elsewhere a model may need others
+    zipped = _ZIPS.get(full_name.partition("/")[2])
+    return f"{message}\n  With a network: `hf download {full_name}{files}` (pip install huggingface_hub)" + (
+        f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
+    )
+
+
+def is_model(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a name leads to a model folder, by the files that only such a folder has."""
+    try:
+        folder = _located(source)
+    except UserError:
+        return False
+    return any((folder / name).exists() for name in ("config.json", "modules.json"))
+
+
+def _cache_folder() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache)
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+
+
+def _find_cached(name: str) -> Path | None:
+    if not _CACHE_NAME.fullmatch(name):
+        return None
+    for full_name in (name, f"{_BERT_OWNER}/{name}"):
+        folder = _cache_folder() / f"models--{full_name.replace('/', '--')}"
+        reference = folder / "refs" / "main"
+        if reference.is_file():
+            with open(reference, "rb") as stream:
+                revision = stream.read(_MAX_REVISION_BYTES).strip().decode(errors="replace")
+            snapshot = safe_join(folder / "snapshots", revision)
+            if snapshot.is_dir():
+                return snapshot
+    return None
+
+
+MODULES_FILE = "modules.json"
 CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
 WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
     "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
@@ -59,6 +199,32 @@ _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its
 AnyTensor = TypeVar("AnyTensor")
 
 
+def find_encoder(folder: Path) -> Path:
+    """Return the folder of the BERT itself: in one of sentence-transformers it may be a folder in it."""
+    modules = read_modules(folder)
+    return safe_join(folder, modules[0][1]) if modules and modules[0][1] else folder
+
+
+def read_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return a folder's modules in order, each as its kind and path; none if it has no list of modules."""
+    path = folder / MODULES_FILE
+    if not path.exists():
+        return []
+    try:
+        modules = [(module["type"].rpartition(".")[2], module["path"], module["type"]) for module in read_file(path)]
+        if not all(isinstance(name, str) for _, name, _ in modules):
+            raise TypeError("a path is not text")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"{path} is not a list of modules: {str(error)[:200]}") from error
+    for _, _, type_name in modules:
+        if not type_name.startswith("sentence_transformers."):
+            raise UserError(f"{path}: {type_name[:60]!r} is code of its own, which is not run here")
+    return [(kind, name) for kind, name, _ in modules]
+
+
+# What is in it.
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file of a model folder holds; where there is none, say what the folder may be."""
     try:
@@ -75,8 +241,6 @@ def _what_it_is(folder: Path) -> str:
         return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
     if any((folder / name).exists() for name in _RUN_PARTS):
         return "a run that has no model yet; go on with it, by the command that began it and --resume"
-    from bertworks.models.find import find_shipped
-
     if find_shipped(str(folder)):
         return f"not a model folder, and it hides the shipped model {folder}; rename it, or start in another folder"
     return "not a model folder"

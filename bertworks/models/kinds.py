@@ -48,7 +48,6 @@ from bertworks.models.config_json import (
     stated_problem,
     write_description,
 )
-from bertworks.models.find import find_model
 from bertworks.models.folder import (
     BERT_TYPE,
     COMPOUND_TYPE,
@@ -58,6 +57,8 @@ from bertworks.models.folder import (
     FEATURES_TYPE,
     GPT_TYPE,
     check_about,
+    find_encoder,
+    find_model,
     has_safetensors,
     no_weights,
     put_whole,
@@ -78,7 +79,6 @@ from bertworks.models.names import (
     is_weight,
     to_openai,
 )
-from bertworks.models.sentence_transformers import find_encoder
 from bertworks.models.weights import read_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert

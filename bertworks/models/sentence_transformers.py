@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
-from bertworks.files import read_json as read_any
-from bertworks.models.folder import WEIGHTS_FILE, read_json
+from bertworks.models.folder import MODULES_FILE, WEIGHTS_FILE, find_encoder, read_json, read_modules
 from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.tokenizer_files import SENTENCE_FILE
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-MODULES_FILE, _OWN_CONFIG_FILE = "modules.json", "config_sentence_transformers.json"
+_OWN_CONFIG_FILE = "config_sentence_transformers.json"
 # Ways of pooling: ours, the name of sentence-transformers 6, and the key that says it in older folders.
 _MODES = (
     ("cls", "cls", "pooling_mode_cls_token"),
@@ -120,15 +119,9 @@ class Pooling:
         return self.prompts[name]
 
 
-def find_encoder(folder: Path) -> Path:
-    """Return the folder of the BERT itself."""
-    modules = _modules(folder)
-    return safe_join(folder, modules[0][1]) if modules and modules[0][1] else folder
-
-
 def read_pooling(folder: Path) -> Pooling:
     """Return how a folder of sentence-transformers makes vectors, or the default for other folders."""
-    modules = _modules(folder)
+    modules = read_modules(folder)
     if not modules:
         return Pooling()
     where = folder / MODULES_FILE
@@ -261,23 +254,6 @@ def _max_length(folder: Path) -> int | None:
         if length is not None:
             return length
     return None
-
-
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Return a folder's modules in order, each as its kind and path; none if it has no list of modules."""
-    path = folder / MODULES_FILE
-    if not path.exists():
-        return []
-    try:
-        modules = [(module["type"].rpartition(".")[2], module["path"], module["type"]) for module in read_any(path)]
-        if not all(isinstance(name, str) for _, name, _ in modules):
-            raise TypeError("a path is not text")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"{path} is not a list of modules: {str(error)[:200]}") from error
-    for _, _, type_name in modules:
-        if not type_name.startswith("sentence_transformers."):
-            raise UserError(f"{path}: {type_name[:60]!r} is code of its own, which is not run here")
-    return [(kind, name) for kind, name, _ in modules]
 
 
 def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Settings, validate
+from bertworks.config import Settings, heads_share, validate
 from bertworks.errors import UserError, counted, did_you_mean
 
 HEAD_WIDTH = 64
@@ -43,7 +43,9 @@ class BertConfig(Settings):
     vocab_size: int = Field(default=30_522, ge=1, le=_MAX_VOCABULARY)
     hidden_size: int = Field(default=768, ge=1, le=_MAX_WIDTH)
     num_hidden_layers: int = Field(default=12, ge=0, le=_MAX_LAYERS)
-    num_attention_heads: int = Field(default=12, ge=1, le=_MAX_WIDTH, validate_default=True)
+    num_attention_heads: Annotated[
+        int, Field(ge=1, le=_MAX_WIDTH, validate_default=True), heads_share("hidden_size")
+    ] = 12
     intermediate_size: int = Field(default=3_072, ge=1, le=16 * _MAX_WIDTH)
     hidden_act: Activation = "gelu"  # gelu_new is the tanh form, which the original code calls gelu
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
@@ -55,15 +57,6 @@ class BertConfig(Settings):
     direction: Direction = "both"  # what a token attends to: all, itself and what is before it, or after it
     positions: Positions = "learned"
     summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last, for those that look left
-
-    # On a field and not on the whole section: so it is told together with whatever else is wrong there.
-    @field_validator("num_attention_heads")
-    @classmethod
-    def _heads_share_the_width(cls, heads: int, info: ValidationInfo) -> int:
-        width = info.data.get("hidden_size")
-        if width is not None and width % heads:
-            raise ValueError(f"{heads} heads cannot share hidden_size {width}; choose a divisor of it")
-        return heads
 
     @property
     def head_width(self) -> int:
@@ -99,21 +92,13 @@ class GptConfig(Settings):
     n_positions: int = Field(default=512, ge=1, le=_MAX_POSITIONS)
     n_embd: int = Field(default=768, ge=1, le=_MAX_WIDTH)
     n_layer: int = Field(default=12, ge=0, le=_MAX_LAYERS)
-    n_head: int = Field(default=12, ge=1, le=_MAX_WIDTH, validate_default=True)
+    n_head: Annotated[int, Field(ge=1, le=_MAX_WIDTH, validate_default=True), heads_share("n_embd")] = 12
     afn: Literal["gelu", "relu"] = "gelu"  # what GPT-1 calls gelu is the tanh form
     resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
     embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
     attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
     layer_norm_epsilon: float = Field(default=1e-5, gt=0, le=1)
     initializer_range: float = Field(default=0.02, gt=0, le=10)
-
-    @field_validator("n_head")
-    @classmethod
-    def _heads_share_the_width(cls, heads: int, info: ValidationInfo) -> int:
-        width = info.data.get("n_embd")
-        if width is not None and width % heads:
-            raise ValueError(f"{heads} heads cannot share n_embd {width}; choose a divisor of it")
-        return heads
 
     @property
     def max_position_embeddings(self) -> int:

@@ -26,8 +26,7 @@ from bertworks.data.loader import Loader, Packed, State, shape_for
 from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 from bertworks.errors import CorruptFile, UserError, counted
-from bertworks.models.find import find_model
-from bertworks.models.folder import save_tokenizer
+from bertworks.models.folder import find_model, save_tokenizer
 from bertworks.models.kinds import build_model, check_model, check_recipe, find_kind, read_model, write_model
 from bertworks.nn.layers import find_device
 from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit

@@ -14,9 +14,9 @@ import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
 from bertworks.inference.describe import model_report
 from bertworks.models.convert import convert
-from bertworks.models.find import SHIPPED_FOLDER, find_model
+from bertworks.models.folder import SHIPPED_FOLDER, find_encoder, find_model
 from bertworks.models.kinds import read_model, write_model
-from bertworks.models.sentence_transformers import find_encoder, read_pooling
+from bertworks.models.sentence_transformers import read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise

@@ -8,7 +8,7 @@ import pytest
 
 from bertworks.demo import stages as vocabulary
 from bertworks.demo.run import run_demo
-from bertworks.models import find as shipped_models
+from bertworks.models import folder as shipped_models
 
 TINY = (
     "vocab.size=500", "model.preset=1x32x2", "train.max_steps=6", "train.batch_size=4", "train.log_every=1",

@@ -14,7 +14,7 @@ from small_models import write_small_elmo, write_small_gpt
 from bertworks import Tokenizer
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import verify_manifest
-from bertworks.models import find as shipped_models
+from bertworks.models import folder as shipped_models
 from bertworks.models.convert import convert, has_capitals
 from bertworks.models.names import by_modern_names, huggingface_names, parameters
 from bertworks.models.tf_bundle import Bundle

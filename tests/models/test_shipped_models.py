@@ -17,10 +17,9 @@ from small_models import write_small_model
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.files import verify_manifest
-from bertworks.models import find as shipped_models
+from bertworks.models import folder as shipped_models
 from bertworks.models.convert import convert
-from bertworks.models.find import describe_shipped, find_model, read_card, shipped_names
-from bertworks.models.folder import CARD_FILE
+from bertworks.models.folder import CARD_FILE, describe_shipped, find_model, read_card, shipped_names
 from bertworks.models.weights import map_file
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -215,10 +214,10 @@ def test_commands_take_a_shipped_name(bertworks, shipped):
 def test_what_is_really_shipped_is_whole_small_and_told():
     for name in shipped_names():
         model, card = describe_shipped(name), read_card(name)
-        assert model.megabytes * 1e6 <= MOST_BYTES, name
-        assert model.language, name
-        assert model.trained_on, name
-        assert 0 < model.mlm_accuracy < 1, name
+        assert model["megabytes"] * 1e6 <= MOST_BYTES, name
+        assert model["language"], name
+        assert model["trained_on"], name
+        assert 0 < model["mlm_accuracy"] < 1, name
         assert len(card) > 500, name
         files = set(verify_manifest(shipped_models.SHIPPED_FOLDER / name))
         assert files >= {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}, name

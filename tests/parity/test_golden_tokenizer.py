@@ -16,7 +16,7 @@ import tokenizers
 from other_texts import other_text
 
 from bertworks import Tokenizer
-from bertworks.models.find import SHIPPED_FOLDER
+from bertworks.models.folder import SHIPPED_FOLDER
 from bertworks.text.normalize import Alphabet, Rules, split_words
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
