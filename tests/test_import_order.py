@@ -20,7 +20,6 @@ ORDER = (
 LATE = {
     ("bertworks.models.convert", "bertworks.train.checkpoint"),  # Adam's state of a run, for Google's format
     ("bertworks.data.prepare", "bertworks.models.folder"),  # the name of a model as the vocabulary
-    ("bertworks.data.prepare", "bertworks.models.sentence_transformers"),
 }
 SMALLEST_FILE = 40  # lines: less is not a chapter
 
