@@ -32,10 +32,10 @@ from bertworks.nn.layers import initialise
 from bertworks.recipe import OptimSettings, load_recipe
 from bertworks.train.cuda_graph import Replayed
 from bertworks.train.log import Progress
-from bertworks.train.objectives import TrainBatch, mlm_and_nsp
+from bertworks.train.objectives import ModelWithLoss, TrainBatch, mlm_and_nsp
 from bertworks.train.optim import Optimizer
 from bertworks.train.pretrain import Pretraining
-from bertworks.train.trainer import ModelWithLoss, Trainer
+from bertworks.train.trainer import Trainer
 
 Step = Callable[[], torch.Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -23,9 +23,8 @@ from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
 from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import GradientSums, Ranks, joined_ranks, local_device, spread, whole
-from bertworks.train.objectives import mlm_and_nsp
+from bertworks.train.objectives import ModelWithLoss, mlm_and_nsp
 from bertworks.train.optim import Optimizer
-from bertworks.train.trainer import ModelWithLoss
 
 
 class Way(NamedTuple):

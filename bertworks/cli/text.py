@@ -139,8 +139,7 @@ def extend_by_words(
     from bertworks.text.kinds import open_tokenizer
     from bertworks.text.learn import extend_vocabulary
     from bertworks.text.tokenizer import Tokenizer
-    from bertworks.text.tokenizer_files import VOCABULARY_FILE
-    from bertworks.text.vocabulary import write_vocabulary
+    from bertworks.text.vocabulary import VOCABULARY_FILE, write_vocabulary
 
     if settings != VocabSettings(size=settings.size, min_count=settings.min_count):
         raise UserError("--extend adds whole words: --algorithm, --unused and --coverage are not for it")

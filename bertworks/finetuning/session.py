@@ -38,7 +38,7 @@ from bertworks.finetuning.network import (
 from bertworks.finetuning.report import Clock, state_cost, write_dev, write_finetune_report
 from bertworks.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
 from bertworks.finetuning.start import examples_of
-from bertworks.models.folder import put_divided, save_tokenizer
+from bertworks.models.folder import num_positions, put_divided
 from bertworks.nn.bert import Bert, Block
 from bertworks.planning.memory import MicroBatch as PlannedBatch
 from bertworks.planning.memory import block_bytes, check_memory, lstm_bytes, score_bytes
@@ -330,7 +330,7 @@ class Finetuning:
     def _write(self, folder: Path, about: dict[str, Any], *put: Callable[..., None]) -> None:
         with self.table.whole() if self.table else nullcontext():
             self.start.write(folder, about, *put)
-        save_tokenizer(self.start.tokenizer, folder)
+        self.start.tokenizer.save(folder, max_length=num_positions(folder))
 
     def _about(
         self, progress: Progress, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None

@@ -50,7 +50,7 @@ from bertworks.inference.heads import (
     tag_texts,
     texts_of,
 )
-from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, save_tokenizer
+from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, num_positions
 from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
 from bertworks.models.sentence_transformers import Layer, Pooling, check_widths, read_pooling, write_pooling
 from bertworks.nn.attention import Packing, Tokens, batches, can_flash, pack, pack_lengths
@@ -238,7 +238,7 @@ class Model:
 
         with atomic_folder(folder) as temporary:
             write_model(temporary, self.net, labels=self.labels, about=self.about)
-            save_tokenizer(self.tokenizer, temporary)
+            self.tokenizer.save(temporary, max_length=num_positions(temporary))
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
 

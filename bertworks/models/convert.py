@@ -36,18 +36,18 @@ from bertworks.models.folder import (
     is_model,
     is_pickle,
     no_weights,
+    num_positions,
     pickles_in,
     read_json,
     read_tensors,
     refusal,
-    save_tokenizer,
 )
 from bertworks.models.google import Tensors, read_google, write_google
 from bertworks.models.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
 from bertworks.models.weights import read_arrays, write_arrays
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
         write_arrays(folder / WEIGHTS_FILE, model.tensors)
         if model.optimizer:
             write_arrays(folder / OPTIMIZER_FILE, model.optimizer)
-        save_tokenizer(Tokenizer(model.pieces, lowercase=lowercase), folder)
+        Tokenizer(model.pieces, lowercase=lowercase).save(folder, max_length=num_positions(folder))
         _write_json(folder / OWN_FILE, {"provenance": provenance})
     return Converted(
         out=str(destination),
@@ -334,7 +334,7 @@ def _tokenizer_of(folder: Path, lowercase: bool | None) -> Any:
     if not isinstance(tokenizer, Tokenizer):
         raise UserError("--cased and --lowercase are for a BERT's vocabulary; leave them out for this model")
     tokenizer = Tokenizer(tokenizer.pieces, lowercase=lowercase, split_cjk=tokenizer.rules.split_cjk)
-    save_tokenizer(tokenizer, folder)
+    tokenizer.save(folder, max_length=num_positions(folder))
     return tokenizer
 
 

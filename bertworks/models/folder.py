@@ -326,15 +326,11 @@ def copy_small_files(source: Path, folder: Path) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a model's tokenizer beside its configuration, which says how many tokens it reads; so others cut there."""
-    tokenizer.save(folder)
-    config, path = read_json(folder / CONFIG_FILE), folder / _TOKENIZER_CONFIG_FILE
-    most = config.get("max_position_embeddings", config.get("n_positions"))
-    if most is not None:
-        content = read_json(path) | {"model_max_length": most}
-        with atomic_write(path) as stream:
-            json.dump(content, stream, ensure_ascii=False, indent=1)
+def num_positions(folder: Path) -> int | None:
+    """Return how many tokens a model reads, by its configuration; None where that sets no limit."""
+    config = read_json(folder / CONFIG_FILE)
+    most: int | None = config.get("max_position_embeddings", config.get("n_positions"))
+    return most
 
 
 def has_safetensors(folder: Path) -> bool:

@@ -2,7 +2,7 @@
 
 `modules.json` lists the steps. Those that follow the BERT are read as sentence-transformers 2 to 6 write them: Pooling,
 then any of Dense, LayerNorm, Normalize and Dropout. What is not computed here is refused by its name. `do_lower_case`
-of sentence_bert_config.json is read with the tokenizer's other settings, in `text/tokenizer_files.py`.
+of sentence_bert_config.json is read with the tokenizer's other settings, in `text/vocabulary.py`.
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
 from bertworks.models.folder import MODULES_FILE, WEIGHTS_FILE, find_encoder, read_json, read_modules
-from bertworks.text.tokenizer_files import CONFIG_FILE as TOKENIZER_CONFIG_FILE
-from bertworks.text.tokenizer_files import SENTENCE_FILE
+from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from bertworks.text.vocabulary import SENTENCE_FILE
 
 if TYPE_CHECKING:
     import numpy as np

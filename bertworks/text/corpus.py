@@ -48,7 +48,7 @@ from bertworks.text.lines import (
     paragraphs,
     text_lines,
 )
-from bertworks.text.tokenizer_files import CONFIG_FILE, VOCABULARY_FILE
+from bertworks.text.vocabulary import CONFIG_FILE, VOCABULARY_FILE
 from bertworks.text.wikipedia import articles
 
 _log = logging.getLogger(__name__)

@@ -30,8 +30,16 @@ from bertworks.text.tokenizer import (
     columns_by_words,
     pair_columns,
 )
-from bertworks.text.vocabulary import CLS, SEP, read_vocabulary
-from bertworks.text.wordpiece import MAX_WORD_LENGTH, Match, join_tokens
+from bertworks.text.vocabulary import (
+    CLS,
+    MAX_WORD_LENGTH,
+    SEP,
+    VOCABULARY_FILE,
+    read_rules,
+    read_vocabulary,
+    write_word_files,
+)
+from bertworks.text.wordpiece import Match, join_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,16 +86,12 @@ class WordTokenizer(BaseTokenizer):
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> "WordTokenizer":
         """Open what `save` wrote."""
-        from bertworks.text.tokenizer_files import VOCABULARY_FILE, read_rules
-
         rules = read_rules(usable_path(folder), lowercase=False)
         return cls.from_vocab(Path(folder) / VOCABULARY_FILE, rules)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, max_length: int | None = None) -> None:
         """Write vocab.txt and tokenizer_config.json."""
-        from bertworks.text.tokenizer_files import write_word_files
-
-        write_word_files(Path(folder), self.pieces, self.rules)
+        write_word_files(Path(folder), self.pieces, self.rules, max_length)
 
     def split(self, word: str) -> list[Match]:
         """Return a word's id, as `WordPiece.split` returns those of its pieces."""

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from bertworks.text import normalize
 from bertworks.text.normalize import Alphabet, Rules
 from bertworks.text.tokenizer import NO_WORD, Truncation, kept_lengths
-from bertworks.text.vocabulary import CONTINUATION, UNK
-from bertworks.text.wordpiece import MAX_WORD_LENGTH
+from bertworks.text.vocabulary import CONTINUATION, MAX_WORD_LENGTH, UNK
 
 # The compiled loop: code points in, rows of tokens out.
 #

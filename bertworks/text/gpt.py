@@ -8,7 +8,7 @@
   and cannot be written in a text. `GptInputs` puts them around the texts of a task.
 - The files are those that transformers and the tokenizers library open as `openai-gpt`: vocab.json has the pieces with
   their ids, merges.txt the pairs in the order of learning, tokenizer.json both and the rules for words. Those libraries
-  differ as they do from BERT's rules (`tokenizer_files.py`), and they split words of over 200 letters. transformers'
+  differ as they do from BERT's rules (`vocabulary.py`), and they split words of over 200 letters. transformers'
   class for GPT-1 knows the uncased rules only, so a folder with other rules names its general class, which follows
   tokenizer.json.
 """
@@ -24,9 +24,13 @@ from bertworks.errors import UserError
 from bertworks.files import atomic_write, make_folder, usable_path
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import BaseTokenizer, Encoding, Encodings, check_text, check_texts, joined_columns
-from bertworks.text.tokenizer_files import (
+from bertworks.text.vocabulary import (
+    CLS,
     CONFIG_FILE,
+    MAX_WORD_LENGTH,
+    SEP,
     TOKENIZER_FILE,
+    length_config,
     normalizer,
     pieces_by_id,
     read_object,
@@ -35,8 +39,7 @@ from bertworks.text.tokenizer_files import (
     special_token,
     write_objects,
 )
-from bertworks.text.vocabulary import CLS, SEP
-from bertworks.text.wordpiece import MAX_WORD_LENGTH, Match, join_tokens
+from bertworks.text.wordpiece import Match, join_tokens
 
 if TYPE_CHECKING:
     pass
@@ -132,9 +135,9 @@ class GptTokenizer(BaseTokenizer):
         """Open what `save` wrote, or the tokenizer files of any `openai-gpt` folder in Hugging Face's form."""
         return cls(*read_gpt_files(usable_path(folder)))
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, max_length: int | None = None) -> None:
         """Write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, which transformers opens."""
-        write_gpt_files(Path(folder), self.pieces, self.merges, self.rules)
+        write_gpt_files(Path(folder), self.pieces, self.merges, self.rules, max_length)
 
     def encode(self, text: str) -> Encoding:
         """Encode a text; nothing is added to it."""
@@ -164,12 +167,14 @@ PIECES_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 _HEADER = "#version: 0.2"
 
 
-def write_gpt_files(folder: Path, pieces: Sequence[str], merges: Merges, rules: Rules) -> None:
+def write_gpt_files(
+    folder: Path, pieces: Sequence[str], merges: Merges, rules: Rules, max_length: int | None = None
+) -> None:
     """Write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json; the same pieces give the same bytes."""
     make_folder(folder)
     ids = {piece: id for id, piece in enumerate(pieces) if piece}
     name = "OpenAIGPTTokenizer" if rules == Rules() else "PreTrainedTokenizerFast"
-    config = {"tokenizer_class": name, **rules_config(rules), "unk_token": UNK}
+    config = {"tokenizer_class": name, **rules_config(rules), "unk_token": UNK, **length_config(max_length)}
     write_objects(folder, {PIECES_FILE: ids, TOKENIZER_FILE: _pipeline(ids, merges, rules), CONFIG_FILE: config})
     with atomic_write(folder / MERGES_FILE) as stream:
         stream.writelines(f"{line}\n" for line in (_HEADER, *map(" ".join, merges)))

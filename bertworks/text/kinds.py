@@ -22,8 +22,7 @@ from bertworks.text.gpt import MERGES_FILE, PIECES_FILE, GptTokenizer
 from bertworks.text.gpt import UNK as GPT_UNK
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE, VOCABULARY_FILE, read_object
-from bertworks.text.vocabulary import UNK
+from bertworks.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE, UNK, VOCABULARY_FILE, read_object
 
 Kind = Literal["wordpiece", "gpt-bpe", "words"]
 AnyTokenizer = Tokenizer | GptTokenizer | WordTokenizer

@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from bertworks.errors import UserError, counted
 from bertworks.text.normalize import Alphabet, Rules, split_spaces, split_words, words_of
-from bertworks.text.vocabulary import CLS, PAD, SEP, UNK, check_pieces, read_vocabulary
+from bertworks.text.vocabulary import (
+    CLS,
+    PAD,
+    SEP,
+    UNK,
+    check_pieces,
+    read_pieces,
+    read_settings,
+    read_vocabulary,
+    with_added,
+    write_tokenizer_files,
+)
 from bertworks.text.wordpiece import Match, WordPiece, join_tokens
 
 if TYPE_CHECKING:
@@ -426,18 +437,15 @@ class Tokenizer(BaseTokenizer):
     def from_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """Open what `save` wrote, or the tokenizer files of any BERT folder in Hugging Face's form."""
         from bertworks.files import usable_path
-        from bertworks.text.tokenizer_files import read_pieces, read_settings, with_added
 
         pieces, unlike = with_added(read_pieces(usable_path(folder)), Path(folder))
         for line in unlike:
             _log.warning("%s", line)
         return cls(pieces, **read_settings(Path(folder)))
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
+    def save(self, folder: str | os.PathLike[str], *, max_length: int | None = None) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, which transformers and tokenizers open."""
-        from bertworks.text.tokenizer_files import write_tokenizer_files
-
-        write_tokenizer_files(Path(folder), self.pieces, self.rules)
+        write_tokenizer_files(Path(folder), self.pieces, self.rules, max_length)
 
     def tokenize(self, text: str) -> list[str]:
         """Return the pieces of a text as strings, without [CLS] and [SEP]."""

@@ -1,23 +1,55 @@
-"""A vocabulary file: one piece a line, its id the number of the line, read as google-research/bert reads it.
+"""The vocabulary of a tokenizer, and the files of a model folder that hold it.
 
-White space around a piece is stripped, so CRLF files work; a byte-order mark is removed. A blank line keeps its id and
-matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are not counted. What
-would give wrong ids without a word is refused with its line number: a piece that stands twice, a missing [UNK], bytes
-that are not UTF-8, and lines so long that the file is no vocabulary.
+- A vocabulary file has one piece a line, its id the number of the line, read as google-research/bert reads it: white
+  space around a piece is stripped, so CRLF files work; a byte-order mark is removed. A blank line keeps its id and
+  matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are not counted. What
+  would silently give wrong ids is refused with its line number: a piece that stands twice, a missing [UNK], bytes that
+  are not UTF-8, and lines so long that the file is no vocabulary.
+- The tokenizer files have the form that transformers and the tokenizers library open. They follow the original in what
+  can be said there, including the word limit of 200 (which transformers' own class sets back to 100). What cannot be
+  said stays different in those libraries: a "[MASK]" typed in a text is a special token to them and plain text to us,
+  they do not split at U+2B820..U+2B91F, drop private characters, know no final sigma and only the accents and
+  punctuation of older Unicode, and refuse lone surrogates.
+- Words that were added (transformers' `add_tokens` gives them ids after the vocabulary) keep these ids here, as pieces
+  of their own, so that the rows that a model has learnt for them are used, and saved. They are found as whole words, by
+  BERT's rules, where other libraries look for them anywhere in a text, before its words are cut.
+- Other steps that a folder may state, such as another normalisation or words cut by MeCab, are not done at all. Both
+  differences are reported where they may matter.
 """
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from bertworks import files as json_files
 from bertworks.errors import UserError
+from bertworks.files import atomic_write, make_folder
+from bertworks.text.normalize import Rules
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 CONTINUATION = "##"
+MAX_WORD_LENGTH = 200
 
 _MAX_PIECE_LENGTH = 1_000
 _MAX_FILE_BYTES = 1 << 28
+VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+SENTENCE_FILE = "sentence_bert_config.json"
+LOWERCASE = {"type": "Lowercase"}  # a step of tokenizer.json by which sentence-transformers lower-cases for cased rules
+_MAX_PIECES = 10_000_000
+_MAX_JSON_BYTES = 1 << 26  # of a tokenizer with a vocabulary of a hundred languages
+_SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and what holds where none is said
+    ("lowercase", "do_lower_case", "lowercase", True),
+    ("strip_accents", "strip_accents", "strip_accents", None),
+    ("split_cjk", "tokenize_chinese_chars", "handle_chinese_chars", True),
+)
+_ADDED_FILE = "added_tokens.json"
+_MODEL_FILE = "config.json"
+_STEPS = (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"))
+_BASIC = "basic"  # how words are cut, in transformers' Japanese tokenizers; others need a program
+_MOST_NAMED = 3
 
 
 def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list[str]:
@@ -61,8 +93,6 @@ def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> No
 
 def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
     """Write pieces one a line; the file appears whole or not at all."""
-    from bertworks.files import atomic_write
-
     with atomic_write(path, "wb") as stream:
         for number, piece in enumerate(pieces):
             try:
@@ -71,3 +101,230 @@ def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> Non
                 stream.write(piece.encode() + b"\n")
             except ValueError as error:
                 raise UserError(f"piece {number}, {piece!r}, cannot stand in a vocabulary file: {error}") from error
+
+
+def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
+    """Write vocab.txt, tokenizer.json and tokenizer_config.json; the same vocabulary gives the same bytes."""
+    make_folder(folder)
+    write_vocabulary(folder / VOCABULARY_FILE, pieces)
+    names = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
+    config = {"tokenizer_class": "BertTokenizer", **rules_config(rules), **names, **length_config(max_length)}
+    write_objects(folder, {TOKENIZER_FILE: _pipeline(pieces, rules), CONFIG_FILE: config})
+
+
+def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
+    """Write JSON files by their names."""
+    for name, content in contents.items():
+        with atomic_write(folder / name) as stream:
+            json.dump(content, stream, ensure_ascii=False, indent=1)
+
+
+def write_word_files(folder: Path, words: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
+    """Write vocab.txt and tokenizer_config.json for a list of words, which no other library opens."""
+    make_folder(folder)
+    write_vocabulary(folder / VOCABULARY_FILE, words)
+    write_objects(folder, {CONFIG_FILE: {**rules_config(rules), **length_config(max_length)}})
+
+
+def read_pieces(folder: Path) -> list[str]:
+    """Return a folder's vocabulary: vocab.txt, or tokenizer.json where that is all (as transformers 5 writes it)."""
+    path = folder / TOKENIZER_FILE
+    if (folder / VOCABULARY_FILE).exists() or not path.exists():
+        return read_vocabulary(folder / VOCABULARY_FILE)
+    model = read_object(path).get("model")
+    if not isinstance(model, dict):
+        model = {}
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or model.get("continuing_subword_prefix") != CONTINUATION:
+        raise UserError(f"{path} holds no WordPiece vocabulary; BERT's has one, with {CONTINUATION} inside words")
+    pieces = pieces_by_id(vocab, path)
+    check_pieces(pieces, str(path))
+    return pieces
+
+
+def pieces_by_id(vocab: Any, path: Path) -> list[str]:
+    """Return pieces in the order of their ids; an id that no piece has is a blank one."""
+    if not isinstance(vocab, dict):
+        raise UserError(f"{path} holds no vocabulary: pieces, each with its id")
+    if not all(type(id) is int and 0 <= id < _MAX_PIECES for id in vocab.values()):
+        raise UserError(f"{path}: the ids of the vocabulary must be whole numbers from 0 to {_MAX_PIECES - 1:,}")
+    pieces = [""] * (max(vocab.values(), default=-1) + 1)
+    for piece, id in vocab.items():
+        if pieces[id]:
+            raise UserError(f"{path}: {pieces[id]!r} and {piece!r} have the same id {id}")
+        pieces[id] = piece
+    return pieces
+
+
+def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
+    """Return the settings that a folder states; where it is silent, those of the original.
+
+    tokenizer_config.json comes first. Where it is missing or does not speak of lower-casing, tokenizer.json is asked;
+    where it does, accents follow what it says, whatever tokenizer.json has. sentence-transformers may lower-case a text
+    before all of this, which leaves accents as they would be.
+    """
+    settings: dict[str, Any] = {name: default for name, _, _, default in _SETTINGS} | {"lowercase": lowercase}
+    path = folder / CONFIG_FILE
+    config = read_object(path) if path.exists() else {}
+    if "do_lower_case" not in config and (folder / TOKENIZER_FILE).exists():
+        steps = normalizer_steps(read_object(folder / TOKENIZER_FILE).get("normalizer"))
+        found = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
+        settings |= _stated(found, {key: name for name, _, key, _ in _SETTINGS}, folder / TOKENIZER_FILE)
+    settings |= _stated(config, {key: name for name, key, _, _ in _SETTINGS}, path)
+    path = folder / SENTENCE_FILE
+    lowercases = read_object(path).get("do_lower_case", False) if path.exists() else False
+    if not isinstance(lowercases, bool):
+        raise UserError(f"{path}: do_lower_case is {str(lowercases)[:40]!r}, which is neither true nor false")
+    path = folder / TOKENIZER_FILE
+    steps = normalizer_steps(read_object(path).get("normalizer")) if path.exists() else []
+    if (lowercases or LOWERCASE in steps) and not settings["lowercase"]:
+        settings |= {"lowercase": True, "strip_accents": bool(settings["strip_accents"])}
+    return settings
+
+
+def read_rules(folder: Path, *, lowercase: bool = True) -> Rules:
+    """Return the rules that a folder states."""
+    return Rules.of(**read_settings(folder, lowercase=lowercase))
+
+
+def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[str, bool | None]:
+    """Return what a file states, by our names; only accents may be left open (null), to follow lower-casing."""
+    settings = {}
+    for key, name in names.items():
+        if key in stated:
+            settings[name] = stated[key]
+            if not isinstance(stated[key], bool) and (name, stated[key]) != ("strip_accents", None):
+                raise UserError(f"{path}: {key} is {stated[key]!r}, which is neither true nor false")
+    return settings
+
+
+def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
+    """Return the steps of a tokenizer.json's normalisation."""
+    if not isinstance(normalizer, dict):
+        return []
+    steps = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object, or raise UserError."""
+    return json_files.read_object(path, max_bytes=_MAX_JSON_BYTES)
+
+
+def rules_config(rules: Rules) -> dict[str, bool]:
+    """State the rules as transformers names them."""
+    return {key: getattr(rules, name) for name, key, _, _ in _SETTINGS}
+
+
+def length_config(max_length: int | None) -> dict[str, int]:
+    """State, as transformers does, how many tokens the model reads, so that other tools cut there."""
+    return {} if max_length is None else {"model_max_length": max_length}
+
+
+def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
+    ids = {piece: id for id, piece in enumerate(pieces) if piece}
+    post_processor = None
+    if CLS in ids and SEP in ids:
+        cls, sep, sep_of_second, first, second = (
+            {kind: {"id": name, "type_id": segment_id}}
+            for kind, name, segment_id in (
+                ("SpecialToken", CLS, 0), ("SpecialToken", SEP, 0), ("SpecialToken", SEP, 1), ("Sequence", "A", 0),
+                ("Sequence", "B", 1),
+            )
+        )  # fmt: skip
+        post_processor = {
+            "type": "TemplateProcessing",
+            "single": [cls, first, sep],
+            "pair": [cls, first, sep, second, sep_of_second],
+            "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in (CLS, SEP)},
+        }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [special_token(token, ids[token]) for token in ids if token in SPECIAL_TOKENS],
+        "normalizer": normalizer(rules),
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": post_processor,
+        "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": UNK,
+            "continuing_subword_prefix": CONTINUATION,
+            "max_input_chars_per_word": MAX_WORD_LENGTH,
+            "vocab": ids,
+        },
+    }
+
+
+def normalizer(rules: Rules) -> dict[str, Any]:
+    """State the rules as the tokenizers library does."""
+    return {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": rules.split_cjk,
+        "strip_accents": rules.strip_accents,
+        "lowercase": rules.lowercase,
+    }
+
+
+def special_token(token: str, id: int) -> dict[str, Any]:
+    """State a special token as the tokenizers library does."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": id, "content": token, **flags}
+
+
+def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
+    """Return a vocabulary with the words that were added behind it, and what is to be said of a folder's files.
+
+    Words that the model has no rows for are left out: nothing can be looked up for them.
+    """
+    names = (TOKENIZER_FILE, CONFIG_FILE, _MODEL_FILE, _ADDED_FILE)
+    pipeline, config, model, words = (read_object(folder / name) if (folder / name).exists() else {} for name in names)
+    known, size = set(pieces), model.get("vocab_size")
+    added = {}
+    for word, id in _added(pipeline, config, words):
+        # The word can stand on a line of a vocabulary file.
+        is_piece = isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
+        if is_piece and type(id) is int and id >= len(pieces) and word not in known:
+            added[word] = id
+    if type(size) is int:
+        added = {word: id for word, id in added.items() if id < size}
+    unlike = [f"{folder}: {remark}" for remark in _unlike_bert(list(added), pipeline, config)]
+    return [*pieces, *pieces_by_id(added, folder)[len(pieces) :]], unlike
+
+
+def _unlike_bert(added: Sequence[str], pipeline: dict[str, Any], config: dict[str, Any]) -> Iterator[str]:
+    """Tell what other libraries would do with a text by these files, and is not done here."""
+    if added:
+        more = f" and {len(added) - _MOST_NAMED:,} more" if len(added) > _MOST_NAMED else ""
+        named = ", ".join(map(repr, added[:_MOST_NAMED])) + more
+        yield f"added tokens ({named}) are found as whole words here, not inside of others"
+    for step, expected in _STEPS if pipeline else ():
+        found = pipeline.get(step)
+        if step == "normalizer" and LOWERCASE in normalizer_steps(found):  # which is done here
+            found = {"normalizers": [one for one in normalizer_steps(found) if one != LOWERCASE]}
+        if (kind := _kind(found)) != expected:
+            yield f"the {step} of its {TOKENIZER_FILE} is {kind}, but texts are cut by BERT's own rules here"
+    if (cutter := config.get("word_tokenizer_type") or _BASIC) != _BASIC:
+        yield f"it was made for words that {str(cutter)[:40]} cuts, which is not done here; put blanks between them"
+
+
+def _added(pipeline: dict[str, Any], config: dict[str, Any], words: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield added words with their ids, from each of the three files that may have them."""
+    listed, decoder = pipeline.get("added_tokens"), config.get("added_tokens_decoder")
+    for token in listed if isinstance(listed, list) else ():
+        if isinstance(token, dict):
+            yield token.get("content"), token.get("id")
+    for id, token in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(token, dict) and id.isdecimal():
+            yield token.get("content"), int(id)
+    yield from words.items()
+
+
+def _kind(step: Any) -> str:
+    """Name a step of a pipeline; several are named with a plus between them."""
+    if not isinstance(step, dict):
+        return "none"
+    steps = step.get("normalizers") or step.get("pretokenizers")
+    return " + ".join(map(_kind, steps)) if isinstance(steps, list) else str(step.get("type"))[:40]

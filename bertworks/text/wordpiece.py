@@ -14,9 +14,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
 from bertworks.text.normalize import is_cjk
-from bertworks.text.vocabulary import CONTINUATION, SPECIAL_TOKENS, UNK
+from bertworks.text.vocabulary import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS, UNK
 
-MAX_WORD_LENGTH = 200
 _NUM_LOOKED_UP = 3  # characters by which the longest piece is looked up
 
 # A piece's id, and the start and end of the characters of the word that it covers. A tuple without names is made in a

@@ -1,22 +1,27 @@
 """What is learnt in pre-training: each objective is a function of (network, batch) that gives sums, not means.
 
 A loss is a sum over predictions divided by their number in the whole global batch, over all ranks and micro-batches. So
-it does not matter how a batch is cut. M masked positions, S sequences, T tokens, D width, V vocabulary.
+it does not matter how a batch is cut; `ModelWithLoss` puts a network and its objective together. M masked positions, S sequences, T tokens, D width, V vocabulary.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from bertworks.data.loader import Packed
 from bertworks.nn.attention import Packing, Tokens, pack_lengths
 from bertworks.nn.bert import Bert, Sums, sums_of
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
+
+# BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
+_KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
 
 
 class TrainBatch(NamedTuple):
@@ -104,6 +109,61 @@ OBJECTIVES: dict[str, Objective] = {
     "rtl": neighbours,
     "bilm": both_neighbours,
 }
+
+
+class ModelWithLoss(nn.Module):
+    """A network with its objective as one module: what torch.compile sees.
+
+    The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step works
+    on copies of them, made inside the compiled step, and its whole residual stream is in half precision too. Embeddings
+    are looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round
+    away.
+
+    Args:
+        net: the network, in fp32.
+        objective: gives the sums of its predictions.
+        dtype: what to compute in.
+    """
+
+    def __init__(self, net: nn.Module, objective: Objective, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inner = WithObjective(net, objective)
+        self.dtype = dtype
+
+    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and, for each kind of prediction, [kinds, (loss, correct, count)] in sums.
+
+        Args:
+            batch: what the objective reads.
+            counts: how many predictions of each kind the global batch has.
+        """
+        if self.dtype == torch.float32:
+            return self.inner(batch, counts)
+        return functional_call(self.inner, self.copies(), (batch, counts))
+
+    def copies(self) -> dict[str, Tensor]:
+        """Return the weights as they are computed with."""
+        return {
+            name: weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
+            for name, weight in self.inner.named_parameters()
+        }
+
+
+class WithObjective(nn.Module):
+    """A network with its objective, computed with whatever weights it has."""
+
+    def __init__(self, net: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.net = net
+        self.objective = objective
+
+    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ModelWithLoss`."""
+        kinds = self.objective(self.net, batch)
+        losses = torch.stack([sums.loss for sums in kinds.values()])
+        # At least 1: a batch without a prediction of some kind adds nothing to the loss, not a NaN.
+        loss = (losses / counts.clamp(min=1)).sum()
+        return loss, torch.stack([torch.stack(sums).detach() for sums in kinds.values()])
 
 
 def figures_of(

@@ -26,7 +26,7 @@ from bertworks.data.loader import Loader, Packed, State, shape_for
 from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 from bertworks.errors import CorruptFile, UserError, counted
-from bertworks.models.folder import find_model, save_tokenizer
+from bertworks.models.folder import find_model, num_positions
 from bertworks.models.kinds import build_model, check_model, check_recipe, find_kind, read_model, write_model
 from bertworks.nn.layers import find_device
 from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit
@@ -249,7 +249,7 @@ class Pretraining:
         if self.start and self.start.rates:
             about["finetune"] = self.start.rates
         write_model(folder, self.net, about=about)
-        save_tokenizer(self.dataset.tokenizer, folder)
+        self.dataset.tokenizer.save(folder, max_length=num_positions(folder))
 
     def from_file(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """See `Task`."""

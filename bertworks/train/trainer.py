@@ -12,7 +12,6 @@
 
 import copy
 import logging
-import re
 import signal
 import threading
 import time
@@ -24,7 +23,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bertworks.config import Count, FileRecord, Settings, read_record, to_toml
 from bertworks.errors import CannotResume, CorruptFile, UserError
@@ -50,15 +48,13 @@ from bertworks.train.checkpoint import (
 from bertworks.train.cuda_graph import Replayed
 from bertworks.train.distributed import GradientSums, Ranks, fill, gathered, spread
 from bertworks.train.log import LossWindow, Progress, RunLog, Update
-from bertworks.train.objectives import Objective, figures_of, moved
+from bertworks.train.objectives import ModelWithLoss, Objective, figures_of, moved
 from bertworks.train.optim import Optimizer
 from bertworks.train.run_folder import Inputs, write_inputs
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _MOST_NAMED = 5  # of settings that differ
 _SMALL_FILES = 8 << 20  # bytes of a model folder besides its weights: the tokenizer's files
-# BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
-_KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
 _log = logging.getLogger(__name__)
 
 
@@ -496,61 +492,6 @@ class Trainer:
             self._refused[what] = error
         else:
             self._refused.pop(what, None)
-
-
-class ModelWithLoss(nn.Module):
-    """A network with its objective as one module: what torch.compile sees.
-
-    The weights are fp32 and stay so; they are the masters that the optimizer changes. In half precision each step works
-    on copies of them, made inside the compiled step, and its whole residual stream is in half precision too. Embeddings
-    are looked up in fp32: a frequent token's row gathers gradients from thousands of places, which bf16 would round
-    away.
-
-    Args:
-        net: the network, in fp32.
-        objective: gives the sums of its predictions.
-        dtype: what to compute in.
-    """
-
-    def __init__(self, net: nn.Module, objective: Objective, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.inner = WithObjective(net, objective)
-        self.dtype = dtype
-
-    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss and, for each kind of prediction, [kinds, (loss, correct, count)] in sums.
-
-        Args:
-            batch: what the objective reads.
-            counts: how many predictions of each kind the global batch has.
-        """
-        if self.dtype == torch.float32:
-            return self.inner(batch, counts)
-        return functional_call(self.inner, self.copies(), (batch, counts))
-
-    def copies(self) -> dict[str, Tensor]:
-        """Return the weights as they are computed with."""
-        return {
-            name: weight if _KEPT_IN_FULL.match(name) else weight.to(self.dtype)
-            for name, weight in self.inner.named_parameters()
-        }
-
-
-class WithObjective(nn.Module):
-    """A network with its objective, computed with whatever weights it has."""
-
-    def __init__(self, net: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.net = net
-        self.objective = objective
-
-    def forward(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ModelWithLoss`."""
-        kinds = self.objective(self.net, batch)
-        losses = torch.stack([sums.loss for sums in kinds.values()])
-        # At least 1: a batch without a prediction of some kind adds nothing to the loss, not a NaN.
-        loss = (losses / counts.clamp(min=1)).sum()
-        return loss, torch.stack([torch.stack(sums).detach() for sums in kinds.values()])
 
 
 def computes_in_half(settings: TrainSettings, device: torch.device) -> bool:

@@ -16,9 +16,8 @@ from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.recipe import OptimSettings
-from bertworks.train.objectives import TrainBatch, mlm_and_nsp
+from bertworks.train.objectives import ModelWithLoss, TrainBatch, mlm_and_nsp
 from bertworks.train.optim import Optimizer, learning_rate
-from bertworks.train.trainer import ModelWithLoss
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SETTINGS = OptimSettings(lr=1e-3, warmup=2)

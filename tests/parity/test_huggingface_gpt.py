@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.errors import ConfigError, CorruptFile, UserError
-from bertworks.models.folder import save_tokenizer
+from bertworks.models.folder import num_positions
 from bertworks.models.kinds import read_model, write_model
 from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig
@@ -66,7 +66,7 @@ def write_ours(folder, heads=None, *, labels=None, about=None, **changes):
     folder.mkdir(parents=True, exist_ok=True)
     net = scattered(Gpt(config(**changes), heads))
     write_model(folder, net, labels=labels, about=about)
-    save_tokenizer(GptTokenizer(PIECES, MERGES), folder)
+    GptTokenizer(PIECES, MERGES).save(folder, max_length=num_positions(folder))
     return net
 
 

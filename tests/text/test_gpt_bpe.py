@@ -21,7 +21,7 @@ from bertworks.text.corpus import Corpus
 from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, MERGES_FILE, PIECES_FILE, UNK, BytePairs, GptTokenizer
 from bertworks.text.learn import gpt_letter_pieces, learn_vocabulary
 from bertworks.text.normalize import Rules
-from bertworks.text.tokenizer_files import CONFIG_FILE, TOKENIZER_FILE
+from bertworks.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE
 
 TEXT = """The old ferry crossed the river twice a day, and the ferryman knew every stone beneath the water.
 When the river rose he crossed it once; when it fell he waited for the children who walked to school.

@@ -8,7 +8,7 @@ import tokenizers
 
 from bertworks import Tokenizer, UserError
 from bertworks.text.normalize import Rules
-from bertworks.text.tokenizer_files import read_settings
+from bertworks.text.vocabulary import read_settings
 
 ALL_RULES = [Rules(*values) for values in itertools.product((True, False), repeat=3)]
 FILES = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]

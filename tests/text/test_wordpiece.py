@@ -7,7 +7,8 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.text.wordpiece import MAX_WORD_LENGTH, WordPiece
+from bertworks.text.vocabulary import MAX_WORD_LENGTH
+from bertworks.text.wordpiece import WordPiece
 
 
 def splitter(*pieces):

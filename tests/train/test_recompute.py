@@ -13,8 +13,7 @@ from bertworks.nn.bert import Bert, Block, recompute_blocks
 from bertworks.nn.config import GptConfig, preset
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise, keep_mask
-from bertworks.train.objectives import OBJECTIVES, TrainBatch
-from bertworks.train.trainer import ModelWithLoss
+from bertworks.train.objectives import OBJECTIVES, ModelWithLoss, TrainBatch
 
 VOCABULARY = 50
 

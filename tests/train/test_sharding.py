@@ -14,9 +14,8 @@ from bertworks.models.names import GLOBAL_STEP
 from bertworks.nn.bert import recompute_blocks
 from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import fill, gathered, joined_ranks, own_parts, spread, whole
-from bertworks.train.objectives import OBJECTIVES
+from bertworks.train.objectives import OBJECTIVES, ModelWithLoss
 from bertworks.train.optim import Optimizer
-from bertworks.train.trainer import ModelWithLoss
 
 WORLD_SIZE = 3
 COUNTS = torch.full((2,), 4.0)
