@@ -489,10 +489,14 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def check_about(about: Mapping[str, Any]) -> None:
-    """Refuse what is to be said of a model and could not be read again."""
+    """Refuse facts about a model that could not be written to bertworks.json, or not be read again from there."""
     if not isinstance(about, Mapping):
         raise UserError(f"about: {name_kind(about)} where a mapping is expected, such as {{'task': {{...}}}}")
-    validate(About, about, "about")
+    try:
+        as_written = json.loads(json.dumps(about))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"about cannot be written as JSON: {error}") from error
+    validate(About, as_written, "about")
 
 
 def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:

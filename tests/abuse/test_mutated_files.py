@@ -364,12 +364,12 @@ def make_interrupted(folder):
 
     import bertworks.data.prepare as module
 
-    finish, module._finish = module._finish, stop
+    manifest, module._manifest = module._manifest, stop
     try:
         with suppress(KeyboardInterrupt):
             prepare(Corpus([folder / "text.txt"]), tokenizer, folder / "data", workers=1)
     finally:
-        module._finish = finish
+        module._manifest = manifest
     shutil.copytree(folder / "data", folder / "begun")
 
 
