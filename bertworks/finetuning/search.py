@@ -197,11 +197,11 @@ def search(
         "init": init,
         "notes": notes,
     }
-    noted = set[str]()
+    seen = set[str]()
 
     def note_once(text: str) -> None:  # what is said of files and the model is the same in every run
-        if text not in noted:
-            noted.add(text)
+        if text not in seen:
+            seen.add(text)
             note(text)
 
     limit = plan.search_examples if plan.search_examples < len(examples[TRAIN]) else 0

@@ -348,7 +348,7 @@ class Finetuning:
                 "kind": task.kind,
                 "labels": list(task.labels),
                 "is_pair": task.is_pair,
-                "score_range": task.score_range,
+                "score_range": list(task.score_range) if task.score_range else None,
                 **({"columns": columns} if columns else {}),
                 **self.settings.task.cut()._asdict(),
             },

@@ -60,7 +60,7 @@ def test_results_of_every_stage_are_told(demo):
     masks = (*asked.HELP_MASKS, *asked.MASKS, *asked.KOREAN_MASKS)
     for one in (*masks, *(second for _, second in asked.PAIRS), *asked.TO_CLASSIFY):
         assert one in demo.text
-    assert re.search(r"\d+% of dev.tsv is judged rightly", demo.text)
+    assert re.search(r"\d+% of dev.tsv is classified correctly", demo.text)
     assert re.search(r"Layer \d, head \d of 3 x 2", demo.text)
 
 

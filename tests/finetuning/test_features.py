@@ -110,7 +110,7 @@ def test_features_of_other_numbers_cannot_go_on_with_a_run(finished, model, data
         feature_cache, "compute_rows",
         lambda *arguments: {layer: rows + 1e-6 for layer, rows in real(*arguments).items()},
     )  # fmt: skip
-    with pytest.raises(UserError, match=r"or data \(the settings are the same, so it is the data\); give the same"):
+    with pytest.raises(UserError, match=r"or data \(the settings are the same, so it is the data\); use the same"):
         finetune("conll2003", model=model, data=data, out=run, overrides=LAST, device="cpu", resume=True)
 
 
@@ -257,7 +257,7 @@ def test_a_run_on_frozen_layers_starts_another_but_is_not_fine_tuned(finished, d
     finetune("conll2003", model=finished[0], out=tmp_path / "again", **options | {"overrides": LAST})
     again = (tmp_path / "again/model/model.safetensors").read_bytes()
     assert again == (finished[0] / "model/model.safetensors").read_bytes()
-    with pytest.raises(UserError, match="of the kind features, which cannot be fine-tuned"):
+    with pytest.raises(UserError, match="model of kind features, which cannot be fine-tuned"):
         finetune("conll2003", model=finished[0], out=tmp_path / "no", **options)
 
 

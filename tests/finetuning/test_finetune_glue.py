@@ -115,7 +115,7 @@ def test_the_zip_holds_what_the_server_wants_and_what_is_absent_is_said(finished
 def test_wnli_gets_its_most_frequent_label_and_that_is_said(finished):
     out, outcome, _ = finished
     assert (out / "predictions/WNLI.tsv").read_text() == "index\tprediction\n" + "".join(f"{n}\t0\n" for n in range(4))
-    assert "all of its test set is said to be not_entailment" in " ".join(str(outcome).split())
+    assert "its whole test set is predicted as not_entailment" in " ".join(str(outcome).split())
 
 
 def test_predictions_are_the_models(finished, data):

@@ -155,7 +155,7 @@ def test_mistakes_of_the_command_are_told(bertworks, folder, tmp_path):
         (("--file", tmp_path / "none"), "cannot read"),
         (("--file", text), "byte 3: not UTF-8"),
         (("--context", "\udcff"), "is not UTF-8"),
-        (("--context", "a", "--threshold", "nan"), "the threshold nan is no number; give one, such as 0"),
+        (("--context", "a", "--threshold", "nan"), "the threshold nan is not a number; give one, such as 0"),
     ):
         code, out, err = bertworks("answer", folder, "--question", QUESTION, *options)
         assert (code, out) == (2, "")

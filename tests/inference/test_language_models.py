@@ -145,7 +145,7 @@ def test_perplexity_is_over_every_guess_of_all_texts(models, monkeypatch):
 def test_a_text_without_a_guess_has_no_perplexity_and_gpt_no_beginning(models):
     with pytest.raises(UserError, match="no text has two tokens"):
         models["gpt"].perplexity(["a", ""])
-    with pytest.raises(UserError, match="at least a word"):
+    with pytest.raises(UserError, match="at least one word"):
         models["gpt"].next_words(" ")
 
 

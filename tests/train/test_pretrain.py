@@ -161,7 +161,7 @@ def test_a_recipe_that_says_nothing_of_training_may_go_on_with_another_limit():
 def test_other_settings_cannot_go_on_with_a_run(finished, data, changes):
     ((key, value),) = changes.items()
     named = rf"{key.replace('__', '.')} was \S+, not {value}"
-    with pytest.raises(UserError, match=rf"with other settings or data \({named}\); give the same"):
+    with pytest.raises(UserError, match=rf"with other settings or data \({named}\); use the same"):
         pretrain(tiny_runs.recipe(**changes), data=data, out=finished[0], device="cpu", resume=True)
 
 

@@ -344,7 +344,7 @@ def test_a_checkpoint_whose_provenance_is_nonsense_is_of_a_run_without_a_model(d
     pretrain(tiny_runs.recipe(train__max_steps=2), data=data, out=run, device="cpu")
     for content in ("[]", '{"provenance": 3}', '{"provenance": {"start": []}}', "{"):
         (run / "checkpoints/step-00000002/bertworks.json").write_text(content)
-        with pytest.raises(UserError, match="is whole"):
+        with pytest.raises(UserError, match="is intact"):
             pretrain(tiny_runs.recipe(train__max_steps=4), data=data, out=run, device="cpu", resume=True)
 
 
