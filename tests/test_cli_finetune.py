@@ -50,7 +50,7 @@ def test_a_run_is_made_refused_resumed_and_measured(bertworks, model, tmp_path):
     assert code == 0
     assert "finished after 36 steps; best accuracy on dev" in out
     assert "label from 'label' (guessed)" in err
-    assert "going on" not in err
+    assert "resuming" not in err
     code, out, _ = bertworks("evaluate", tmp_path / "run", "--task", "classify", "--data", dev, "--json")
     measured = json.loads(out)
     assert measured["accuracy"] == result["accuracy"]

@@ -292,7 +292,7 @@ def test_inspect_shows_labels_and_one_direction(bertworks, tmp_path):
     (("features", "MODEL", ".", "--out", "f.jsonl"), "cannot read ."),
     (("features", "MODEL", "binary.txt", "--out", "f.jsonl"), "binary.txt, line 1: not UTF-8"),
     (("features", "MODEL", "empty.txt", "--out", "f.jsonl"), "no text in empty.txt"),
-    (("features", "MODEL", "texts.txt", "--out", "f.csv"), "let it end in .safetensors, .jsonl, .parquet"),
+    (("features", "MODEL", "texts.txt", "--out", "f.csv"), "use a name that ends in .safetensors, .jsonl, .parquet"),
     (("features", "MODEL", "texts.txt", "--out", "f.jsonl", "--per", "line"), "choose token or word"),
     (("features", "MODEL", "texts.txt", "--out", "f.jsonl", "--layers", "-1,3"), "name a layer twice"),
 ])  # fmt: skip

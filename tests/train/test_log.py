@@ -127,7 +127,7 @@ def test_of_many_bad_lines_the_first_are_named_and_the_others_counted(path, capl
     path.write_bytes(path.read_bytes() + b"x\n" * 1000)
     assert [record["step"] for record in read_log(path)] == [1]
     told = [f"{path}:{number} is not a line of a log; skipped" for number in (2, 3, 4)]
-    assert caplog.messages == [*told, f"{path}: passed over 997 more such lines"]
+    assert caplog.messages == [*told, f"{path}: skipped 997 more such lines"]
 
 
 def test_a_half_line_at_the_end_is_passed_over_without_a_word(path, caplog):
