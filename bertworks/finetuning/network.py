@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.finetuning.features import FeatureCache
 from bertworks.finetuning.settings import FinetuneSettings, TaskSettings
-from bertworks.models.folder import CONFIG_FILE, find_model, put_whole, read_json
+from bertworks.models.folder import CONFIG_FILE, find_model, read_json
 from bertworks.models.kinds import (
     BERT,
     COMPOUND,
@@ -54,6 +54,7 @@ from bertworks.models.kinds import (
     reader_weights,
     write_model,
 )
+from bertworks.models.weights import put_whole
 from bertworks.nn.attention import can_flash
 from bertworks.nn.bert import Bert, OutputHead, Sums
 from bertworks.nn.bilstm import (

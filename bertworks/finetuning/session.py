@@ -38,7 +38,8 @@ from bertworks.finetuning.network import (
 from bertworks.finetuning.report import Clock, state_cost, write_dev, write_finetune_report
 from bertworks.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
 from bertworks.finetuning.start import examples_of
-from bertworks.models.folder import num_positions, put_divided
+from bertworks.models.folder import num_positions
+from bertworks.models.weights import put_divided
 from bertworks.nn.bert import Bert, Block
 from bertworks.planning.memory import MicroBatch as PlannedBatch
 from bertworks.planning.memory import block_bytes, check_memory, lstm_bytes, score_bytes

@@ -23,28 +23,31 @@ from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, safe_joi
 from bertworks.models.folder import (
     BERT_TYPE,
     CONFIG_FILE,
-    INDEX_FILE,
-    OPTIMIZER_FILE,
     OWN_FILE,
     RIGHT_TO_LEFT_TYPE,
-    WEIGHTS_FILE,
     check_files,
     copy_small_files,
     find_encoder,
     find_model,
-    has_safetensors,
     is_model,
-    is_pickle,
-    no_weights,
     num_positions,
-    pickles_in,
     read_json,
-    read_tensors,
-    refusal,
 )
 from bertworks.models.google import Tensors, read_google, write_google
 from bertworks.models.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
-from bertworks.models.weights import read_arrays, write_arrays
+from bertworks.models.weights import (
+    INDEX_FILE,
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    has_safetensors,
+    is_pickle,
+    no_weights,
+    pickles_in,
+    read_arrays,
+    read_tensors,
+    refusal,
+    write_arrays,
+)
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE

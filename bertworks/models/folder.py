@@ -6,18 +6,6 @@
   folder being there; there is no list to keep. What is reported of one is read from its files, and without torch: sizes
   from config.json, parameters from the header of the weights, and from bertworks.json what no other file knows, under
   `shipped`: its `language`, what it was `trained_on` and its held-out `mlm_accuracy`.
-- Nothing here needs torch but what writes weights. They lie in one file, or in several that an index names; pickles are
-  refused.
-- Weights of which some do not learn are divided, so that these are written once and not with every checkpoint:
-
-    model.safetensors.index.json       which tensor lies in which file
-    model-00001-of-00002.safetensors   what learns
-    model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
-
-  It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link is
-  a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older one. The
-  bits are compared before, not trusted: an older file that has been damaged does not get a new checksum. Where a disk
-  has no links the numbers are written again.
 - `bertworks.json` has what Hugging Face's form has no place for; `About` says which keys are read and of what kind they
   are. Other keys may be there, and are kept. A file that says something of the wrong kind is refused as a whole.
 """
@@ -28,20 +16,20 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from bertworks.config import ColumnNames, FileRecord, read_record, validate
 from bertworks.errors import CorruptFile, UserError, did_you_mean, nearest_name
-from bertworks.files import atomic_write, name_kind, read_object, safe_join
+from bertworks.files import name_kind, read_object, safe_join
 from bertworks.files import read_json as read_file
-from bertworks.models.weights import PICKLE_STARTS, read_header, read_weights, write_weights
+from bertworks.models.weights import INDEX_FILE, WEIGHTS_FILE, read_header
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
@@ -175,16 +163,11 @@ def _find_cached(name: str) -> Path | None:
 
 MODULES_FILE = "modules.json"
 CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
-WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
-    "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
-)  # fmt: skip
 # The model_type of each kind in config.json.
 BERT_TYPE, RIGHT_TO_LEFT_TYPE = "bert", "bertworks-right-to-left"
 GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
-LEARNT_FILE, FROZEN_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 _TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _SMALL_FILES = (
     CONFIG_FILE, OWN_FILE, CARD_FILE, "vocab.txt", "vocab.json", "merges.txt", "tokenizer.json",
@@ -196,7 +179,6 @@ _READ = {
 }  # fmt: skip
 _MAX_COPIED_BYTES = 1_000_000_000
 _RUN_PARTS = ("recipe.toml", "checkpoints")  # which a run folder has before its first model
-AnyTensor = TypeVar("AnyTensor")
 
 
 def find_encoder(folder: Path) -> Path:
@@ -281,39 +263,6 @@ def _is_read(path: str) -> bool:
     return name in _READ or name.endswith(".safetensors") or name.startswith("pytorch_model") or ".ckpt" in name
 
 
-def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
-    """Return a folder's weights, each file of them read by `read`."""
-    if (folder / WEIGHTS_FILE).exists():
-        return read(folder / WEIGHTS_FILE)
-    if (folder / INDEX_FILE).exists():
-        return read_sharded(folder / INDEX_FILE, read)
-    raise UserError(no_weights(folder))
-
-
-def no_weights(folder: Path) -> str:
-    """Say of a folder without safetensors what can be done: read its pickle, or bring weights there."""
-    if pickles := pickles_in(folder):
-        return refusal(pickles[0])
-    return f"{folder} has no {WEIGHTS_FILE} and no other weights that are read here; copy them from where it comes from"
-
-
-def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
-    """Return the tensors of several files, of which an index says which tensor lies in which."""
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CorruptFile(f"{index} has no weight_map of names")
-    index = index.absolute()
-    # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
-    in_cache = index.parent.parent.name == "snapshots"
-    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
-    tensors: dict[str, AnyTensor] = {}
-    for file_name in sorted(set(names.values())):
-        tensors |= read(safe_join(root, place + file_name))
-    if missing := sorted(set(names) - set(tensors)):
-        raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
-    return tensors
-
-
 def copy_small_files(source: Path, folder: Path) -> None:
     """Copy everything of a model folder that is not weights and that we know."""
     modules = [f"{path.parent.name}/{path.name}" for path in sorted(source.glob("[0-9]*_*/*"))]
@@ -331,81 +280,6 @@ def num_positions(folder: Path) -> int | None:
     config = read_json(folder / CONFIG_FILE)
     most: int | None = config.get("max_position_embeddings", config.get("n_positions"))
     return most
-
-
-def has_safetensors(folder: Path) -> bool:
-    """Tell whether a folder has weights, in one file or several, that are no pickle."""
-    return (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
-
-
-def pickles_in(folder: Path) -> list[Path]:
-    """Return the pickles that a folder has for weights: none if it has safetensors."""
-    if has_safetensors(folder):
-        return []
-    return sorted(path for path in folder.iterdir() if path.suffix in (*_PICKLE_ENDINGS, ".ckpt") and is_pickle(path))
-
-
-def is_pickle(path: Path) -> bool:
-    """Tell whether a file is a pickle by its ending or, as torch and TensorFlow share .ckpt, by its first bytes."""
-    if path.suffix in _PICKLE_ENDINGS or not path.is_file():
-        return path.suffix in _PICKLE_ENDINGS
-    with open(path, "rb") as stream:
-        return stream.read(4).startswith(PICKLE_STARTS)
-
-
-def refusal(pickle: Path) -> str:
-    """Say why a pickle is not opened, and what can be done."""
-    return (
-        f"refused: pickle. {pickle} could run code when it is opened; `bertworks convert {pickle.parent} NEW "
-        "--allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
-    )
-
-
-def put_whole(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
-    """Write a folder's weights into one file."""
-    write_weights(folder / WEIGHTS_FILE, tensors)
-
-
-def put_divided(
-    folder: Path, tensors: "Mapping[str, Tensor]", is_frozen: Callable[[str], bool], before: Path | None
-) -> None:
-    """Write a folder's weights into two files and an index.
-
-    Args:
-        folder: is there.
-        tensors: all of them, by their names in the folder.
-        is_frozen: tells by its name which does not learn.
-        before: a folder that may have the frozen ones.
-    """
-    frozen = {name: tensor for name, tensor in tensors.items() if is_frozen(name)}
-    write_weights(folder / LEARNT_FILE, {name: tensor for name, tensor in tensors.items() if name not in frozen})
-    if before is None or not _link(before / FROZEN_FILE, folder / FROZEN_FILE, frozen):
-        write_weights(folder / FROZEN_FILE, frozen)
-    places = {name: FROZEN_FILE if name in frozen else LEARNT_FILE for name in sorted(tensors)}
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    with atomic_write(folder / INDEX_FILE) as stream:
-        json.dump({"metadata": {"total_size": size}, "weight_map": places}, stream, indent=1)
-
-
-def _link(source: Path, target: Path, tensors: "Mapping[str, Tensor]") -> bool:
-    """Link a file that holds these tensors, bit by bit, and no others; returns whether it does and could be."""
-    import torch
-
-    def bits(tensor: "Tensor") -> "Tensor":  # for which -0.0 is not 0.0 and a NaN is what it is
-        return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-
-    try:
-        there = read_weights(source)
-        if there.keys() != tensors.keys():
-            return False
-        for name, one in there.items():
-            other = tensors[name]
-            if (one.dtype, one.shape) != (other.dtype, other.shape) or not torch.equal(bits(one), bits(other)):
-                return False
-        os.link(source, target)
-    except (UserError, OSError):
-        return False
-    return True
 
 
 _Tokens = Annotated[int, Field(ge=1, le=1 << 20)]

@@ -59,12 +59,8 @@ from bertworks.models.folder import (
     check_about,
     find_encoder,
     find_model,
-    has_safetensors,
-    no_weights,
-    put_whole,
     read_about,
     read_json,
-    read_tensors,
 )
 from bertworks.models.names import (
     COUNTERS,
@@ -79,7 +75,7 @@ from bertworks.models.names import (
     is_weight,
     to_openai,
 )
-from bertworks.models.weights import read_weights
+from bertworks.models.weights import has_safetensors, no_weights, put_whole, read_tensors, read_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert
 from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset

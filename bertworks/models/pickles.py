@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.models.folder import CONFIG_FILE, read_json, read_sharded
+from bertworks.models.folder import CONFIG_FILE, read_json
 from bertworks.models.names import EMBEDDING, OUTPUT, TIED
-from bertworks.models.weights import NUM_BYTES, Entry, view_of
+from bertworks.models.weights import NUM_BYTES, Entry, read_sharded, view_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
-from bertworks.models.folder import MODULES_FILE, WEIGHTS_FILE, find_encoder, read_json, read_modules
+from bertworks.models.folder import MODULES_FILE, find_encoder, read_json, read_modules
+from bertworks.models.weights import WEIGHTS_FILE
 from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SENTENCE_FILE
 

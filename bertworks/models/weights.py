@@ -1,4 +1,4 @@
-"""safetensors files, read strictly and without copying, as torch's tensors or numpy's arrays; and written.
+"""A folder's weights in safetensors files, read strictly, without copying, as torch's tensors or numpy's; and written.
 
 - A file is eight bytes of length, a JSON header (name -> type, shape, byte range) and the bytes. Everything that the
   header says is checked against the file before a tensor is made, so that no file, whatever it holds, can do more than
@@ -10,6 +10,17 @@
   tensors in memory at once and writes to a path, not through an atomic write; types of one width, such as bfloat16 and
   float16, come in another order, so bytes would change; numbers that do not lie at a multiple of their width come back
   so; and for numpy it copies, and knows no bfloat16.
+- A folder's weights lie in one file, or in several that an index names; pickles are refused.
+- Weights of which some do not learn are divided, so that these are written once and not with every checkpoint:
+
+    model.safetensors.index.json       which tensor lies in which file
+    model-00001-of-00002.safetensors   what learns
+    model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
+
+  It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link is
+  a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older one. The
+  bits are compared before, not trusted: an older file that has been damaged does not get a new checksum. Where a disk
+  has no links the numbers are written again.
 """
 
 import contextlib
@@ -17,11 +28,12 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.files import atomic_write, parse_json
+from bertworks.files import atomic_write, parse_json, read_object, safe_join
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,6 +45,11 @@ _TORCH_NAMES = {
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 _NUMPY_NAMES = {"F32": "float32", "F16": "float16", "I64": "int64", "BF16": "uint16"}  # numpy has no bfloat16
+WEIGHTS_FILE, INDEX_FILE, OPTIMIZER_FILE = (
+    "model.safetensors", "model.safetensors.index.json", "optimizer.safetensors",
+)  # fmt: skip
+LEARNT_FILE, FROZEN_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".npy", ".npz")
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a pickle by itself, and torch's archive with one in it
 _LENGTH_BYTES = 8
 # A BERT of 512 layers has 8,000 tensors and a header of 1 MB; the format's own limit of 100 MB takes seconds to read.
@@ -41,6 +58,7 @@ _MAX_TENSORS = 50_000
 _MAX_DIMENSIONS = 8
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
+AnyTensor = TypeVar("AnyTensor")
 Announced = tuple[str, str, tuple[int, ...]]  # name, type and shape of a tensor to be written
 
 
@@ -231,3 +249,114 @@ def write_in_order(
     import numpy as np
 
     write_file(path, tensors, (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays))
+
+
+# The weights of a folder.
+
+
+def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return a folder's weights, each file of them read by `read`."""
+    if (folder / WEIGHTS_FILE).exists():
+        return read(folder / WEIGHTS_FILE)
+    if (folder / INDEX_FILE).exists():
+        return read_sharded(folder / INDEX_FILE, read)
+    raise UserError(no_weights(folder))
+
+
+def no_weights(folder: Path) -> str:
+    """Say of a folder without safetensors what can be done: read its pickle, or bring weights there."""
+    if pickles := pickles_in(folder):
+        return refusal(pickles[0])
+    return f"{folder} has no {WEIGHTS_FILE} and no other weights that are read here; copy them from where it comes from"
+
+
+def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> dict[str, AnyTensor]:
+    """Return the tensors of several files, of which an index says which tensor lies in which."""
+    names = read_object(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CorruptFile(f"{index} has no weight_map of names")
+    index = index.absolute()
+    # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
+    in_cache = index.parent.parent.name == "snapshots"
+    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
+    tensors: dict[str, AnyTensor] = {}
+    for file_name in sorted(set(names.values())):
+        tensors |= read(safe_join(root, place + file_name))
+    if missing := sorted(set(names) - set(tensors)):
+        raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
+    return tensors
+
+
+def has_safetensors(folder: Path) -> bool:
+    """Tell whether a folder has weights, in one file or several, that are no pickle."""
+    return (folder / WEIGHTS_FILE).exists() or (folder / INDEX_FILE).exists()
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Return the pickles that a folder has for weights: none if it has safetensors."""
+    if has_safetensors(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix in (*_PICKLE_ENDINGS, ".ckpt") and is_pickle(path))
+
+
+def is_pickle(path: Path) -> bool:
+    """Tell whether a file is a pickle by its ending or, as torch and TensorFlow share .ckpt, by its first bytes."""
+    if path.suffix in _PICKLE_ENDINGS or not path.is_file():
+        return path.suffix in _PICKLE_ENDINGS
+    with open(path, "rb") as stream:
+        return stream.read(4).startswith(PICKLE_STARTS)
+
+
+def refusal(pickle: Path) -> str:
+    """Say why a pickle is not opened, and what can be done."""
+    return (
+        f"refused: pickle. {pickle} could run code when it is opened; `bertworks convert {pickle.parent} NEW "
+        "--allow-pickle` reads the tensors of a pytorch_model.bin and nothing else"
+    )
+
+
+def put_whole(folder: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """Write a folder's weights into one file."""
+    write_weights(folder / WEIGHTS_FILE, tensors)
+
+
+def put_divided(
+    folder: Path, tensors: "Mapping[str, Tensor]", is_frozen: Callable[[str], bool], before: Path | None
+) -> None:
+    """Write a folder's weights into two files and an index.
+
+    Args:
+        folder: is there.
+        tensors: all of them, by their names in the folder.
+        is_frozen: tells by its name which does not learn.
+        before: a folder that may have the frozen ones.
+    """
+    frozen = {name: tensor for name, tensor in tensors.items() if is_frozen(name)}
+    write_weights(folder / LEARNT_FILE, {name: tensor for name, tensor in tensors.items() if name not in frozen})
+    if before is None or not _link(before / FROZEN_FILE, folder / FROZEN_FILE, frozen):
+        write_weights(folder / FROZEN_FILE, frozen)
+    places = {name: FROZEN_FILE if name in frozen else LEARNT_FILE for name in sorted(tensors)}
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    with atomic_write(folder / INDEX_FILE) as stream:
+        json.dump({"metadata": {"total_size": size}, "weight_map": places}, stream, indent=1)
+
+
+def _link(source: Path, target: Path, tensors: "Mapping[str, Tensor]") -> bool:
+    """Link a file that holds these tensors, bit by bit, and no others; returns whether it does and could be."""
+    import torch
+
+    def bits(tensor: "Tensor") -> "Tensor":  # for which -0.0 is not 0.0 and a NaN is what it is
+        return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+    try:
+        there = read_weights(source)
+        if there.keys() != tensors.keys():
+            return False
+        for name, one in there.items():
+            other = tensors[name]
+            if (one.dtype, one.shape) != (other.dtype, other.shape) or not torch.equal(bits(one), bits(other)):
+                return False
+        os.link(source, target)
+    except (UserError, OSError):
+        return False
+    return True

@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.files import atomic_write, parse_json
-from bertworks.models.folder import CONFIG_FILE, WEIGHTS_FILE, read_json
-from bertworks.models.weights import read_header
+from bertworks.models.folder import CONFIG_FILE, read_json
+from bertworks.models.weights import WEIGHTS_FILE, read_header
 
 # A run folder.
 RECIPE_FILE = "recipe.toml"

@@ -32,8 +32,8 @@ from bertworks.config import Settings, read_toml
 from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, discard_folder, sync_folder, verify_manifest
-from bertworks.models.folder import CONFIG_FILE, INDEX_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_json, read_tensors
-from bertworks.models.weights import read_weights, write_weights
+from bertworks.models.folder import CONFIG_FILE, read_json
+from bertworks.models.weights import INDEX_FILE, OPTIMIZER_FILE, WEIGHTS_FILE, read_tensors, read_weights, write_weights
 from bertworks.recipe import Recipe
 from bertworks.report.logs import CHECKPOINTS
 from bertworks.train.run_folder import check_room, refusals_with_room

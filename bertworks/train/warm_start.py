@@ -23,16 +23,9 @@ from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.files import sha256_of
 from bertworks.models.config_json import Source, read_bert_config
-from bertworks.models.folder import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    find_encoder,
-    find_model,
-    read_about,
-    read_json,
-    read_rates,
-)
+from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_about, read_json, read_rates
 from bertworks.models.kinds import BERT, DIRECTIONS, read_model
+from bertworks.models.weights import WEIGHTS_FILE
 from bertworks.nn.config import BertConfig, preset
 from bertworks.recipe import ModelSettings, Recipe
 from bertworks.text.tokenizer import Tokenizer

@@ -40,8 +40,7 @@ from bertworks.finetuning.search import GridPlan, search
 from bertworks.inference.describe import model_report, report_text
 from bertworks.inference.evaluate import training_cost
 from bertworks.models.convert import convert
-from bertworks.models.folder import put_divided
-from bertworks.models.weights import read_weights
+from bertworks.models.weights import put_divided, read_weights
 from bertworks.recipe import load_recipe
 from bertworks.report.page import write_report
 from bertworks.tasks import find_task

@@ -14,8 +14,7 @@ from toy_elmo_tasks import write_elmo, write_files
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.finetune import finetune
-from bertworks.models.folder import FROZEN_FILE, LEARNT_FILE
-from bertworks.models.weights import read_weights
+from bertworks.models.weights import FROZEN_FILE, LEARNT_FILE, read_weights
 from bertworks.train.checkpoint import checkpoint_folders, latest_checkpoint
 
 QUICK_FEATURES = ("optim.lr=1e-2", "task.cells=8", "task.features=last", "task.max_length=18", "train.batch_size=8")

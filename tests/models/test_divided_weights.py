@@ -6,8 +6,7 @@ import shutil
 import pytest
 import torch
 
-from bertworks.models.folder import FROZEN_FILE, LEARNT_FILE, put_divided, read_tensors
-from bertworks.models.weights import read_weights
+from bertworks.models.weights import FROZEN_FILE, LEARNT_FILE, put_divided, read_tensors, read_weights
 
 TENSORS = {"frozen.a": torch.arange(6.0).view(2, 3), "frozen.b": torch.tensor(0.0), "head": torch.ones(4)}
 
