@@ -3,7 +3,7 @@
 A recipe is a file of sections, shipped with the package under a name or anywhere under a path that ends in `.toml`;
 `section.key=value` on the command line overrides it. Settings are strict (a text "8" is not a number, nor is true) and
 frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are reported at once, a line
-each, in words for a person; the values in them are shortened, as they come from outside.
+each, in plain words; the values in them are shortened, as they come from outside.
 
 A recipe may begin with `like = "base"`: then it is that shipped recipe but for what it says itself, and a variant is a
 file of what differs. An override's value is read as TOML, and as plain text where it is not TOML, so
@@ -35,7 +35,7 @@ _LIKE = "like"
 _FROM = "# From:"
 _POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
 
-# What a person reads for each kind of pydantic error; other kinds keep pydantic's own words.
+# The message for each kind of pydantic error; other kinds keep pydantic's own words.
 _RULES = {
     "int_type": "{given} is not a whole number",
     "float_type": "{given} is not a number",
@@ -71,7 +71,7 @@ _BRANCHES = {
 
 
 def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> list[str]:
-    """Say what is wrong; where a key may be one of several kinds, pydantic reports each kind and a person reads one."""
+    """Describe an error; where a key may be one of several kinds, pydantic reports each kind and only one is shown."""
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = error["loc"]
@@ -209,7 +209,7 @@ class VocabSettings(Settings):
 
 
 _BOUNDS = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
-_NO_BOUND = 10**15  # a limit that only keeps numbers exact is none to a person
+_NO_BOUND = 10**15  # a limit that only keeps numbers exact is not shown as one
 
 SomeSettings = TypeVar("SomeSettings", bound=Settings)
 SomeModel = TypeVar("SomeModel", bound=BaseModel)
@@ -307,7 +307,7 @@ def _toml_value(value: bool | int | float | str) -> str:
 
 
 def _read_recipe(name_or_path: str) -> tuple[str, bytes]:
-    """Return how errors shall call the recipe, and its bytes."""
+    """Return the recipe's name in errors, and its bytes."""
     if name_or_path.endswith(".toml"):
         return name_or_path, _read_file(Path(name_or_path))
     return f"recipe {name_or_path}", _read_shipped(name_or_path)
@@ -360,7 +360,7 @@ def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any
     """Put a recipe's values over those of the shipped recipe that it is like; returns what is wrong with that, too.
 
     `names` are the recipes on the way here. A shipped one has no problems of its own, so whatever is wrong with the
-    values together is told of the recipe that was asked for.
+    values together is reported for the recipe that was given.
     """
     if _LIKE not in values:
         return values, []

@@ -1,6 +1,6 @@
-"""The errors a person can cause, and the words they read when they do.
+"""The errors that users can cause, and their messages.
 
-A message says what was given, what is allowed and what to do about it, in one or two lines. The command line prints
+A message states what was given, what is allowed and what to do about it, in one or two lines. The command line prints
 it without a traceback and exits with 2; a Python caller catches `UserError`.
 
 Messages repeat what files and arguments say: paths, column names, labels. So every message is made printable and is
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters, the middle of a longer one left out."""
+    """Return a text of at most `most` characters, the middle of a longer one left out."""
     if len(text) <= most:
         return text
     end = (most - 1) // 3

@@ -57,7 +57,7 @@ def read_object(path: Path, *, max_bytes: int = MAX_BYTES, unique: bool = False)
     Args:
         path: the file.
         max_bytes: how large it may be.
-        unique: whether a key that stands twice is an error; else the last one counts.
+        unique: whether a key that occurs twice is an error; else the last one counts.
     """
     content = read_json(path, max_bytes=max_bytes, unique=unique)
     if not isinstance(content, dict):
@@ -87,7 +87,7 @@ def parse_json(data: bytes | str, where: str, *, line: int = 1, strict: bool = F
         where: the name of the file.
         line: that it begins at.
         strict: whether NaN and infinity are errors.
-        unique: whether a key that stands twice in an object is one.
+        unique: whether a key that occurs twice in an object is one.
     """
     try:
         text = without_surrogates(data.decode(json.detect_encoding(data)) if isinstance(data, bytes) else data)
@@ -175,7 +175,7 @@ _TEMPORARY_NAME = re.compile(
 def usable_path(path: str | os.PathLike[str]) -> Path:
     """Return a path that a file may have; one with a NUL, too long, or going round in links is a UserError.
 
-    Wherever a path comes in, from a person, a recipe or a file, it comes in through here or is written to.
+    Wherever a path comes in, from a user, a recipe or a file, it comes in through here or is written to.
     """
     try:
         os.stat(path)
@@ -355,7 +355,7 @@ def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Hold a folder for this process alone while the block runs; a UserError names whoever holds it already.
 
     The system holds the lock, on a file that says who has it: so a kill, or a reboot, frees it, and what a dead process
-    left behind is taken over. A file whose mere being there is the lock would stop a run that goes on elsewhere.
+    left behind is taken over. A file whose mere being there is the lock would stop a run that continues elsewhere.
     """
     path = Path(folder) / LOCK_NAME
     descriptor = _locked(path)

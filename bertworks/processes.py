@@ -2,7 +2,7 @@
 
 Processes are forked where that is sound: they start at once, and a caller's script needs no main guard. Ctrl-C reaches
 this process alone, which ends the others; without that each of them would print a traceback. When this process is
-killed, the others notice and end too, instead of waiting for work for ever.
+killed, the others notice and end too, instead of waiting for work forever.
 
 Long work calls a `ProgressCallback` now and then: on a terminal it shows a bar that disappears at the end; elsewhere,
 as in a notebook or a log file, it prints a line every half a minute.
@@ -31,7 +31,7 @@ _LINE_EVERY_S = 30.0  # where there is no terminal
 
 
 def num_workers(asked: int | None) -> int:
-    """Return how many processes to use: as asked, or one for each core."""
+    """Return how many processes to use: as given, or one for each core."""
     if asked is not None and asked < 1:
         raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one per core")
     return asked or os.cpu_count() or 1

@@ -107,7 +107,7 @@ class TrainSettings(Settings):
 
 
 class Recipe(Settings):
-    """Every section, with the paper's values where a recipe does not say otherwise."""
+    """Every section; the defaults are the paper's values."""
 
     tokenizer: TokenizerSettings = TokenizerSettings()
     vocab: VocabSettings = VocabSettings()
@@ -148,7 +148,7 @@ def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
 
 
 def check_has_sizes(recipe: str, settings: Recipe) -> None:
-    """Refuse to count with such a recipe where nothing says how large the model is."""
+    """Refuse to count with a recipe that does not give the model's size."""
     if is_like(recipe, _FURTHER) and "preset" not in settings.model.model_fields_set:
         raise UserError(
             f"the recipe {_named(recipe)} has the sizes of the model it is given; say them: model.preset=base"

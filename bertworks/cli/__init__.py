@@ -1,6 +1,6 @@
 """The command `bertworks`. Each command is a thin wrapper; what it needs is imported when it runs.
 
-Commands are added, and listed by `--help`, in the order of a model's life. A person's mistake ends in one or two lines
+Commands are added, and listed by `--help`, in the order of a model's life. A user's mistake ends in one or two lines
 and exit code 2, an interruption in 130.
 """
 
@@ -45,7 +45,7 @@ class _ReaderIsGone(Exception):  # noqa: N818 -- no error, but an end
 
 
 class _Command(TyperCommand):
-    """A command that refuses an option given twice, of which click would take the last without a word."""
+    """A command that refuses an option given twice; click would silently take the last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for number, argument in enumerate(args, 1):
@@ -87,11 +87,11 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take options that stand before the command."""
+    """Take the options before the command."""
 
 
 def main() -> NoReturn:
-    """Run the command; a person's mistake ends in a line and exit code 2."""
+    """Run the command; a user's mistake ends in a line and exit code 2."""
     reader_is_gone = _end_without_reader()
     code = 2
     try:
@@ -119,7 +119,7 @@ def main() -> NoReturn:
 
 
 def _is_unread(timeout_ms: int | None = 0) -> bool:
-    """Tell whether nobody reads standard output any more, after waiting for that if need be for ever."""
+    """Tell whether nobody reads standard output any more; waits for that, without a timeout forever."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # of the other end's closing poll tells in any case
     return bool(poll.poll(timeout_ms))

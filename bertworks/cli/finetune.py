@@ -222,7 +222,7 @@ def _arguments(
 def _resumed(
     out: str, commands: tuple[str, ...], files: dict[str, Any], start: dict[str, Any], many: dict[str, Any]
 ) -> str | None:
-    """Fill in what a folder of many runs was started with and is not given anew; returns its task, if it is one."""
+    """Fill in the inputs that a folder of many runs was started with; returns its task, if it has one."""
     from bertworks.train.run_folder import check_still_there, read_inputs
 
     inputs = read_inputs(Path(out), *commands)
@@ -324,7 +324,7 @@ def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet
 
 
 def _best_model(outcome: Any) -> str:
-    """Say what the run has: its best model, or what there is before one was measured."""
+    """Describe the result of a run: its best model, or what was saved before one was measured."""
     if not outcome.metrics:
         from bertworks.report.logs import CHECKPOINTS
 

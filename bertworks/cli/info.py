@@ -1,4 +1,4 @@
-"""The commands that say what there is: recipes, tasks, models, settings, demo."""
+"""The commands that list what is available: recipes, tasks, models, settings, demo."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args

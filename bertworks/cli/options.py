@@ -92,7 +92,7 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
 def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "AnyTokenizer":
     """Open what --vocab names: a vocabulary, or the tokenizer of a model.
 
-    A file does not say how its text was normalised, so there is a warning where it does not look like that.
+    A file does not record how its text was normalised, so a vocabulary that does not fit the options gives a warning.
     """
     from unicodedata import normalize
 
@@ -121,7 +121,7 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
 
 def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> None:
-    """Refuse options that say otherwise than a folder does, which has rules of its own."""
+    """Refuse options that contradict a folder's own rules."""
     own = tokenizer.rules
     if text_rules not in (own, rules(False, False, False)):
         summary = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())

@@ -135,7 +135,7 @@ def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
 ) -> None:
-    """Write a run's report, a page with its curves and samples, anew."""
+    """Write a run's report again: a page with its curves and samples."""
     from bertworks.files import check_can_write
     from bertworks.finetuning.report import is_finetuned, write_finetune_report
     from bertworks.report.page import REPORT_FILE, write_report

@@ -1,6 +1,6 @@
 """The commands that use a model: fill, nsp, tag, answer, embed, features, attend; evaluate, predict, classify, choose.
 
-Texts are arguments or the lines of standard input. A model that has no answer to a command says so before any work.
+Texts are arguments or the lines of standard input. A model that cannot do it is refused before any work.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Prepared data for a person to look at: counts, lengths, and instances as text, as the original logs its first."""
+"""Inspection of prepared data: counts, lengths, and instances as text, as the original script logs its first ones."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -301,7 +301,7 @@ def fill_batch(
 @inlined
 def _copy(source: Any, start: int, length: int, segment: int, sep_id: int, vocab_size: int, ids: Any, segments: Any,
           place: int) -> int:  # fmt: skip
-    """Copy a part and put the separator, if any, behind it; an id that a shard should not have is an IndexError."""
+    """Copy a part and put the separator, if any, after it; an id that a shard should not have is an IndexError."""
     largest = np.int64(0)
     for index in range(length):
         id = np.int64(source[start + index])

@@ -4,7 +4,7 @@
   planned and shuffled; then they go, in that order, into batches of a fixed shape.
 - Everything random is a hash of (seed, epoch, document, position), so the state is three numbers: epoch, block, offset.
   Nothing has to be replayed to resume from a state.
-- The sequence of batches is the same for any number of ranks: each makes all plans and fills its own slices.
+- The sequence of batches is the same for any number of ranks: each makes all plans and fills its own micro-batches.
 - BERT's instances are [CLS] A [SEP] B [SEP], ELMo's `<S>` words `</S>`; GPT-1 reads running text and knows no special
   tokens before fine-tuning, so a span fills all of `max_length`.
 """
@@ -61,7 +61,7 @@ NewArray = Callable[[int, type[np.generic]], NDArray[Any]]  # (length, type) -> 
 
 _ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
 
-_MEAN_LENGTH_WITH_ROOM = 32  # slices of sequences that are shorter than this on average are not filled
+_MEAN_LENGTH_WITH_ROOM = 32  # micro-batches of sequences that are shorter than this on average are not filled
 
 
 class State(NamedTuple):
@@ -73,7 +73,7 @@ class State(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The fixed sizes of a slice: a global batch is `slices` of them, and each rank takes its share of these."""
+    """The fixed sizes of a micro-batch: a global batch is `slices` of them, and each rank takes its share."""
 
     tokens: int
     sequences: int
@@ -117,11 +117,11 @@ class Loader:
     Args:
         dataset: prepared data.
         settings: how instances are made.
-        shape: the sizes of a slice, see `shape_for`.
+        shape: the sizes of a micro-batch, see `shape_for`.
         seed: of all that is random.
         split: `train` or `holdout`.
         rank: which share of every global batch to give.
-        world_size: the number of ranks; it must divide the number of slices.
+        world_size: the number of ranks; it must divide the number of micro-batches.
     """
 
     def __init__(
@@ -171,11 +171,11 @@ class Loader:
 
     @property
     def num_slices(self) -> int:
-        """How many slices of every global batch are this rank's."""
+        """The number of this rank's micro-batches of every global batch."""
         return len(self._own_slices)
 
     def new_slice(self, new_array: NewArray = np.empty) -> Packed:
-        """Return the arrays of a slice, to be filled."""
+        """Return the arrays of a micro-batch, to be filled."""
         shape = self._shape
         num_tails = -(-shape.tokens // self._settings.max_length)
         return Packed(
@@ -198,7 +198,7 @@ class Loader:
         step: int = 1,
         new_slice: Callable[[], Packed] | None = None,
     ) -> Iterator[tuple[list[Packed], State]]:
-        """Yield (the rank's slices of the next global batch, the state after it), without end.
+        """Yield (the rank's micro-batches of the next global batch, the state after it), without end.
 
         Args:
             state: where to resume; the start if not given.
@@ -234,7 +234,7 @@ class Loader:
                 yield slices, state
 
     def _next_rows(self, block: Block | None, state: State) -> tuple[Block, State, NDArray[np.int64]]:
-        """Take the instances of one slice; a slice does not reach over the end of a block."""
+        """Take the instances of one micro-batch, which does not cross the end of a block."""
         if block is None:
             block = self._enter(state)
         while state.offset >= len(block[2]):
@@ -274,11 +274,12 @@ class Loader:
 def shape_for(
     settings: DataSettings, *, tokens: int | None = None, sequences: int | None = None, slices: int = 1
 ) -> Shape:
-    """Return the sizes of slices of so many tokens, or of so many sequences; exactly one of the two is given.
+    """Return the sizes of micro-batches of this many tokens, or sequences; exactly one of the two is given.
 
-    A slice of `tokens` has room for as many sequences and masks as it can need: one of ordinary text is full by its
-    tokens, and the other limits end it early only where texts are tiny. Room for a sequence costs next to nothing, room
-    for a mask a row of the vocabulary's size. A slice of `sequences` has room for that many of the longest ones.
+    A micro-batch of `tokens` has room for as many sequences and masks as it can need: one of ordinary text is full by
+    its tokens, and the other limits end it early only where texts are tiny. Room for a sequence costs next to nothing,
+    room for a mask a row of the vocabulary's size. A micro-batch of `sequences` has room for that many of the longest
+    ones.
     """
     if (tokens is None) == (sequences is None):
         raise UserError(f"tokens={tokens} and sequences={sequences}: give one of them, the size of a micro-batch")

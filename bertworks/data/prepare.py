@@ -82,7 +82,7 @@ class Options(NamedTuple):
 class Job(NamedTuple):
     """What a process that makes shards has to know."""
 
-    folder: Path  # where the tokenizer's files are, and the shards shall be
+    folder: Path  # where the tokenizer's files are, and the shards are written
     kind: str  # of tokens
     vocab_size: int
     options: Options
@@ -195,7 +195,7 @@ def run_local(
     workers: int | None,
     use: Callable[[Any], object],
 ) -> None:
-    """Make units in processes of this machine, as many as there are cores if not said.
+    """Make units in processes of this machine, by default as many as there are cores.
 
     A runner takes units as they are read and keeps a bounded number of them under way. It calls `load(job)` once in
     every process, `make(unit, job)` for every unit, and `use` on what that returns.
@@ -291,7 +291,7 @@ def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
 def _unit_end(text: bytearray) -> int:
     """Return where the first unit of the text ends, or 0 if that depends on what is still to come."""
     most = _MAX_UNITS * UNIT_BYTES
-    # One more than `most`: a document end that stands across the limit must not be taken for a line end.
+    # One more than `most`: a document end across the limit must not be taken for a line end.
     end = text.find(_DOCUMENT_END, max(0, UNIT_BYTES - len(_DOCUMENT_END)), most + 1)
     if end >= 0:
         return end + len(_DOCUMENT_END)
@@ -324,7 +324,7 @@ class SeenDigests:
         self._counts = [0] * _NUM_TABLES
 
     def add(self, digests: bytes) -> NDArray[np.bool_]:
-        """Add checksums, end to end, and tell of each in turn whether it is there for the first time."""
+        """Add concatenated checksums, and tell for each in turn whether it is new."""
         rows = np.frombuffer(digests, np.uint64).reshape(-1, 2)
         is_new = np.zeros(len(rows), np.bool_)
         numbers = rows[:, 1] % np.uint64(_NUM_TABLES)
@@ -396,7 +396,7 @@ def make_arrays(
 ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, int]:
     """Turn the text of a unit into tokens, sentence offsets and document offsets, by split.
 
-    Also returns the number of documents without a token, and of those with fewer than were asked for.
+    Also returns the number of documents without a token, and of those with fewer than required.
     """
     gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, and of documents
     num_empty = num_too_short = 0
@@ -472,14 +472,14 @@ def is_heading(line: str) -> bool:
 
 
 def is_held_out(key: bytes, share: float) -> bool:
-    """Choose documents by their text, so that the choice does not depend on where or how often one stands.
+    """Choose documents by their text, so that the choice does not depend on where or how often one occurs.
 
     The pieces of a document that was cut follow the first: what was trained on must not be next to what is held out.
     """
     return int.from_bytes(key, "big") < share * 2**64
 
 
-# The folder of a run: what it was begun with, the records of its units, and in the end the manifest.
+# The folder of a run: what it was started with, the records of its units, and in the end the manifest.
 
 
 def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
@@ -492,7 +492,7 @@ def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
                 f"{folder} belongs to an interrupted run with another corpus, vocabulary or options; "
                 "give the same ones to resume it, or remove it"
             )
-        # Another version may cut sentences or tokens otherwise, and the shards of one run must be of one kind.
+        # Another version may cut sentences or tokens in another way, and the shards of one run must be of one kind.
         if before.get("made_by") != now["made_by"]:
             then, this = map(_version_text, (before.get("made_by"), now["made_by"]))
             raise UserError(

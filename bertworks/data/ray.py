@@ -33,7 +33,7 @@ _CANCEL_S = 30.0
 
 
 def check_installed() -> None:
-    """Refuse to go on without Ray."""
+    """Refuse to continue without Ray."""
     if importlib.util.find_spec("ray") is None:
         raise UserError('the runner ray needs Ray: pip install "bertworks[ray]"')
 

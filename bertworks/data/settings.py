@@ -16,7 +16,7 @@ OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class DataSettings(Settings):
-    """Instances as in the paper and the original script, unless said otherwise."""
+    """How instances are made; the defaults are those of the paper and the original script."""
 
     objective: Objective = Field(default="mlm+nsp", description="The pre-training objective.")
     max_length: int = Field(default=128, ge=8, le=65_536, description="The longest sequence, in tokens.")

@@ -85,7 +85,7 @@ def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     array = np.ascontiguousarray(array)
     with atomic_write(path, "wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
-        stream.write(array.data)  # where numpy writes itself, a full disk is told in its words
+        stream.write(array.data)  # where numpy writes itself, a full disk is reported in its words
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 

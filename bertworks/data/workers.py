@@ -4,8 +4,8 @@
   takes. There is no need of processes then, and so nothing that could die alone. The state comes with its batch: what
   was made ahead and not used is no part of it.
 - In processes: worker w of N fills the batches w, w + N, ... It walks over the plans of the others, as ranks do with
-  the slices of other ranks, so the sequence is the same for any number of workers. Planning is a quarter of the work at
-  a length of 128 and a tenth at 512; that share does not get faster with more workers.
+  the micro-batches of other ranks, so the sequence is the same for any number of workers. Planning is a quarter of the
+  work at a length of 128 and a tenth at 512; that share does not get faster with more workers.
 - Each worker has a ring of slots in shared memory, which has no name and so cannot be left over. It fills a slot in
   place and sends the state; the consumer copies the slot into arrays that are the caller's own for good (under a tenth
   of the time of filling it) and sends the slot back. Nothing is pickled on the way.
@@ -138,7 +138,7 @@ def _start(loader: Loader, state: State | None, number: int, num_workers: int, d
 
 
 def slots_in(memory: Any, loader: Loader, depth: int) -> list[list[Packed]]:
-    """Lay the slices of every slot into shared memory."""
+    """Place the micro-batches of every slot in shared memory."""
     used = 0
 
     def new_array(length: int, dtype: type[np.generic]) -> NDArray[Any]:
@@ -154,7 +154,7 @@ def _work(
     loader: Loader, state: State | None, number: int, num_workers: int, memory: Any, depth: int, connection: Connection
 ) -> None:
     def free_slices() -> Iterator[Packed]:
-        """Give the slices of slot after slot, without end; from the second round on, each when it is sent back."""
+        """Yield the micro-batches of slot after slot, without end; after the first round, each when it is sent back."""
         slots = slots_in(memory, loader, depth)
         for slot in slots:
             yield from slot

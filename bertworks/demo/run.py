@@ -1,8 +1,8 @@
 """The order of the demo: a vocabulary, shards, a tiny BERT; then the shipped model, fine-tuned and looked into.
 
-Each stage says what it does and how to do the same by hand, works, and leaves its part of the report. Where the package
-has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are fixed. Here
-are the folder that it writes and how it prints lines.
+Each stage prints what it does and how to do the same by hand, works, and leaves its part of the report. Where the
+package has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are
+fixed. Here are the folder that it writes and how it prints lines.
 """
 
 import os
@@ -24,7 +24,7 @@ from bertworks.files import LOCK_NAME, atomic_write, exclusive, make_folder, rem
 from bertworks.models.folder import find_shipped
 from bertworks.recipe import Recipe, load_recipe
 
-# The files of the demo's folder. What a person puts beside them stays; a folder without the owner's file is refused.
+# The files of the demo's folder. Other files beside them stay; a folder without the owner's file is refused.
 OWNER_FILE = ".bertworks-demo"
 TOPICS, VOCABULARY, DATA, RUN = "topics.txt", "vocab.txt", "data", "run"
 TRAIN, DEV, TUNED, REPORT = "train.tsv", "dev.tsv", "tuned", "report.html"

@@ -1,4 +1,4 @@
-"""What the demo does, a function for each stage: it says so, works, prints what came of it and adds to the report."""
+"""The stages of the demo, a function each: it prints a title, works, prints the result and adds it to the report."""
 
 import os
 import shlex
@@ -92,8 +92,8 @@ TO_CLASSIFY = (
 TO_ATTEND = "The soup was cold, but the waiter who brought it was very kind."
 
 _COPIES = 4  # the help has half a megabyte, and a measurement wants some more
-_ROUNDS = 3  # of a measurement, of which the best counts: the first one also loads what is compiled
-_LOOKED_AT = 50  # instances, of which the one with the most different pieces is shown: the help has tables of dashes
+_ROUNDS = 3  # of a measurement; the best counts, as the first one also loads what is compiled
+_LOOKED_AT = 50  # instances; the one with the most different pieces is shown, as the help has tables of dashes
 _LONGEST = 12  # letters of a word in the picture of a head
 
 
@@ -284,7 +284,7 @@ def ask_shipped(show: Show, shipped: Path) -> None:
 
 
 def describe(name: str) -> str:
-    """Say how large a shipped model is, what it has read and how well it fills masks."""
+    """Describe a shipped model: its size, what it was trained on and how well it fills masks."""
     about = describe_shipped(name)
     accuracy = about["mlm_accuracy"]
     told = f"{counted(about['layers'], 'layer')} of width {about['width']}"

@@ -8,7 +8,7 @@ A folder's name is the checksum of what decides its content: the encoder's sizes
 and what it reads, which is what tokenizer, texts and cut have become: the ids of every window, and which of them label
 a word. So another model or other texts have another folder, and nothing has to be compared by hand. A part takes its
 name when it is complete; a run that is killed loses the part it is at. Every part is checked against its manifest when
-the cache is opened, and one that is not whole, or lacks a layer that is asked for now, is computed again.
+the cache is opened, and one that is not whole, or lacks a layer that is needed now, is computed again.
 """
 
 import hashlib
@@ -53,9 +53,9 @@ class FeatureCache:
         net: the frozen encoder, in evaluation mode and on its device.
         layers: which are wanted, 0 being the embeddings.
         kept: which are computed and kept, for others to want.
-        layout: how tokens are laid out for the network.
+        layout: the layout of batches for the network.
         ranks: share the work.
-        note: is told what is computed or found.
+        note: is called with what is computed or found.
 
     Attributes:
         checksums: of all files that were given out.

@@ -78,13 +78,13 @@ def finetune(
         overrides: `section.key=value` over the paper's settings and the learning rate that the model recommends.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
-        resume: go on from the newest checkpoint; start if there is none, and do nothing if the run is finished. What is
-            not given then is as it was: a run folder says its settings and its inputs.
+        resume: continue from the newest checkpoint; start if there is none, and do nothing if the run is finished. What
+            is not given then is as it was: a run folder says its settings and its inputs.
         cache: where frozen features are kept, for several runs to share; in the run folder without it.
         device: where to train.
         quiet: show nothing; else how it goes is shown on the error stream.
-        view: shows a person how it goes, instead.
-        note: is told what a person wants to know at the start, instead.
+        view: shows the progress, instead.
+        note: is called with what is worth knowing at the start, instead.
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
@@ -155,7 +155,7 @@ def tune(
 ) -> Finetuned:
     """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`.
 
-    The kind is the task's if it is not given; inputs are recorded, for a run that goes on.
+    The kind is the task's if it is not given; inputs are recorded, to resume the run.
     """
     place, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
     if starts_with_elmo(model, run):

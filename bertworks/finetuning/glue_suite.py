@@ -1,6 +1,6 @@
 """`bertworks glue`: all tasks of GLUE that there are files for, the paper's row beside ours, one zip.
 
-Each task is a grid, of one run if nothing else is asked for, in OUT/<task>; what is finished there is not made again.
+Each task is a grid, by default of one run, in OUT/<task>; what is finished there is not made again.
 When a task is through, its model is measured on the splits that it was not chosen by, and predicts the test sets in the
 form of GLUE's server. All that is known is in OUT/glue.json, written after every task. WNLI gets the most frequent
 label of its train set, as nothing is learnt for it: the paper leaves it out too.
@@ -104,15 +104,15 @@ def glue(
         data: the folder with GLUE's files, as its own archive has them.
         out: the folder to write; new or empty unless `resume`.
         overrides: `section.key=value` for all tasks; with a grid also axes.
-        plan: which runs are made for each task; one if it is not said.
+        plan: which runs are made for each task; one by default.
         from_mnli: start RTE, MRPC and STS-B from the model of MNLI.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT that reads the same texts.
         resume: what is finished is not made again.
         device: where to train.
         quiet: show nothing; else how it goes is shown on the error stream.
-        views: gives what shows a person how a run goes, instead.
-        note: is told what a person wants to know.
+        views: returns what shows the progress of a run, instead.
+        note: is called with what is worth knowing.
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
@@ -382,7 +382,7 @@ def glue_markdown(results: Mapping[str, Any]) -> str:
 
 
 def _glue_parts(results: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
-    """Return the rows of the table, and what must be said beside the scores."""
+    """Return the rows of the table, and the notes on the scores."""
     tasks, mean, submission = results["tasks"], results["average"], results["submission"]
     has_gold = any(GOLD in task.get("measured", {}) for task in tasks.values())
 

@@ -5,7 +5,7 @@
   are its layers'. Its tokenizer encodes texts and pairs as BERT's does.
 - A BERT learns by itself, beside another one (`--with`) or under a BiLSTM. One that looks to the left alone is summed
   up by its last token, for [CLS] at its front has seen nothing.
-- A GPT-1 gets special pieces around texts, and its language model goes on learning, as in its paper.
+- A GPT-1 gets special pieces around texts, and its language model keeps training, as in its paper.
 - An ELMo stays as it is; the mix of its layers, the BiLSTMs and the head are drawn from the seed and learn. With
   `--init random` there was no pre-training: the ELMo is drawn as well, and all of it learns, as of a BERT.
 - With `task.features` a BERT stays as it is, and a BiLSTM reads its layers (the paper's Table 7). The network of such a
@@ -97,7 +97,7 @@ class Wanted(NamedTuple):
     """What a model is opened for.
 
     Attributes:
-        folder: of the model, or of the checkpoint that a run goes on from.
+        folder: of the model, or of the checkpoint that a run resumes from.
         beside: of a second model that reads the same texts.
         task: what is learnt.
         heads: the task's, with its number of outputs.
@@ -133,11 +133,11 @@ class TaskStart(NamedTuple):
         write: writes a folder's configuration and weights, given what else is known about the model.
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
-        notes: what a person should know.
+        notes: what users should know.
         is_plain: whether it is computed in float32 as it is written, see `ModelKind`.
         reader: what alone is trained, where the rest is frozen.
         features: what it reads.
-        rates: at which the model is best fine-tuned, as its folder says; what is written says it, too.
+        rates: at which the model is best fine-tuned, as its folder states; they are written again with the result.
         is_frozen: tells which tensors of a folder never learn, so that checkpoints have them once; `write` then takes
             what puts weights into a folder, see `put_divided`.
     """
@@ -329,7 +329,7 @@ def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> Bert:
 
 
 def _task_config(config: BertConfig, settings: TaskSettings) -> BertConfig:
-    """Return a BERT's sizes with the dropout asked for; one that looks to the left is summed up by its last token."""
+    """Return a BERT's sizes with the settings' dropout; one that looks to the left is summed up by its last token."""
     dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
     summary = {"summary": "last"} if config.direction == "left_to_right" else {}
     return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
@@ -419,7 +419,7 @@ def open_features(
         settings: of the run.
         device: where to compute.
         ranks: share the work.
-        note: is told what is computed or found.
+        note: is called with what is computed or found.
     """
     _check_frozen(settings)
     reader, train = reader_of(net), settings.train
@@ -502,7 +502,7 @@ class TrainedRows:
         return table
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold to go on."""
+        """Return what a checkpoint must hold to resume."""
         return {_AT_REST: self.at_rest}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -536,7 +536,7 @@ def counts_of(start: TaskStart, batch: TaskBatch) -> list[float]:
 
 
 def freeze_layers(net: Any, layers: int | str) -> None:
-    """Keep the embeddings and so many of the lowest layers, or all encoders whole, as they are."""
+    """Freeze the embeddings and this many of the lowest layers, or all encoders."""
     stacks = net.stacks()
     most = num_layers(net)
     count = most if layers == "all" else int(layers)

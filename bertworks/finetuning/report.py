@@ -4,11 +4,12 @@ Cost: the minutes for which a run holds its devices, over all of its starts. A c
 for a resumed run ends with the same bytes. So time is kept beside it: `starts.jsonl` has a line whenever the logs have
 one, with the seconds of the present start so far. Work that a kill undid was paid for all the same, and counts.
 
-Dev set: `dev.json` says how the best model did, by classes, with some of its surest mistakes. It is written when that
-model is, so that the report of a run, also of one that was killed, needs neither torch nor a model to be opened.
+Dev set: `dev.json` says how the best model did, by classes, with some of its most confident mistakes. It is written
+when that model is, so that the report of a run, also of one that was killed, needs neither torch nor a model to be
+opened.
 
 Page: like that of pre-training it loads nothing, needs no script, and is made from the run folder alone, at the end of
-a run and again whenever it is asked for. Everything is escaped. Shades are classes of the style sheet, for the page's
+a run and again on request. Everything is escaped. Shades are classes of the style sheet, for the page's
 policy refuses styles of single elements.
 """
 
@@ -121,7 +122,7 @@ def device_minutes(lines: Sequence[dict[str, Any]]) -> float:
 
 
 def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
-    """Have the model of a run say what the run has cost; nothing where none has been published yet.
+    """Write the cost of a run into its model; does nothing where none has been published yet.
 
     A model folder is whole at any instant, so this is a new one; its files are links to those of the old, of which only
     the manifest is replaced.
@@ -145,7 +146,7 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
 
 
 def device_name(device: "torch.device", num_devices: int) -> str:
-    """Name the devices of a run for a person."""
+    """Name the devices of a run."""
     import torch  # here, for a report needs only the minutes
 
     if device.type == "cpu":
@@ -173,7 +174,7 @@ class Confusion(Settings):
 
 
 class Mistake(Settings):
-    """An example, what was right and what the model said, in words."""
+    """An example, its label and the model's prediction, as text."""
 
     id: str
     texts: list[str | list[str]]  # a list: of endings
@@ -218,7 +219,7 @@ def write_dev(
 
     Args:
         run: the run folder.
-        task: what was asked.
+        task: the task.
         step: of the model.
         metrics: those that are defined.
         examples: the dev set.
@@ -441,7 +442,7 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
 
 
 def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:
-    """Return sections of HTML: what is to be said of the data, how each class did, and what was wrong."""
+    """Return sections of HTML: notes on the data, scores of classes, and mistakes."""
     parts = []
     if notes:
         text_shown = "".join(f'<li dir="auto">{escaped(note)}</li>' for note in notes)

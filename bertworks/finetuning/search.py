@@ -6,7 +6,7 @@ a grid of any size takes the disk of one run and one model, and one that was kil
 order is what makes it safe to kill: after a kill before the result is written the run is whole, and the next start ends
 it again; after a later one there is a result, and the rest is removed.
 
-With `restart_best` the points are searched with one seed, on a part of the examples if that is asked for, and only the
+With `restart_best` the points are searched with one seed, optionally on a part of the examples, and only the
 best is run with all seeds on all examples.
 
 The files of the task are read once, and tokenized once: what items are depends on the examples and on how they are cut,
@@ -160,8 +160,8 @@ def search(
         resume: runs that are finished are not made again, those that failed are.
         device: where to train.
         quiet: show nothing; else progress is shown on the error stream.
-        views: gives what shows a person the progress of a run, instead.
-        note: is told what a person wants to know, and how each run ended.
+        views: returns what shows the progress of a run, instead.
+        note: is called with what is worth knowing, and how each run ended.
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
@@ -199,7 +199,7 @@ def search(
     }
     seen = set[str]()
 
-    def note_once(text: str) -> None:  # what is said of files and the model is the same in every run
+    def note_once(text: str) -> None:  # notes on files and the model are the same in every run
         if text not in seen:
             seen.add(text)
             note(text)
@@ -211,7 +211,7 @@ def search(
     )  # fmt: skip
     with hold_run(folder):
         runs = GridRuns(folder, Record(folder, about, limit), start, views, note_once)
-        runs.write()  # so that the folder says what it is
+        runs.write()  # marks the folder as a grid's
         inputs = Inputs(
             command="grid", task=task, model=given_as(model), beside=given_as(beside), data=given_as(data),
             train=given_as(train), dev=given_as(dev), columns=recorded_columns(task, columns), init=init, device=device,
@@ -302,7 +302,7 @@ class GridRuns:
         out: the grid's folder, held by this process.
         record: of the runs there are.
         start: makes one run, or resumes it: `start(settings, run=folder, view=view, note=note)`.
-        views, note: for a person.
+        views, note: for output.
     """
 
     def __init__(self, out: Path, record: "Record", start: Callable[..., Finetuned], views: Views, note: Note) -> None:
@@ -338,7 +338,7 @@ class GridRuns:
         return sum(trial.work(self._num_examples) for trial in trials)
 
     def _go_through(self, trials: Sequence[Trial], progress: "GridProgress") -> int:
-        """Make the runs that are not finished yet; returns a signal that asked for an end, or 0."""
+        """Make the runs that are not finished yet; returns the signal that stopped them, or 0."""
         for trial in trials:
             work = trial.work(self._num_examples)
             folder = safe_join(self.out, trial.folder)
@@ -473,7 +473,7 @@ class _File(FileRecord):
 
 
 class Record:
-    """What is known of a grid's runs, by their folders: `grid.json`, written anew after every run.
+    """What is known of a grid's runs, by their folders: `grid.json`, rewritten after every run.
 
     A run counts as finished when it is in the file. Mean and spread of points are computed from the runs, and are in
     the file for those who read it.
@@ -575,7 +575,7 @@ class GridProgress:
     Args:
         num_runs: of the whole grid.
         work: of all of them.
-        note: is told how each run ended.
+        note: is called with how each run ended.
     """
 
     def __init__(self, num_runs: int, work: float, note: Note) -> None:
@@ -589,7 +589,7 @@ class GridProgress:
         self.work_left -= work
 
     def end(self, folder: str, result: Result, record: Record, work: float, seconds: float) -> None:
-        """Count a run that has ended, and say how."""
+        """Count a run that has ended, and report how."""
         self.pass_over(work)
         self._work_done += work
         self._seconds += seconds
@@ -599,7 +599,7 @@ class GridProgress:
         self._note(f"run {self.num_done} of {self.num_runs}, {folder}: {ended}{self._rest(record)}")
 
     def title(self, folder: str, record: Record) -> str:
-        """Return what stands above the figures of a run that begins."""
+        """Return the heading of a run that starts."""
         return f"run {self.num_done + 1} of {self.num_runs}, {folder}{self._rest(record)}"
 
     def _rest(self, record: Record) -> str:
@@ -640,7 +640,7 @@ def grid_markdown(results: Mapping[str, Any]) -> str:
 
 
 def _grid_parts(results: Mapping[str, Any]) -> tuple[str, list[tuple[str, list[Row]]], list[str], list[str]]:
-    """Return the heading, tables with their titles, the runs that failed, and what stands below the tables."""
+    """Return the heading, tables with their titles, the runs that failed, and the lines below the tables."""
     points, runs, metric, best = (results[name] for name in ("points", "runs", "metric", "model_of"))
     searched, full = ([point for point in points if point["is_search"] == which] for which in (True, False))
     seen = f"Search, on {results['search_examples']:,} of {counted(results['examples'], 'example')}:"

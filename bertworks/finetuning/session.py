@@ -1,6 +1,6 @@
 """What is trained in fine-tuning: examples as items in batches, the dev set measured, the best model kept.
 
-- `prepare` reads and encodes the examples, freezes layers, cuts the token table and notes what a person should know;
+- `prepare` reads and encodes the examples, freezes layers, cuts the token table and collects notes for the user;
   `Finetuning` is the task that the trainer trains.
 - The order of an epoch is that of a hash of (seed, epoch, item), so the state of the data is {epoch, offset} and a seek
   costs nothing. The last batch of an epoch is as short as it comes out: every item is seen once in an epoch.
@@ -65,7 +65,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _FAR = 30  # scores from 0 to 5 are learnt well, in the thousands hardly: a step is as long as the rate
 _WIDE = 10
-_FEW_STEPS = 50  # in which a new head has hardly begun to learn
+_FEW_STEPS = 50  # in which a new head has hardly started to learn
 _SMALL_BATCH = 8
 _SHARE_OF_LAST = 0.35  # of a block's memory, where one token of a text is read
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def prepare(
     *,
     is_new: bool = True,
 ) -> "Finetuning":
-    """Read and encode a task's examples and prepare the network; `note` tells a person what should be known of them."""
+    """Read and encode a task's examples and prepare the network; `note` is called with what is worth knowing."""
     task, notes = dataset.task, list(dataset.notes)
     kind = start.features.kind if start.features else kind or kind_of(task)
 
@@ -142,7 +142,7 @@ def prepare(
     dev = examples_of(dataset, DEV, noted)
     dev_items = kind.encode(dev, start.tokenizer, task, settings.task.cut())
 
-    # Epochs become steps; a graph is compiled only where that is asked for, as every batch has another shape.
+    # Epochs become steps; a graph is compiled only on request, as every batch has another shape.
     train = settings.train
     steps = train.epochs * steps_per_epoch(len(items), train)
     update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
@@ -398,7 +398,7 @@ class Finetuning:
             "labels": list(self.task.labels),
             "metrics": list(self.task.metrics),
         }
-        if isinstance(self.start.tokenizer, SpelledTokenizer):  # whose numbers do not say which words they stand for
+        if isinstance(self.start.tokenizer, SpelledTokenizer):  # whose numbers alone do not identify words
             data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         if self.start.features:
@@ -428,8 +428,8 @@ class TaskFeed:
 
     Args:
         items: the train set.
-        settings: batch size, slices and seed.
-        layout: how tokens are laid out for the network.
+        settings: batch size, micro-batches and seed.
+        layout: the layout of batches for the network.
         ranks: which of them are this rank's.
         counts: how many predictions of each kind a batch has; else the task's alone, by their weights.
         alike: whether batches are of items of similar length.
@@ -521,7 +521,7 @@ def steps_per_epoch(num_items: int, settings: FinetuneTrainSettings) -> int:
 
 
 def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each thing that a person should know."""
+    """Yield a line for each thing that users should know."""
     if items.left_out:
         yield str(items.left_out)
     if unknown := much_unknown(pieces, [items.ids]):
@@ -559,7 +559,7 @@ def few_steps(num_items: int, num_examples: int, settings: FinetuneSettings, kin
 
 
 def some_of(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return the first so many of a fixed shuffle, in their old order; 0: all. For a search that need not see them all.
+    """Return the first `count` of a fixed shuffle, in their old order; 0: all. For a search that need not see them all.
 
     Which examples those are depends on their number alone, not on a run's seed: what is compared learns from the same
     ones, and a smaller part is within a larger one. Sentences of one document stay together, as each is read with those

@@ -1,7 +1,7 @@
 """What fine-tuning starts with: a task's files as examples, and a model whose head is new.
 
 A model is a folder, a run folder or a name in the local cache. Its encoder is taken over, and its head where it has the
-one that the task needs, with the same labels; what is missing is drawn from the seed. A run that goes on takes all of
+one that the task needs, with the same labels; what is missing is drawn from the seed. A resumed run takes all of
 it from its checkpoint: the model that it came from may be gone. What kind of model it is decides who opens it.
 """
 
@@ -45,7 +45,7 @@ def find_data(
     note: Callable[[str], None],
     columns: Columns | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Open a benchmark by its name and folder, or a kind of task by your own files; says what was guessed."""
+    """Open a benchmark by its name and folder, or a kind of task by your own files; reports what was guessed."""
     given = {split: path for split, path in files.items() if path is not None}
     for role, path in (("data", data), *given.items()):
         if not isinstance(path, str | os.PathLike | None):
@@ -73,10 +73,10 @@ def find_data(
 
 
 def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> list[Example]:
-    """Read a split; says what was left out, and refuses one with nothing in it."""
+    """Read a split, report what was left out, and refuse one without examples."""
     skipped = Skipped()
     examples = list(dataset.examples(split, skipped))
-    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, for which it is told
+    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, for which it is reported
         note(f"{split}: {skipped}")
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
@@ -106,9 +106,9 @@ def usual_for(
     *,
     is_grid: bool = False,
 ) -> tuple[str, ...]:
-    """Return settings that go before a person's own: an ELMo's, or the learning rates that a model names; says those.
+    """Return and report settings to apply before the user's: an ELMo's, or the learning rates that a model names.
 
-    A run that goes on may have lost the model it came from, but its checkpoint says the same.
+    A resumed run may have lost the model it came from, but its checkpoint has the same.
     """
     if starts_with_elmo(source, run):
         return USUAL
@@ -118,7 +118,7 @@ def usual_for(
     if not rates or given & {"optim.lr", "task.features"}:
         return ()
     values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
-    if not started:  # it was said then
+    if not started:  # it was reported then
         usual = written(task.defaults.learning_rate)
         note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {usual}")
     return (f"optim.lr={values}",)
@@ -160,7 +160,7 @@ def open_task_start(
 
     Args:
         source: the model to start from.
-        run: the run folder; a run that goes on takes all from its newest checkpoint.
+        run: the run folder; a resumed run takes all from its newest checkpoint.
         task: what is learnt.
         kind: the task's.
         settings: of the task.
@@ -187,7 +187,7 @@ def open_task_start(
 
 
 def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[str, Any]:
-    """Return where a run that goes on came from; another model now is an error, one that is gone is not."""
+    """Return where a resumed run came from; another model now is an error, one that is gone is not."""
     about: dict[str, Any] = (read_about(checkpoint).get("provenance") or {}).get("start") or {}
     try:
         sources = [source] if beside is None else [source, beside]

@@ -1,1 +1,1 @@
-"""Models in use: opened, asked, measured, several as one."""
+"""Inference: opening models, predicting with them, measuring them, and ensembles."""

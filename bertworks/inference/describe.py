@@ -1,4 +1,4 @@
-"""What a model is, for a person and for programs: sizes, what its parameters are for, its tensors and where it is from.
+"""Descriptions of a model, as text and as data: sizes, what its parameters are for, its tensors and where it is from.
 
 `facts_of` a network are what `Model.describe()`, its repr and `bertworks inspect MODEL` are made of. Tensors are shown
 under the names of the file, those of all layers in one line.

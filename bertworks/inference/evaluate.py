@@ -48,14 +48,14 @@ class Measured(NamedTuple):
     """How well models did.
 
     Attributes:
-        task: what was asked, with the labels in the models' order, and the threshold that was taken.
+        task: the task, with the labels in the models' order, and the threshold that was used.
         split: of the examples.
-        examples: what they were asked.
-        predictions: what they said of each.
+        examples: the examples of the split.
+        predictions: the prediction for each.
         rows: their scores.
         metrics: the task's, the main one first, and the loss; none where the split has no labels.
         breakdown: the same by classes, where there are any.
-        notes: what must be said beside them.
+        notes: what users should know about them.
     """
 
     task: Task
@@ -95,7 +95,7 @@ def evaluate(
         split: of a benchmark, dev without it; of prepared text holdout.
         columns: which column of your own file is what; without it those of training, or a guess.
         max_length: of sequences of prepared text.
-        max_tokens: of prepared text about so many.
+        max_tokens: of prepared text about this many.
         device: auto, cpu, cuda or mps.
         dtype: float32, bfloat16 or float16.
 
@@ -173,7 +173,7 @@ def measure_models(
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
     gold, questions = gold_of(examples), [example for example in examples if isinstance(example, SpanExample)]
-    # Of one question at least it must be said what the answer is, or that there is none.
+    # At least one question must have a gold answer, or be marked as having none.
     is_answered = not questions or any(question.answers or question.is_impossible for question in questions)
     has_labels = None not in gold and is_answered
     if needs_labels and not has_labels and dataset.task.kind == "answer":
@@ -183,7 +183,7 @@ def measure_models(
         others = ", ".join(name for name in dataset.found if name not in (split, TRAIN))
         hint = f"; there are also: {others}" if others else ""
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with{hint}")
-    # Asked in the models' order of labels, measured as the benchmark does.
+    # Predicted in the models' order of labels, measured as the benchmark does.
     threshold, said = threshold_for(ensemble, dataset.task)
     asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
     kind, count = kind_of(asked), len(examples)
@@ -206,7 +206,7 @@ def measure_models(
 
 
 def threshold_for(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
-    """Return what decides that a question has no answer, as when it is predicted, and what must be said of it."""
+    """Return what decides that a question has no answer, as when it is predicted, and notes on it."""
     own = ensemble.task.threshold
     if own is not None or not asked.has_impossible:
         return own, []
@@ -235,7 +235,7 @@ def check_outputs(
 def write_outputs(
     measured: Measured, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
 ) -> list[str]:
-    """Write what was asked for, and say where it is."""
+    """Write the requested files, and return lines that name them."""
     said = []
     if wrong is not None:
         mistakes = wrong_examples(measured.task, measured.examples, measured.predictions, measured.rows)

@@ -1,11 +1,11 @@
-"""What the heads of a fine-tuned model say of examples and texts, of any number and any length.
+"""Predictions of fine-tuned heads for examples and texts, of any number and any length.
 
 | kind       | a result is                                                                           |
 |------------|---------------------------------------------------------------------------------------|
-| classify   | {"label", "score", "scores"}: the likeliest class and the probabilities of all        |
+| classify   | {"label", "score", "scores"}: the most likely class and the probabilities of all      |
 | regress    | {"score"}                                                                             |
 | multilabel | {"labels", "scores"}: the labels that are more likely than not, and all probabilities |
-| choose     | {"choice", "score", "scores"}: the number of the likeliest ending, from 0             |
+| choose     | {"choice", "score", "scores"}: the number of the most likely ending, from 0           |
 | tag        | {"words", "tags"}                                                                     |
 | answer     | {"answer", "start", "end", "score"}, and "null_odds" where there may be no answer     |
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from bertworks.inference.model import Model
 
 Result = dict[str, Any]
-Guesses = list[Result]  # {"token", "id", "score"}, the likeliest first
+Guesses = list[Result]  # {"token", "id", "score"}, the most likely first
 Units = Literal["word", "character"]
 UNITS = ("word", "character")
 Text = str | Sequence[str]  # as it is, or its words
@@ -193,7 +193,7 @@ def piece_id(tokenizer: Tokenizer, target: str) -> int:
 
 
 def best_guesses(tokenizer: Any, scores_V: Tensor, top_k: int, allowed: Sequence[int] = ()) -> Guesses:
-    """Return the likeliest pieces, best first, out of all or of those allowed."""
+    """Return the most likely pieces, best first, out of all or of those allowed."""
     candidates = torch.tensor(list(dict.fromkeys(allowed))) if allowed else torch.arange(len(scores_V))
     scores, numbers = scores_V[candidates].topk(min(top_k, len(candidates)))
     both = zip(candidates[numbers].tolist(), scores.tolist(), strict=True)
@@ -216,7 +216,7 @@ def answer_questions(
 ) -> list[list[Result]]:
     """Return for each question {"text", "start", "end", "score"} of the best answers; `context[start:end]` is the text.
 
-    Scores are shares of the 20 best answers. There may be fewer than asked for, and none in an empty context. With a
+    Scores are shares of the 20 best answers. There may be fewer than requested, and none in an empty context. With a
     threshold a question may have no answer, where that scores more than so much above the best one; then the first
     result has the text "" and no start.
     """

@@ -98,7 +98,7 @@ def measure_text(
 
 
 def _objective_of(model: Model, source: str | os.PathLike[str]) -> Objective:
-    """Return what the model was taught; one that has no head for it any more is refused."""
+    """Return the objective of a model; one that has no head for it any more is refused."""
     if isinstance(model.net, Gpt) and not model.is_task_only:
         return "ltr"
     if isinstance(model.net, Elmo) and model.net.softmax is not None:

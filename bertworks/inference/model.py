@@ -1,4 +1,4 @@
-"""A model in use: `bw.load(source)` opens one of any kind, and the methods of `Model` are what can be asked of it.
+"""A model in use: `bw.load(source)` opens one of any kind, and the methods of `Model` are what it can do.
 
 - One class for BERTs, GPT-1, ELMo, encoders side by side, and what was fine-tuned on any of them. `methods` says what
   a model can do; everything else is refused in a line that says what is missing and what there is.
@@ -200,7 +200,7 @@ class Model:
         return f"fine-tuned {name}" if self.is_task_only and isinstance(self.net, Gpt) else name
 
     def check_can(self, method: str) -> None:
-        """Refuse a method that the model has no answer to, and say what it can do."""
+        """Refuse a method that the model cannot do; the message lists what it can."""
         if reason := self._why_not(method):
             can = ", ".join(self.methods) or "nothing by itself"
             raise UserError(f"this {self.title} cannot {_METHODS[method][0]}: {reason}; it can: {can}")
@@ -311,7 +311,7 @@ class Model:
         targets: Sequence[str] | str | None = None,
         truncate: bool = False,
     ) -> list[Guesses] | list[list[Guesses]]:
-        """Guess what stands at each [MASK] of a text, or of several.
+        """Predict the word at each [MASK] of a text, or of several.
 
         Args:
             text: one, or a list; each with one or more [MASK], which are guessed by themselves; what follows one
@@ -321,8 +321,8 @@ class Model:
             truncate: cut a text that is too long instead of refusing it.
 
         Returns:
-            for every mask a list of {"token", "id", "score"}, the likeliest first; scores are probabilities. For a list
-            of texts a list of these.
+            for every mask a list of {"token", "id", "score"}, the most likely first; scores are probabilities. For a
+            list of texts a list of these.
 
         Example:
             >>> model.fill("The [MASK] of the river is cold.", top_k=1)
@@ -404,7 +404,7 @@ class Model:
             truncate: read the end of a text that is too long instead of refusing it; of a BERT its beginning.
 
         Returns:
-            a list of {"token", "id", "score"}, the likeliest first; scores are probabilities. GPT-1 guesses pieces.
+            a list of {"token", "id", "score"}, the most likely first; scores are probabilities. GPT-1 guesses pieces.
             For a list of texts a list of these.
         """
         self.check_can("next_words")
@@ -577,7 +577,7 @@ class Model:
             found.append((encoding, torch.stack([layer[0] for layer in weights]).cpu().numpy()))
         return found[0] if isinstance(text, str) else found
 
-    # What a fine-tuned model was taught.
+    # The task of a fine-tuned model.
 
     @property
     def task(self) -> Task:
@@ -617,7 +617,7 @@ class Model:
 
     @property
     def layout(self) -> BatchLayout:
-        """How tokens of examples are laid out for the network."""
+        """The layout of batches for the network."""
         return BatchLayout(self.device, self.flash)
 
     def cut(self, usual_length: int | None = None) -> Cut:
@@ -735,7 +735,7 @@ class Model:
         """Look for the answer to a question in a text of any length, or for those to several.
 
         Args:
-            question: what is asked; one, or a list.
+            question: the question; one, or a list.
             context: where to look; one, for all questions, or a list with one for each.
             top_k: how many answers to give.
             threshold: see `answer_questions`; else what was chosen in training, where the model learnt to see that

@@ -72,7 +72,7 @@ class Ensemble:
 
     Args:
         models: at least one.
-        names: of the models, for a person.
+        names: of the models, for messages.
 
     Attributes:
         models: themselves.
@@ -193,7 +193,7 @@ def write_predictions(
     keep: bool = True,
     csv_safe: bool = False,
 ) -> tuple[int, list[str]]:
-    """Predict for every row of a file; returns how many there are, and what must be said of them.
+    """Predict for every row of a file; returns their number, and notes on them.
 
     The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels. `csv_safe` is for
     tables that a spreadsheet is to open: text that begins like a formula gets an apostrophe.
@@ -216,7 +216,7 @@ def predicted_rows(
     keep: bool,
     is_table: bool = False,
 ) -> Iterator[Result]:
-    """Yield a result for every row of a file; what must be said of them is in `notes` when all have come.
+    """Yield a result for every row of a file; `notes` holds the notes on them when all have come.
 
     For a table all results have the same columns, a cell each, and the scores of all labels are left out.
     """
@@ -300,7 +300,7 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, str | list) else word_of(value)
 
 
-# Results as files that a person's other tools read.
+# Results as files that other tools read.
 
 
 def check_row_file(path: str | os.PathLike[str], *sources: str | os.PathLike[str], csv_safe: bool = False) -> None:

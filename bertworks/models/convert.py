@@ -64,7 +64,7 @@ _RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our 
 
 
 class Converted(NamedTuple):
-    """What was made, for a person and for a script."""
+    """The result of a conversion."""
 
     out: str
     form: str  # "folder" or "google"
@@ -298,7 +298,7 @@ def _rewrite(
         lowercase: whether the tokenizer does that; None: as it did.
         replaced: patterns of names of files that the weights are instead of.
         dtype: the new type, for a config.json that states one: transformers goes by it.
-        notes: for a person.
+        notes: for the user.
     """
     from bertworks.models.kinds import read_model
     from bertworks.models.weights import write_weights
@@ -328,7 +328,7 @@ def _rewrite(
 
 
 def _tokenizer_of(folder: Path, lowercase: bool | None) -> Any:
-    """Open a folder's tokenizer, if it has one, and set anew whether it lower-cases, if that is asked for."""
+    """Open a folder's tokenizer, if it has one, and override whether it lower-cases, if requested."""
     if not any((folder / name).is_file() for name in TOKENIZER_FILES if name != TOKENIZER_CONFIG_FILE):
         return None
     tokenizer = CLASSES[kind_of(folder)].from_folder(folder)

@@ -89,7 +89,7 @@ def _folder_of(name: str) -> Path:
 
 
 def find_model(source: str | os.PathLike[str]) -> Path:
-    """Return the model folder that is meant, or say where it was looked for."""
+    """Return the model folder that is meant; the error lists where it was looked for."""
     folder = _located(source)
     # An installer may have made the package out of links.
     return folder if folder.parent == SHIPPED_FOLDER else check_files(folder)

@@ -69,7 +69,7 @@ class GoogleConfig(Settings):
     pooler_size_per_head: int | None = None
     pooler_type: str | None = None
 
-    # On the field and not on the whole: so it is told together with whatever else is wrong.
+    # On the field and not on the whole: so it is reported together with whatever else is wrong.
     @field_validator("num_attention_heads")
     @classmethod
     def _heads_divide_the_width(cls, num_heads: int, info: ValidationInfo) -> int:
@@ -127,7 +127,7 @@ def to_google(config: dict[str, Any], where: str) -> tuple[GoogleConfig, list[st
         )
     if config.get("layer_norm_eps", LAYER_NORM_EPS) != LAYER_NORM_EPS:
         differences.append(f"layer_norm_eps is {config['layer_norm_eps']!r:.60}; the original code has 1e-12 fixed")
-    # Hugging Face's BERT has 2 segments where nothing is said, the original 16; all other defaults are the same.
+    # Hugging Face's BERT has 2 segments by default, the original 16; all other defaults are the same.
     values = {"vocab_size": 30_522, "type_vocab_size": 2} | values | {"hidden_act": _TO_GOOGLE[activation]}
     return validate(GoogleConfig, values, where), differences
 
@@ -176,9 +176,9 @@ class GoogleModel(NamedTuple):
 
     config: dict[str, Any]  # the content of config.json
     tensors: Tensors
-    optimizer: Tensors  # "<name>.adam_m", "<name>.adam_v" and "global_step", where asked for and present
+    optimizer: Tensors  # "<name>.adam_m", "<name>.adam_v" and "global_step", where requested and present
     pieces: list[str]
-    left_out: list[str]  # Google's names of tensors that are no part of BERT or were not asked for
+    left_out: list[str]  # Google's names of tensors that are not part of BERT or were not requested
     files: list[Path]
     warnings: list[str]
 

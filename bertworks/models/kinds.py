@@ -460,7 +460,7 @@ def find_kind(name: str) -> ModelKind:
 
 
 def kind_of_model(folder: Path) -> ModelKind:
-    """Return which kind of model a folder holds; where nothing is said it is taken for a BERT."""
+    """Return which kind of model a folder holds; BERT by default."""
     model_type = read_json(folder / CONFIG_FILE).get("model_type")
     return next((kind for kind in KINDS if kind.model_type == model_type), BERT)
 

@@ -270,7 +270,7 @@ def describe(path: Path) -> dict[str, list[Any]]:
 
 
 def _checked(content: Any) -> dict[str, TensorNote]:
-    """Return what a file holds if that is tensors by name; a training checkpoint, which holds them deeper, is told."""
+    """Return what a file holds if that is tensors by name; a training checkpoint has a message of its own."""
     for name, part in _of_kind(content, dict).items():
         if type(part) is dict and any(type(note) is TensorNote for note in part.values()):
             raise UserError(
@@ -302,7 +302,7 @@ def _read_archive(stream: IO[bytes]) -> tuple[dict[str, TensorNote], dict[str, t
 
 
 def _place(stream: IO[bytes], entry: zipfile.ZipInfo) -> tuple[int, int]:
-    """Return where an uncompressed file lies in its archive: behind a header with two parts of variable length."""
+    """Return where an uncompressed file lies in its archive: after a header with two parts of variable length."""
     stream.seek(entry.header_offset)
     signature, name_bytes, extra_bytes = struct.unpack("<4s22xHH", stream.read(30))
     if signature != b"PK\x03\x04":

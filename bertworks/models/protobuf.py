@@ -25,7 +25,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, below 2^64, and the position behind it."""
+    """Return the number at a position, below 2^64, and the position after it."""
     if position < len(data) and data[position] < 0x80:
         return data[position], position + 1  # nearly all of them
     value = 0
@@ -93,7 +93,7 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def _make_tables() -> NDArray[np.uint32]:
-    """Return table k, by byte: what the byte does to the remainder with k zero bytes behind it."""
+    """Return table k, by byte: what the byte does to the remainder with k zero bytes after it."""
     tables = np.zeros((_STEP, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):

@@ -77,10 +77,10 @@ class Pooling:
         steps: what follows, in order: layers, and "Normalize".
         max_length: the most tokens of a text; None: as many as the model has positions.
         prompts: texts that are put before a text, by name.
-        default_prompt: the name of the one that is used where none is asked for.
+        default_prompt: the name of the one that is used by default.
         include_prompt: whether a prompt's tokens are pooled too.
         truncate_dim: how many numbers of a vector are kept, from its beginning.
-        is_stated: whether the folder says so, or is not of sentence-transformers.
+        is_stated: whether the folder names it; false also without sentence-transformers' files.
     """
 
     modes: tuple[str, ...] = ("mean",)

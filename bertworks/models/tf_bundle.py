@@ -12,7 +12,7 @@
   byte is checked by something, and nothing can point in circles. What keys expand to is bounded, for sharing could make
   gigabytes of a small file. Types and shapes must agree with sizes, and parts must fill their whole as a grid, which is
   the only way TensorFlow splits a variable.
-- Everything is checked against the real sizes of the files before memory is asked for, and each tensor against its
+- Everything is checked against the real sizes of the files before memory is allocated, and each tensor against its
   checksum as it is read: in pieces that stay in the processor's cache, so that checking costs no second pass over
   memory.
 - Tensors are read and not mapped: a mapped file that is cut short under its reader kills the process.
@@ -132,7 +132,7 @@ def _read_block(table: bytes, handle: _Handle) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Give a block's keys and values; the list of restarts behind them serves only those who search by halving."""
+    """Give a block's keys and values; the list of restarts after them serves binary search only."""
     end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
     if len(block) < 4 or end < 0:
         raise CorruptFile("a block has no room for its list of restarts")
@@ -331,7 +331,7 @@ def _is_grid(places: list[Place], shape: tuple[int, ...]) -> bool:
 
 
 class Bundle:
-    """A checkpoint that was opened: its index is read and checked, its tensors are read when asked for."""
+    """A checkpoint that was opened: its index is read and checked, its tensors are read on demand."""
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
         """Open a checkpoint by what its files' names begin with, such as "model/bert_model.ckpt"."""

@@ -2,7 +2,7 @@
 
 T tokens, N heads, H width of a head, D = N * H, G sequences of one length L, S sequences of a batch.
 
-- Texts of different lengths are one row of tokens, without padding: a batch is its tokens laid end to end and the
+- Texts of different lengths are one row of tokens, without padding: a batch is its concatenated tokens and the
   places where each sequence starts. Everything but attention works token by token and needs no more than that.
 - Attention needs to know which tokens belong together: flash attention on a GPU takes the starts as they are, and
   everywhere else sequences of one length are computed together. So that these are slices and not copies, sequences are
@@ -41,7 +41,8 @@ class Run(NamedTuple):
         num_tokens: of all of them.
         num_sequences: how many they are.
         length: of the longest.
-        places: where a token is laid on [sequences, length]; None where all sequences have that length.
+        places: the position of each token in the padded layout [sequences, length]; None where all sequences have that
+            length.
     """
 
     num_tokens: int
@@ -60,7 +61,7 @@ class Packing(NamedTuple):
     inverse: Tensor | None = None  # [T]: and back again
 
     def enter(self, rows: Tensor) -> Tensor:
-        """Lay a batch's rows as attention wants them."""
+        """Reorder a batch's rows as attention needs them."""
         return rows if self.order is None else rows.index_select(0, self.order)
 
     def leave(self, rows: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class Packing(NamedTuple):
         return rows, order.argsort()
 
     def backwards(self, num_tokens: int) -> "Packing":
-        """Lay everything the other way round, so that what comes after a token lies before it."""
+        """Reverse everything, so that what comes after a token comes before it."""
         if self.order is None or self.inverse is None:
             order = inverse = torch.arange(num_tokens, device=self.cumulative_lengths.device).flip(0)
         else:
@@ -89,7 +90,7 @@ class Packing(NamedTuple):
 
 
 def _reversed(run: Run) -> Run:
-    """Lay a run the other way round; what is not filled of a row is still behind its tokens."""
+    """Reverse a run; padding stays after the tokens of a row."""
     if run.places is None:
         return run
     lengths = np.bincount(run.places.numpy() // run.length, minlength=run.num_sequences)
@@ -113,7 +114,7 @@ def pack_lengths(
     flash: bool = False,
     merge_similar: bool = False,
 ) -> Packing:
-    """Say how sequences of these lengths lie end to end.
+    """Return the packing of concatenated sequences of these lengths.
 
     Args:
         lengths: of each sequence; 0 is allowed.
@@ -173,7 +174,7 @@ def pack(
     *,
     flash: bool = False,
 ) -> Tokens:
-    """Lay sequences of ids end to end; positions count from 0 in each."""
+    """Concatenate sequences of ids; positions count from 0 in each."""
     token_ids = _joined(ids)
     segments = _joined(segment_ids) if segment_ids is not None else np.zeros_like(token_ids)
     return pack_arrays(token_ids, segments, np.fromiter(map(len, ids), np.int64), device, flash=flash)
@@ -243,7 +244,7 @@ def attend(
 
 def _of_run(qkv_T3NH: Tensor, run: Run, causal: bool, dropout: float) -> Tensor:
     q_GNLH, k_GNLH, v_GNLH = _heads(qkv_T3NH, run).unbind(0)
-    # What fills up a row lies behind its tokens: causal attention does not reach it.
+    # Padding comes after a row's tokens: causal attention does not reach it.
     mask = None if causal else _mask(run, qkv_T3NH.dtype)
     out_GNLH = _attended(q_GNLH, k_GNLH, v_GNLH, mask, dropout, causal)
     out_PD = out_GNLH.transpose(1, 2).flatten(0, 1).flatten(1)
@@ -274,7 +275,7 @@ def _from_one(q_GNH: Tensor, kv_R2NH: Tensor, run: Run, dropout: float) -> Tenso
 def prepare_to_compile_for_cpu() -> None:
     """Have compiled code call what draws dropout's masks on a CPU, and attention over a run of sequences.
 
-    numpy's bits cannot be traced, and runs are of other lengths in every batch: torch would warn of it, compile anew
+    numpy's bits cannot be traced, and runs are of other lengths in every batch: torch would warn of it, compile again
     for each batch until it gives up, and draw other masks than without compiling. What else is random is torch's own.
     """
     from torch._inductor import config  # seconds
@@ -297,7 +298,7 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: flo
 
 
 def _heads(qkv_R3NH: Tensor, run: Run) -> Tensor:
-    """Lay the tokens of a run out as [3, G, N, L, H], or [2, ...] of keys and values."""
+    """Return the tokens of a run in the padded layout [3, G, N, L, H], or [2, ...] of keys and values."""
     rows = qkv_R3NH
     if run.places is not None:
         rows = Padded.apply(qkv_R3NH, run.places, run.num_sequences * run.length)  # type: ignore[no-untyped-call]
@@ -313,7 +314,7 @@ def _mask(run: Run, dtype: torch.dtype) -> Tensor | None:
 
 
 class Padded(torch.autograd.Function):
-    """Lays rows at places of a longer tensor that has zeros elsewhere. No place is taken twice, so nothing adds up."""
+    """Scatters rows into a longer tensor of zeros. No position is taken twice, so nothing adds up."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
@@ -329,7 +330,7 @@ class Padded(torch.autograd.Function):
 
 
 class Unpadded(torch.autograd.Function):
-    """Takes rows from places: the other way round."""
+    """Gathers rows by position: the inverse."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
@@ -340,7 +341,7 @@ class Unpadded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Lay them there."""
+        """Scatter the gradients."""
         (places,) = ctx.saved_tensors
         return grads[0].new_zeros(ctx.count, *grads[0].shape[1:]).index_copy_(0, places, grads[0]), None
 

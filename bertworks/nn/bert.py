@@ -166,7 +166,7 @@ def rows_of_blocks(
 
     Args:
         blocks: from the lowest to the last.
-        x_TD: their input, laid as `packing` wants it.
+        x_TD: their input, in the order of `packing`.
         packing: of the whole batch.
         seed: of the network's dropout.
         places_S: where the batch has those tokens, in the order of its sequences.
@@ -305,7 +305,7 @@ def sums_in_parts(sums: Callable[..., Sums], num_scores: int, *per_row: Tensor) 
 
 
 class Encoded(NamedTuple):
-    """What the encoder gives; the lists are empty unless they were asked for."""
+    """The output of the encoder; the lists are empty unless requested."""
 
     hidden_TD: Tensor
     all_hidden: list[Tensor]  # embeddings and every layer, [T, D] each
@@ -346,7 +346,7 @@ class Bert(nn.Module):
     def encode(
         self, tokens: Tokens, *, hidden: bool = False, attentions: bool = False, depth: int | None = None
     ) -> Encoded:
-        """Return the last layer's output and, if asked for, every layer's and the attention weights.
+        """Return the last layer's output and, if requested, every layer's and the attention weights.
 
         With `depth` the layers end there, and what is above is not computed.
         """
@@ -375,7 +375,7 @@ class Bert(nn.Module):
 
     def pooled(self, hidden_TD: Tensor, packing: Packing, num_sequences: int | None = None) -> Tensor:
         """Return the pooled output of all sequences, or of so many, [S, D]: a token through a dense layer and tanh."""
-        # An empty sequence behind the last token has no [CLS]; whatever row it gets, its weight is 0.
+        # An empty sequence after the last token has no [CLS]; whatever row it gets, its weight is 0.
         places_S = self._summary_places(packing)[:num_sequences].clamp(min=0, max=len(hidden_TD) - 1)
         return self._pool(hidden_TD.index_select(0, places_S))
 

@@ -149,7 +149,7 @@ def largest(x_TH: Tensor, packing: Packing) -> Tensor:
 
 
 def _slots(packing: Packing) -> tuple[Tensor, Tensor]:
-    """Return where each token stands in a table of S x L, laid end to end, and which places of it have a token."""
+    """Return the position of each token in the flattened padded layout, S x L, and which positions have a token."""
     lengths_S = packing.cumulative_lengths.diff()
     is_token_SL = torch.arange(packing.max_length, device=lengths_S.device) < lengths_S[:, None]
     return is_token_SL.flatten().nonzero().squeeze(1), is_token_SL

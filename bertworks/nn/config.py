@@ -38,7 +38,7 @@ Summary = Literal["first", "last"]
 
 
 class BertConfig(Settings):
-    """What it takes to build a BERT; the paper's base unless said otherwise."""
+    """The configuration of a BERT; the default is the paper's base."""
 
     vocab_size: int = Field(default=30_522, ge=1, le=_MAX_VOCABULARY)
     hidden_size: int = Field(default=768, ge=1, le=_MAX_WIDTH)
@@ -86,7 +86,7 @@ _MAX_FILTERS = 50  # of a width each: a word has 50 characters, so a wider filte
 
 
 class GptConfig(Settings):
-    """What it takes to build a GPT-1; the published one unless said otherwise."""
+    """The configuration of a GPT-1; the default is the published one."""
 
     vocab_size: int = Field(default=40_478, ge=1, le=_MAX_VOCABULARY)  # 40,000 merges and their characters
     n_positions: int = Field(default=512, ge=1, le=_MAX_POSITIONS)
@@ -124,7 +124,7 @@ class GptConfig(Settings):
 
 
 class ElmoConfig(Settings):
-    """What it takes to build an ELMo; the published one unless said otherwise."""
+    """The configuration of an ELMo; the default is the published one."""
 
     vocab_size: int = Field(default=793_471, ge=2, le=_MAX_VOCABULARY)  # words of the 1 Billion Word Benchmark
     char_embedding_size: int = Field(default=16, ge=1, le=_MAX_WIDTH)
@@ -157,7 +157,7 @@ class ElmoConfig(Settings):
 
 
 class ElmoReaderConfig(Settings):
-    """What stands on an ELMo for a task; the widths are those of GLUE's baselines unless said otherwise."""
+    """The configuration of the readers on an ELMo; the default widths are those of GLUE's baselines."""
 
     pairs: bool = False  # whether a sequence has two texts
     num_cells: int = Field(default=1_500, ge=1, le=_MAX_WIDTH)  # of the BiLSTMs, in each direction
@@ -225,7 +225,7 @@ FEATURES: tuple[FeatureName, ...] = (
 
 
 class FeatureConfig(Settings):
-    """What it takes to build a tagger on frozen layers, besides their width; the paper's unless said otherwise."""
+    """The configuration of a tagger on frozen layers, besides their width; the default is the paper's."""
 
     features: FeatureName = "concat-last-four"
     lstm_cells: int = Field(default=768, ge=1, le=65_536)  # of each direction

@@ -14,7 +14,7 @@ cells), W width before the scores.
   is added to its input. Cells are many and are projected down to the width of a word.
 - What ELMo gives is all its layers, each [from the left; from the right], for a task to weigh (`ScalarMix`).
 - Unlike the original: torch's LSTM cannot clip its cells and projections (at 3 there), so gradients alone are clipped;
-  and each sequence begins anew, where the original carried its state over from batch to batch of 20 words.
+  and each sequence starts from zero, where the original carried its state over from batch to batch of 20 words.
 
 - A softmax over very many words is trained against a sample of them and measured against all. The sample has R
   different words; frequent ones are likelier to be in it (log-uniform by rank, as ELMo's authors have it). Each word
@@ -340,7 +340,7 @@ class ElmoTasks(nn.Module):
         self.elmo.requires_grad_(reader.trains_elmo)
 
     def read_words(self, words: SeenWords) -> None:
-        """Say what ids mean, before anything is computed; words that are met later are read too."""
+        """Set what ids mean, before anything is computed; words that are added later are read too."""
         self.words = words
         self.elmo.characters_VK = None
 
@@ -382,7 +382,7 @@ class ElmoTasks(nn.Module):
 
     def _layers(self, tokens: Tokens) -> list[Tensor]:
         """Return ELMo's layers, [T, D] each."""
-        assert self.words is not None, "nobody has said what ids mean"
+        assert self.words is not None, "set the words before reading ids"
         known = self.elmo.characters_VK
         if known is None or len(known) < len(self.words):
             table = torch.from_numpy(self.words.characters().view("int16"))

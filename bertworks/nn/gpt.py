@@ -32,7 +32,7 @@ _OTHER_ORDER = 1 << 20  # a place of dropout that no network has: both orders ha
 
 
 def orders_of(tokens: Tokens, *, both: bool) -> list[Tokens]:
-    """Return the tokens as they are and, if asked for, with the two texts of every sequence swapped."""
+    """Return the tokens as they are and, if requested, with the two texts of every sequence swapped."""
     return [tokens, swapped(tokens)] if both else [tokens]
 
 
@@ -41,8 +41,8 @@ def swapped(tokens: Tokens) -> Tokens:
     bounds_S, places_T, seed = tokens.packing.cumulative_lengths.long(), tokens.position_ids, tokens.dropout_seed
     sequence_T = torch.repeat_interleave(bounds_S.diff(), output_size=len(places_T))
     starts_T, lengths_T = bounds_S[sequence_T], bounds_S.diff()[sequence_T]
-    num_behind_S = torch.zeros_like(bounds_S[1:]).index_add_(0, sequence_T, tokens.segment_ids)
-    seconds_T = num_behind_S[sequence_T] - 1  # how long the second text is: the end is behind the delimiter too
+    num_after_S = torch.zeros_like(bounds_S[1:]).index_add_(0, sequence_T, tokens.segment_ids)
+    seconds_T = num_after_S[sequence_T] - 1  # how long the second text is: the end is after the delimiter too
     firsts_T = lengths_T - seconds_T - 3
     sources_T = torch.where(places_T <= seconds_T, firsts_T + 1 + places_T, places_T - seconds_T - 1)
     sources_T = torch.where(places_T == seconds_T + 1, firsts_T + 1, sources_T)

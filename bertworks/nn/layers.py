@@ -69,7 +69,7 @@ class Linear(nn.Module):
 
 
 def freeze(model: nn.Module) -> None:
-    """Say that the weights of a model on the CPU will not change any more, which makes it faster."""
+    """Freeze the weights of a model on the CPU for inference, which makes it faster."""
     # Builds without it multiply as always.
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return

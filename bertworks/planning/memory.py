@@ -55,7 +55,7 @@ class Gpu(NamedTuple):
 
     memory_gb: float
     bf16_tflops: float | None  # of matrix products; None: the card has no bf16
-    fp32_tflops: float  # without TF32, as torch multiplies unless told otherwise
+    fp32_tflops: float  # without TF32, which is torch's default
     terabytes_per_s: float  # of its memory
 
 
@@ -245,7 +245,7 @@ def fewest_slices(
     recompute: bool | None = None,
     on_cpu: bool = False,
 ) -> int | None:
-    """Return the least number of slices, of whole sequences and shared evenly by the GPUs, that fits; or None."""
+    """Return the least number of micro-batches that fits, of whole sequences and shared evenly by the GPUs; or None."""
     batch_size = math.gcd(recipe.sequences_of(length), recipe.train.batch_size)
     for slices in range(recipe.train.slices, min(batch_size, _MAX_SLICES) + 1):
         if batch_size % slices or slices % gpus:
@@ -264,7 +264,7 @@ def check_memory(needed: dict[str, float], ways: str, note: Callable[[str], None
     Args:
         needed: bytes by what they are for.
         ways: what to change.
-        note: shows a line to a person.
+        note: is called with a line to show.
     """
     free, peak = free_memory(), sum(needed.values()) - needed.get("the program itself", 0.0)
     if free is None or peak <= _NEAR * free:

@@ -254,7 +254,7 @@ def _memory(recipe: Recipe, network: Network, lengths: list[int], gpu: str, gpus
 
 
 def _notes(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[str]:
-    """Say what the numbers are based on."""
+    """Return what the numbers are based on."""
     if gpu.lower() == CPU:
         return ["No time is predicted for a CPU; a run shows its tokens a second after its first steps."]
     if network.is_recurrent:
@@ -273,7 +273,7 @@ def _notes(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[str]:
 
 
 def plan_text(name: str, plan: Mapping[str, Any]) -> str:
-    """Write a plan for a person to read, at most 100 columns wide."""
+    """Return a plan as text, at most 100 columns wide."""
     network, memory, time, disk = plan["network"], plan["memory"], plan["time"], plan["disk"]
     phases = plan["phases"]
     if len(phases) > 1:

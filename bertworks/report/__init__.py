@@ -1,1 +1,1 @@
-"""What a person looks at: pages, charts, curves in a terminal, tables of scores."""
+"""Reports: pages, charts, curves in a terminal, tables of scores."""

@@ -49,7 +49,7 @@ def chart(
     is_noisy: bool = True,
     x_name: str = "step",
 ) -> str:
-    """Draw curves over one axis as a figure of HTML; nothing at all where there are no points.
+    """Draw curves over one axis as a figure of HTML; empty where there are no points.
 
     Args:
         title: what is shown, above the picture.
@@ -135,7 +135,7 @@ class Axis(NamedTuple):
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return at most so many of the points: of each stretch the lowest and the highest, in their order."""
+    """Return at most `most` of the points: of each stretch the lowest and the highest, in their order."""
     if len(points) <= most:
         return points
     size = len(points) / (most // 2)

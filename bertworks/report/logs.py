@@ -147,7 +147,7 @@ def training_seconds(timing: Sequence[Line]) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Write a time for a person."""
+    """Return a time as text."""
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours:,} h {rest // 60:02} min" if hours else f"{rest // 60} min {rest % 60:02} s"
 

@@ -1,7 +1,7 @@
-"""The pages that a person opens in a browser: each is one file that loads nothing and needs no server.
+"""HTML pages: each is one file that loads nothing and needs no server.
 
-`RUN/report.html` says what a run was and how it went. It is made from the run folder alone (recipe, logs, samples and
-the shapes of its model), at the end of a run and again whenever it is asked for, without torch.
+`RUN/report.html` describes a run and its progress. It is made from the run folder alone (recipe, logs, samples and
+the shapes of its model), at the end of a run and again on request, without torch.
 
 The page of `attend` shows the attention of one sentence, or of a pair. Its scripts and its style (`pages/attention`)
 are written into it, and the tokens and the weights follow as JSON. A content security policy lets the browser run the

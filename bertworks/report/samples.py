@@ -2,7 +2,7 @@
 
 `train/guesses.py` asks the model. The answers are kept in the run folder as `samples.json`, with what is known of the
 data, so that a report can be made again where the data is gone; `samples_section` is the report's part with them: texts
-with the asked pieces marked, and the guesses for each. Nothing here needs torch.
+with the predicted pieces marked, and the guesses for each. Nothing here needs torch.
 """
 
 import json
@@ -28,20 +28,20 @@ class Guess(Settings):
 
 
 class Blank(Settings):
-    """A position whose piece the model was asked for."""
+    """A position whose piece the model predicted."""
 
-    piece: str  # what stands there
+    piece: str  # the true piece
     seen: str | None  # what the model saw there; None: nothing, as it had not come so far
-    guesses: list[Guess]  # the likeliest first
+    guesses: list[Guess]  # the most likely first
 
     @property
     def is_right(self) -> bool:
-        """Whether the likeliest guess is the piece."""
+        """Whether the most likely guess is the piece."""
         return bool(self.guesses) and self.guesses[0].piece == self.piece
 
 
 class Span(Settings):
-    """A stretch of text; one that was asked for says which of the blanks it is."""
+    """A stretch of text; one that was predicted has the number of its blank."""
 
     text: str
     blank: Count | None = None
@@ -65,7 +65,7 @@ class Sample(Settings):
 
 
 class Samples(Settings):
-    """What the model was asked, and what is known of the data."""
+    """The samples of a run, and what is known of its data."""
 
     data: str  # the name of its folder
     vocab_size: Count
@@ -120,7 +120,7 @@ def samples_section(samples: Samples | None) -> str:
 
 
 def _span(span: Span, blanks: list[Blank]) -> str:
-    """Return a stretch of text; one that was asked for is marked, with the guesses to be read under the pointer."""
+    """Return a stretch of text; one that was predicted is marked, with the guesses as its tooltip."""
     if span.blank is None:
         return escaped(span.text)
     blank = blanks[span.blank]
@@ -132,7 +132,7 @@ def _span(span: Span, blanks: list[Blank]) -> str:
 
 
 def _blank(number: int, blank: Blank) -> str:
-    """Return an asked piece, what the model saw there, and its guesses as bars."""
+    """Return a predicted piece, what the model saw there, and its guesses as bars."""
     right = ' class="right"'
     piece, seen, guesses = blank.piece.removesuffix(END_OF_WORD), "", ""
     if blank.seen not in (None, MASK):

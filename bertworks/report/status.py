@@ -21,7 +21,7 @@ _HELD_OUT = ("holdout_", "dev_")  # how the names of figures begin that are not 
 class About(NamedTuple):
     """What does not change during a run."""
 
-    title: str  # names the run for a person
+    title: str  # names the run
     settings: TrainSettings  # when to stop
     kinds: tuple[str, ...]  # of predictions, as mlm and nsp
     flops_per_token: float | None = None  # of training, forward and backward; None: not known

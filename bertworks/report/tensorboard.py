@@ -1,14 +1,14 @@
 """A run's scalars for TensorBoard: `RUN/tensorboard/events.out.tfevents.*`, written without the tensorboard package.
 
 An event file is a row of records: the length of an event, its checksum, the event, its checksum. An event is a protobuf
-message with a time, a step and some named numbers. The logs stay the truth: at every start the file is written anew
+message with a time, a step and some named numbers. The logs stay the truth: at every start the file is rewritten
 from them, under a later name, and the one before it emptied. So steps that a run makes again after a kill are in it
 once; a TensorBoard that is open meanwhile forgets them (by the START of a session), and continues with the new file. A
-million steps logged every ten take 28 MB and 5 seconds to write anew; a line costs 30 microseconds. The tensorboard
+million steps logged every ten take 28 MB and 5 seconds to rewrite; a line costs 30 microseconds. The tensorboard
 package would bring protobuf, grpc and werkzeug for this, and has no way to empty a file that is being read.
 
 Times are the clock's, as TensorBoard wants them, so this folder is not part of what a run gives again to the bit. A
-run does not end because of it: where it cannot be written, one warning says so, and training continues.
+run does not end because of it: where it cannot be written, one warning is logged, and training continues.
 """
 
 import logging

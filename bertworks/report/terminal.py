@@ -1,4 +1,4 @@
-"""What a person sees of training: a panel that is redrawn on a terminal, elsewhere a line now and then.
+"""Progress of training: a panel that is redrawn on a terminal, elsewhere a line now and then.
 
 A view is called when there is something new, at `log_every` steps, and draws in the thread that trains, so it has to be
 cheap: it redraws at most four times a second, and so seldom that drawing takes half a percent of the time at most. All

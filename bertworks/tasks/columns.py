@@ -33,7 +33,7 @@ _USUAL = {
     "tags": ("tags", "ner_tags", "labels", "ner"),
 }  # fmt: skip
 SEVERAL = ("label", "endings")  # roles of which each may have several columns
-OPTIONAL = ("pair", "id", "answer_start")  # roles that may be said to have none
+OPTIONAL = ("pair", "id", "answer_start")  # roles that may be set to none
 _ROLES = {
     "choose": ("context", "endings", "label", "id"),
     "tag": ("words", "tags", "id"),
@@ -73,7 +73,7 @@ def roles_of(kind: str) -> tuple[str, ...]:
 
 
 def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
-    """Return the columns that a person names, in Python as a mapping too; one label or ending need be no list."""
+    """Return the columns that a user names, in Python as a mapping too; one label or ending need be no list."""
     if given is None:
         return Columns()
     if not isinstance(given, Columns | Mapping):

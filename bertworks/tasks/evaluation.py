@@ -86,7 +86,7 @@ def score_items(
 def _score_by_features(
     net: Bert, reader: FeatureReader, items: Items, layout: BatchLayout, done: Callable[[float], None]
 ) -> Scored:
-    """Score windows by a tagger on frozen layers; what it says of a word stands at the word's first piece."""
+    """Score windows by a tagger on frozen layers; its score of a word is at the word's first piece."""
     scored: list[_Row] = []
     loss = total = 0.0
     for encoded in some_at_a_time(items.source):

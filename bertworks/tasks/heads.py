@@ -260,7 +260,7 @@ def label_sums(scores_BK: Tensor, batch: TaskBatch) -> Sums:
 
 
 def decode_classes(_: Sequence[Any], __: Items, rows: _Rows, task: Task) -> list[str]:
-    """Return the likeliest label of each text."""
+    """Return the most likely label of each text."""
     return [task.labels[int(row.argmax())] for row in rows]
 
 

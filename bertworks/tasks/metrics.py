@@ -1,4 +1,4 @@
-"""The metrics that a task names, from what a model said: one function for answers, one for all else.
+"""The metrics of tasks, from a model's predictions: one function for answers, one for everything else.
 
 Classes and numbers: as scikit-learn and scipy define them; shares of one, not percent. Labels may be of any kind that
 can be told apart. Counts are exact integers and sums are rounded once (`fsum`), so nothing depends on the order of
@@ -80,7 +80,7 @@ def measure_answers(
     Args:
         task: of kind `answer`.
         examples: the questions.
-        predictions: the best answer that is one to each question; "" says that there is none.
+        predictions: the best answer that is one to each question; "" for no answer.
         no_answer_scores: for SQuAD 2.0, by how much "no answer" scored above the best answer.
         threshold: above it a question counts as not answered.
     """
@@ -374,7 +374,7 @@ class Breakdown(NamedTuple):
         confusion: of classes how often each (a row) was taken for each (a column); of several labels for each
             [[rightly not given, falsely given], [missed, rightly given]]; of entities nothing, for they have ends too;
             of more than 200 classes nothing.
-        commonest: of so many classes instead the commonest mistakes: (right class, what it was taken for, how often).
+        commonest: with so many classes instead the most common mistakes: (right class, predicted class, count).
     """
 
     labels: list[str]
@@ -399,7 +399,7 @@ def break_down(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Bre
     """Take a score apart; None where a task knows no classes.
 
     Args:
-        task: what was asked.
+        task: the task.
         gold: the labels, sets of labels or sequences of tags of the examples.
         predicted: the same of the model.
     """

@@ -169,7 +169,7 @@ def open_own(
 
 
 def recorded_columns(task: str, given: Columns | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the columns that a person has named as JSON, which `as_columns` takes again; a benchmark has none."""
+    """Return the columns that a user has named as JSON, which `as_columns` takes again; a benchmark has none."""
     return as_columns(given, task).stated() if task in KINDS else {}
 
 

@@ -144,12 +144,12 @@ def wrong_examples(
     """Return {"id", texts, "gold", "predicted", "score"} of what is wrong; a regression has "error" instead.
 
     The surest mistakes are first, which teach most: a wrong label, or a kind of text that training had none of. How
-    sure a model was is the probability of what it said; of several labels, the highest of those that it got wrong; of
-    tags, the share of wrong ones. Scores are neither right nor wrong: of a regression the tenth with the largest errors
-    is given.
+    confident a model was is the probability of its prediction; of several labels, the highest of those that it got
+    wrong; of tags, the share of wrong ones. Scores are neither right nor wrong: of a regression the tenth with the
+    largest errors is given.
 
     Args:
-        task: what was asked.
+        task: the task.
         examples: with their labels.
         predictions: for each.
         rows: the scores of each item, which is an example where texts are not read in windows.

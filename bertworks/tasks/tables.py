@@ -111,7 +111,7 @@ def of_kind(value: Any, kind: type[_Value], where: str) -> _Value:
 
 
 class Row(NamedTuple):
-    """The values of a row by column, and where it stands."""
+    """The values of a row by column, and its position in the file."""
 
     values: Mapping[str, Any]
     place: str  # for messages: file and line
@@ -281,7 +281,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _as_text(value: Any) -> Any:
-    """Decode bytes that are UTF-8, in a list too; others stay, and are refused where they are asked for."""
+    """Decode bytes that are UTF-8, in a list too; others stay, and are refused where they are used."""
     if isinstance(value, list):
         return [_as_text(one) for one in value]
     try:

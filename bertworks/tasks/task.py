@@ -33,7 +33,7 @@ _LACKING = {
 
 
 class Source(NamedTuple):
-    """Files that together hold a split, the function that reads them, and what must be said beside a score."""
+    """Files that together hold a split, the function that reads them, and the note that goes with a score."""
 
     names: tuple[str, ...]
     read: Reader
@@ -119,7 +119,7 @@ class Dataset:
     Args:
         task: what they are for.
         found: the files of each split that is there.
-        origin: the folder or files as a person named them.
+        origin: the folder or files as the user named them.
         notes: what was guessed or stands in for something else, in words.
         chosen: for each example of a split's files 1 if it is in the split; a dev set that was split off has this.
     """

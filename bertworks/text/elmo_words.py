@@ -121,7 +121,7 @@ _LETTERS_READ = MAX_CHARACTERS - 2  # of a word no more bytes are read, and a le
 
 
 class SeenWords:
-    """Words, numbered in the order in which they are met; those that are spelt alike as far as is read are one.
+    """Words, numbered in the order in which they occur; those that are spelt alike as far as is read are one.
 
     Attributes:
         words: by their numbers, `<S>` and `</S>` first.

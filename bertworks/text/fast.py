@@ -1,7 +1,7 @@
 """The same tokens as `normalize.py` and `wordpiece.py`, compiled: for corpora instead of sentences.
 
 A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in a table, which
-is filled from `Alphabet` when a code point is first met, so it follows the Python rules and their Unicode version by
+is filled from `Alphabet` when a code point first occurs, so it follows the Python rules and their Unicode version by
 construction. An entry holds the number of the normalised character in the vocabulary's own alphabet, or for
 punctuation and CJK the finished id. The pieces form a trie.
 
@@ -47,7 +47,7 @@ BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see `build_trie`
 ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 
 if hasattr(os, "register_at_fork"):
-    # A process forked while another thread compiles would wait for ever for a lock that nobody in it holds.
+    # A process forked while another thread compiles would wait forever for a lock that nobody in it holds.
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,
@@ -58,8 +58,8 @@ if hasattr(os, "register_at_fork"):
 class Tables(NamedTuple):
     """What the compiled loop looks things up in."""
 
-    entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it is met
-    neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it; UNMET until it is met
+    entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it occurs
+    neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it; UNMET until it occurs
     sequences: NDArray[np.int32]  # (letter, combining class) of characters that become several; the first are σ and ς
     trie: NDArray[np.int32]
     unk_id: int
@@ -157,14 +157,14 @@ def tokenize(
 ) -> tuple[int, int]:
     """Tokenize texts until all are done or one has an unknown code point; returns how far it came.
 
-    That is the texts done and their tokens; the text at fault is begun again in the next call. Each text in `points`
+    That is the texts done and their tokens; the text at fault is started again in the next call. Each text in `points`
     ends with a line end, which also ends its last word.
     """
     entries, neighbours, sequences, trie, unk_id = tables
     letters = np.zeros(MAX_WORD_LENGTH, np.int32)
     orders = np.zeros(MAX_WORD_LENGTH, np.int32)  # combining classes; written only for letters that have one
     starts = np.zeros(MAX_WORD_LENGTH, np.int32)
-    marks = np.zeros(MAX_WORD_LENGTH, np.int32)  # how many accents behind a letter were taken off
+    marks = np.zeros(MAX_WORD_LENGTH, np.int32)  # how many accents after a letter were taken off
     for text in range(first_text, len(text_ends)):
         first = text_ends[text - 1] if text else 0
         count_before, number = count, 0
@@ -245,7 +245,7 @@ _MAX_TRIED = 256  # slots tried for a node before the search gives up the part o
 
 @compiled
 def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letters: int) -> Any:
-    """Build from pieces laid end to end as letter numbers; those from `num_firsts` on are continuations."""
+    """Build from concatenated pieces as letter numbers; those from `num_firsts` on are continuations."""
     parents, by_letter, ends = _grow_nodes(letters, lengths, ids, num_firsts)
     first_child, children = _list_children(parents)
     trie = np.full((2 * len(parents) + 2 * num_letters, 3), _FREE, np.int32)
@@ -431,7 +431,7 @@ class BulkTokenizer:
         return build_trie(letters, lengths, ids, len(firsts), len(self._codes) + 1)  # type: ignore[no-any-return]
 
     def _look_up(self, points: NDArray[np.int32]) -> None:
-        """Fill the tables for the code points that are met for the first time."""
+        """Fill the tables for the code points that occur for the first time."""
         entries, neighbours = self._tables.entries, self._tables.neighbours
         with _TABLES_LOCK:
             for point in np.unique(points[entries[points] == _UNKNOWN]).tolist():
@@ -468,7 +468,7 @@ class BulkTokenizer:
 
 
 class AssembledColumns:
-    """The columns of texts, or of pairs of texts, as model inputs laid end to end."""
+    """The columns of texts, or of pairs of texts, as concatenated model inputs."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class BytePairs:
         return matches
 
     def _join(self, word: str) -> list[Match]:
-        """Join pairs, best first: in a heap by rank and place; a pair that is there no longer is passed over."""
+        """Join pairs, best first: in a heap by rank and place; a pair that is there no longer is skipped."""
         rank_of, wholes = self._ranks.get, self._wholes
         ids = [self._ids.get(letter, self._unk_id) for letter in letters_of(word)]
         ends, befores = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))

@@ -55,7 +55,7 @@ def kind_of(vocab: str | os.PathLike[str]) -> Kind:
 
 
 def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None = None) -> AnyTokenizer:
-    """Open a vocabulary file with the rules given, or a folder with its own; of another kind than asked: UserError."""
+    """Open a vocabulary file with the given rules, or a folder with its own; UserError if it is of another kind."""
     if kind is not None and kind not in CLASSES:
         raise UserError(f"no tokens of kind {kind!r}; choose {', '.join(CLASSES)}")
     path = usable_path(vocab)
@@ -93,7 +93,7 @@ class UnknownCount:
         self._total += len(ids)
 
     def said(self) -> str:
-        """Say how many are unknown, if they are many; "" where they are not, or nothing has such a name."""
+        """Return a warning if many are unknown; "" where they are not, or nothing has such a name."""
         if not self._name or self._unknown <= _MUCH[self._name] * self._total:
             return ""
         return (
@@ -103,7 +103,7 @@ class UnknownCount:
 
 
 def much_unknown(pieces: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:
-    """Say how many of some ids are unknown, if they are many."""
+    """Return a warning if many of some ids are unknown."""
     count = UnknownCount(pieces)
     for ids in arrays:
         count.add(ids)

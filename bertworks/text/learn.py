@@ -5,7 +5,7 @@
   distinct token once. Its counts go to disk as a run, sorted by word; runs are merged, many at a time, until one is
   left. Nothing is dropped on the way, so the order of arrival cannot matter.
 - **BERT's pieces.** Merging leaves stepping stones: "##ationa" is of no use once "##ational" is there. So a fifth more
-  pieces than asked for are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer
+  pieces than requested are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer
   tokens. The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by
   use.
 - **GPT-1's pieces** are made by replaying the merges, so all stepping stones stay: <unk>, letters, pieces in the order
@@ -357,7 +357,7 @@ def extend_vocabulary(
         size: how many pieces to have in the end.
         min_count: words that occur less often are not added.
         workers: how many processes count; as many as there are cores if not given.
-        progress: is told how far it is.
+        progress: is called with the progress.
     """
     room = size - len(tokenizer)
     if room < 1:

@@ -65,7 +65,7 @@ def iconv(encoding: str) -> str:
 
 
 def advice_on(data: bytes) -> str:
-    """Say what to do with text that is not UTF-8: mend it where most of it is, else convert it as is likeliest."""
+    """Return advice on text that is not UTF-8: fix it where most of it is, else convert it from the likely encoding."""
     text = data.decode(errors="replace")
     num_bad = text.count("\ufffd")
     if sum(not char.isascii() for char in text) > 2 * num_bad:
@@ -129,7 +129,7 @@ def line_blocks(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[bytes]
 
 
 def _character_boundary(data: bytes) -> int:
-    """Return the last place in data where decoding may start anew."""
+    """Return the last position in data where decoding may start again."""
     for back in range(1, min(_MAX_BYTES_PER_CHARACTER, len(data)) + 1):
         if data[-back] & 0b1100_0000 != 0b1000_0000:
             return len(data) - back if data[-back] >= 0b1100_0000 else len(data)

@@ -7,7 +7,7 @@ of the pair and n of all pieces, the gain is f(ca-m) + f(cb-m) + f(m) - f(ca) - 
 Both are exact. Words are rewritten in place, and a pair knows the words it was seen in. The value of every pair stands
 in a tree whose root is the greatest; a value that has become too high is put right when its pair comes to the root.
 None is ever too low: counts of pairs and n only fall, which lowers values, and where a piece becomes rarer, which
-raises the gain of its other pairs, these are worked out anew. 30,522 pieces from 550,000 words take seconds.
+raises the gain of its other pairs, these are computed again. 30,522 pieces from 550,000 words take seconds.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ _NUM_PAIRS, _NUM_SEEN, _NUM_VALUED, _TOTAL = range(4)  # the single numbers
 
 
 class Words(NamedTuple):
-    """Words as symbols laid end to end: word i is `symbols[starts[i]:starts[i + 1]]` and occurs `counts[i]` times."""
+    """Words as concatenated symbols: word i is `symbols[starts[i]:starts[i + 1]]` and occurs `counts[i]` times."""
 
     symbols: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -72,12 +72,12 @@ def learn_pieces(
     """Merge until there are `num_pieces` or no pair occurs `min_count` times.
 
     Args:
-        words: the text; symbol i stands for `letters[i]`. The symbols are overwritten.
+        words: the text; symbol i is `letters[i]`. The symbols are overwritten.
         letters: the pieces to start from. Those inside a word are marked with `##`, or the last of a word with `</w>`.
         num_pieces: how many pieces to have in the end, the letters among them.
         min_count: pairs that occur less often are not merged.
         by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
-        progress: is told how many pieces there are.
+        progress: is called with the number of pieces.
     """
     state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
@@ -219,7 +219,7 @@ def _count_pairs(state: Any) -> None:
 def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
     """Value the pairs that have come up since the last turn, and return the pair with the greatest value, or -1."""
     _, _, _, _, _, pairs, _, numbers, counts, lists, tree = state
-    # A pair gains only in the turn in which its newer half is made: one that is too rare by now is too rare for ever.
+    # A pair gains only in the turn in which its newer half is made: one that is too rare by now stays too rare.
     for pair in range(numbers[_NUM_VALUED], numbers[_NUM_PAIRS]):
         if pairs[pair, _COUNT] >= min_count:
             pairs[pair, _NEXT_BY_LEFT] = lists[pairs[pair, _LEFT], 0]
@@ -241,7 +241,7 @@ def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
 
 @compiled
 def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) -> None:
-    """Replace a pair by a symbol wherever it stands."""
+    """Replace a pair by a symbol wherever it occurs."""
     symbols, starts, lengths, word_counts, slots, pairs, seen, numbers, counts, lists, tree = state
     left, right = pairs[pair, _LEFT], pairs[pair, _RIGHT]
     place = pairs[pair, _SEEN]
@@ -280,7 +280,7 @@ def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) 
 @compiled
 def _renew_list(symbol: int, side: int, pairs: Any, counts: Any, total: int, lists: Any, tree: Any,
                 min_count: int) -> None:  # fmt: skip
-    """Work out anew what the pairs with a symbol on one side are worth."""
+    """Compute again what the pairs with a symbol on one side are worth."""
     pair = lists[symbol, side]
     while pair != _NONE:
         _set_value(pair, pairs, counts, total, tree, min_count, True)

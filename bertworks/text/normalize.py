@@ -17,7 +17,7 @@ from typing import NamedTuple
 _ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|.")
 _RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
 
-# str.split() breaks at these, while BERT drops them and joins what stands on their sides.
+# str.split() breaks at these, while BERT drops them and joins what is on their sides.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 SPACE = "space"  # ends a word
@@ -27,11 +27,11 @@ ALONE = "alone"  # punctuation or a CJK character: a word of its own
 SIGMA = "sigma"  # Σ, to be lower-cased to σ or ς
 LETTERS = "letters"  # everything else
 
-# What a character says about a Σ beside it, which becomes ς where a letter stands before it and none after.
+# What a character says about a Σ beside it, which becomes ς where a letter comes before it and none after.
 CASED = "cased"  # a letter
 UNCASED = "uncased"  # no letter
 LOOK_THROUGH = "look through"  # ask the next one: apostrophes, full stops, accents
-BOUNDARY = "boundary"  # nothing behind it counts: white space, and CJK, which gets spaces around it
+BOUNDARY = "boundary"  # nothing after it counts: white space, and CJK, which gets spaces around it
 
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
@@ -48,7 +48,7 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, lowercase: bool = True, strip_accents: bool | None = None, split_cjk: bool = True) -> "Rules":
-        """Return rules in which accents follow lower-casing where nothing is said of them, as in the original."""
+        """Return rules in which accents follow lower-casing by default, as in the original."""
         return cls(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
 
 
@@ -88,7 +88,7 @@ def is_dropped(char: str) -> bool:
 
 
 class Alphabet(dict[str, Character]):
-    """Character by character, what the rules make of it; worked out when a character is first met."""
+    """Character by character, what the rules make of it; computed when a character first occurs."""
 
     _MAX_KEPT = 65_536
 
@@ -132,7 +132,7 @@ class Alphabet(dict[str, Character]):
 
 
 def _beside_sigma(char: str) -> str:
-    """Ask Python's own tables, by what they make of a sigma behind the character."""
+    """Ask Python's own tables, by what they make of a sigma after the character."""
     if (char + "Σ").lower()[-1] == "ς":
         return CASED
     return LOOK_THROUGH if ("A" + char + "Σ").lower()[-1] == "ς" else UNCASED

@@ -1,4 +1,4 @@
-"""Where sentences end, in English and Korean (and CJK) text, without a model and without being told the language.
+"""Where sentences end, in English and Korean (and CJK) text, without a model and without knowing the language.
 
 - One compiled pattern finds the candidates: a run of stops with the quotes, brackets and citations that close after it,
   followed by a blank; full-width stops and line breaks, which always end a sentence; and a stop that touches the next
@@ -74,7 +74,7 @@ _STARTERS_ANY_CASE = _STARTERS | {word.lower() for word in _STARTERS}
 def _candidates(*, caseless: bool) -> re.Pattern[str]:
     """Compile the pattern; its first element must stay one character class, which the engine skips to quickly.
 
-    Group 1, from behind the first stop to the last closer, is set where Python must look again; group 2 where a small
+    Group 1, from after the first stop to the last closer, is set where Python must look again; group 2 where a small
     letter follows. The look-behind on two stops keeps a long run from being tried again from each of its characters.
     """
     run, blanks, openers, closers = _STOPS + _MOOD, rf"[^\S{_BREAKS}]", re.escape(_OPENERS), re.escape(_CLOSERS)
@@ -211,7 +211,7 @@ def _inside_quotation(text: str, start: int, end: int) -> bool:
 
 
 def _full_stop_ends(text: str, start: int, stop: int, after: int, word: str) -> bool:
-    """Judge a full stop behind anything but a plain word: a number, an initial, "U.S.", "(e.g.", "8km²."."""
+    """Judge a full stop after anything but a plain word: a number, an initial, "U.S.", "(e.g.", "8km²."."""
     if stop - len(word) == start and _ENUMERATOR.fullmatch(word):
         return False
     if len(word) > 1 or not word.isalpha():

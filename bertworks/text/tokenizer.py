@@ -3,8 +3,8 @@
 - Two ways with the same result: sentences go through plain Python (`normalize.py`, `wordpiece.py`), which needs no
   compiler and starts at once; large batches go through compiled code (`fast.py`), thirty times faster.
 - Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
-- An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows when they are asked
-  for: a million texts of which only the ids are read cost their ids, not a million objects.
+- An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows on demand:
+  a million texts of which only the ids are read cost their ids, not a million objects.
 - `BaseTokenizer` holds what the tokenizers of BERT, GPT-1 (`gpt.py`) and ELMo (`elmo_words.py`) have in common.
 """
 
@@ -88,7 +88,7 @@ class Encoding:
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Where each token stands: `text[start:end]` of the text it comes from; (0, 0) for [CLS] and [SEP]."""
+        """The position of each token: `text[start:end]` of the text it comes from; (0, 0) for [CLS] and [SEP]."""
         return list(zip(self._read(self._columns.starts), self._read(self._columns.ends), strict=True))
 
     @property
@@ -97,7 +97,7 @@ class Encoding:
         return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
 
     def cut(self, length: int) -> "Encoding":
-        """Return the first tokens, at most so many."""
+        """Return the first tokens, at most `length`."""
         return Encoding(self._columns, self._first, min(self._last, self._first + length), self._pieces)
 
     def _read(self, column: Any) -> list[int]:
@@ -319,7 +319,7 @@ class BaseTokenizer:
         return [self.pieces[id] for id in self.columns_of(text).ids]
 
     def pieces_of(self, ids: Iterable[int]) -> list[str]:
-        """Return the pieces that ids stand for."""
+        """Return the pieces of ids."""
         found = list(ids)
         for id in found:
             if not 0 <= id < len(self.pieces):

@@ -3,7 +3,7 @@
 - A vocabulary file has one piece a line, its id the number of the line, read as google-research/bert reads it: white
   space around a piece is stripped, so CRLF files work; a byte-order mark is removed. A blank line keeps its id and
   matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are not counted. What
-  would silently give wrong ids is refused with its line number: a piece that stands twice, a missing [UNK], bytes that
+  would silently give wrong ids is refused with its line number: a duplicate piece, a missing [UNK], bytes that
   are not UTF-8, and lines so long that the file is no vocabulary.
 - The tokenizer files have the form that transformers and the tokenizers library open. They follow the original in what
   can be said there, including the word limit of 200 (which transformers' own class sets back to 100). What cannot be
@@ -40,7 +40,7 @@ SENTENCE_FILE = "sentence_bert_config.json"
 LOWERCASE = {"type": "Lowercase"}  # a step of tokenizer.json by which sentence-transformers lower-cases for cased rules
 _MAX_PIECES = 10_000_000
 _MAX_JSON_BYTES = 1 << 26  # of a tokenizer with a vocabulary of a hundred languages
-_SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and what holds where none is said
+_SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and the default
     ("lowercase", "do_lower_case", "lowercase", True),
     ("strip_accents", "strip_accents", "strip_accents", None),
     ("split_cjk", "tokenize_chinese_chars", "handle_chinese_chars", True),
@@ -74,7 +74,7 @@ def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list
 
 
 def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> None:
-    """Raise UserError unless every piece is a short text that stands once, and the unknown one is among them."""
+    """Raise UserError unless every piece is a short text that occurs once, and the unknown one is among them."""
     if not pieces:
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     if max(map(len, pieces)) > _MAX_PIECE_LENGTH or any("\0" in piece for piece in pieces):
@@ -159,7 +159,7 @@ def pieces_by_id(vocab: Any, path: Path) -> list[str]:
 def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
     """Return the settings that a folder states; where it is silent, those of the original.
 
-    tokenizer_config.json comes first. Where it is missing or does not speak of lower-casing, tokenizer.json is asked;
+    tokenizer_config.json comes first. Where it is missing or does not mention lower-casing, tokenizer.json is read;
     where it does, accents follow what it says, whatever tokenizer.json has. sentence-transformers may lower-case a text
     before all of this, which leaves accents as they would be.
     """
@@ -275,7 +275,7 @@ def special_token(token: str, id: int) -> dict[str, Any]:
 
 
 def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
-    """Return a vocabulary with the words that were added behind it, and what is to be said of a folder's files.
+    """Return a vocabulary with the words that were added after it, and notes on a folder's files.
 
     Words that the model has no rows for are left out: nothing can be looked up for them.
     """
@@ -284,7 +284,7 @@ def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str
     known, size = set(pieces), model.get("vocab_size")
     added = {}
     for word, id in _added(pipeline, config, words):
-        # The word can stand on a line of a vocabulary file.
+        # The word can be a line of a vocabulary file.
         is_piece = isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
         if is_piece and type(id) is int and id >= len(pieces) and word not in known:
             added[word] = id

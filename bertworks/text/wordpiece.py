@@ -89,7 +89,7 @@ _TIGHT_BETWEEN_DIGITS = set(".,:-–/~")
 _CONTRACTIONS = {"s", "t", "d", "m", "re", "ve", "ll"}  # of is, not, would, am, are, have, will
 _ELISIONS = {"o", "d", "l"}  # as in o'clock, d'Arc, l'homme
 _BEFORE_PARTICLES = set(")]）］》〉」』”’\"'%")
-# Korean sets particles and forms of 이다 tight, also behind a bracket or a quotation mark; other words get a space.
+# Korean sets particles and forms of 이다 tight, also after a bracket or a quotation mark; other words get a space.
 _PARTICLE = re.compile(
     "[은는이가을를의도만고며나인]|(?:와|과|에|에게|에서|으?로|까지|부터|처럼|보다)(?:[는도만의]|서|서의|써|부터)?"
     "|이?(?:라|란|다|며|고|나|자|지만|라는|라고|라고도|라며)|이?[었였].*"
@@ -97,7 +97,7 @@ _PARTICLE = re.compile(
 
 
 def join_tokens(tokens: Iterable[str]) -> str:
-    """Return the text that a sequence of tokens stands for."""
+    """Return the text of a sequence of tokens."""
     spelt: list[list[str]] = []
     for token in filter(None, tokens):
         continues = token.startswith(CONTINUATION) and token != CONTINUATION

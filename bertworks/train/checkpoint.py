@@ -115,8 +115,8 @@ def _is_whole(folder: Path) -> bool:
 def latest_checkpoint(run: Path) -> Checkpoint | None:
     """Return the whole checkpoint of the highest step; None if there are none at all.
 
-    A corrupt one is passed over, with a warning that names its file and the reason. If all are corrupt that is an
-    error: to start anew would look like resuming.
+    A corrupt one is skipped, with a warning that names its file and the reason. If all are corrupt that is an
+    error: starting again would look like resuming.
     """
     folders = checkpoint_folders(run)
     newest = next(_whole(folders), None)
@@ -228,7 +228,7 @@ def prune(run: Path, keep: int) -> None:
 
 def be_deterministic() -> None:
     """Have torch add up in the same order every time; where it cannot, it raises an error that names the operation."""
-    # cuBLAS splits sums over buffers as it likes unless it is told, before its first use, how many there are.
+    # cuBLAS splits sums over buffers as it likes unless their number is set before its first use.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
 
@@ -265,7 +265,7 @@ def digest_of(recipe: Recipe, dataset: Dataset) -> str:
 
 def digest_with(recipe: Settings, more: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the checksum of all settings that decide what is computed, and of sections more."""
-    # What is as usual is left out: a run may go on in a later version, which has settings that this one has not.
+    # What is as usual is left out: a run may be resumed by a later version, which has settings that this one has not.
     sections = _without(_free(type(recipe).model_fields), recipe.model_dump(exclude_defaults=True))
     return hashlib.sha256(json.dumps({**sections, **more}, sort_keys=True).encode()).hexdigest()
 

@@ -1,9 +1,9 @@
 """The forward and backward pass of a batch as one recording for each shape of batch: what small steps need on a GPU.
 
 A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, and Python takes
-twenty to ask for the thousand kernels that do it. So they are asked for once, recorded (a CUDA graph) and replayed with
+twenty to ask for the thousand kernels that do it. So they are requested once, recorded (a CUDA graph) and replayed with
 a single call. Batches are filled up so that they have few shapes (`tasks/items.py`); those of pre-training have one for
-each length. A batch is recorded when its shape is met first, and replayed then too, so that a run that was resumed
+each length. A batch is recorded when its shape first occurs, and replayed then too, so that a run that was resumed
 computes as one that was not.
 
 A recording reads its batch from the same memory every time and adds to the same gradients. Dropout draws from torch's

@@ -117,7 +117,7 @@ class Ranks:
 
 
 def is_first_rank() -> bool:
-    """Tell whether this process is the one that speaks for all ranks, or the only one."""
+    """Tell whether this process is the one that reports for all ranks, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -141,7 +141,7 @@ def joined_ranks(device: torch.device, timeout_s: float = _PATIENCE_S) -> Iterat
         raise UserError(f"several ranks need cpu or cuda, not {device.type}")
     with_patience = timedelta(seconds=_PATIENCE_S)
     store, rank, world_size = next(rendezvous("env://", timeout=with_patience))
-    # Ranks that torchrun has started anew find the store of those that ended, and in it where these could be reached.
+    # Ranks that torchrun has started again find the store of those that ended, and in it where these could be reached.
     store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=with_patience)
@@ -149,7 +149,7 @@ def joined_ranks(device: torch.device, timeout_s: float = _PATIENCE_S) -> Iterat
         yield Ranks(rank, world_size, timeout_s)
     except BaseException:
         if dist.group.WORLD is not None and device.type == "cuda":
-            dist.group.WORLD.abort()  # what waits on the GPU for a rank that is lost would wait for ever
+            dist.group.WORLD.abort()  # what waits on the GPU for a rank that is lost would wait forever
         raise
     finally:
         dist.destroy_process_group()
@@ -162,10 +162,10 @@ class GradientSums:
     """Adds up the gradients of weights over ranks while the backward pass is still running; `close` it in the end.
 
     Weights are put into buckets from the last one to the first, as the backward pass comes to them. When the last
-    micro-batch of a batch has given a bucket its gradients, their sum over all ranks is begun, and the next bucket is
+    micro-batch of a batch has given a bucket its gradients, their sum over all ranks is started, and the next bucket is
     computed meanwhile. Which weights share a bucket is fixed by their order alone, and buckets are sent in one order:
     so each number is added up in the same order every time, also in a run that was resumed. torch's own wrapper sorts
-    its buckets anew after a first step, which would cost that.
+    its buckets again after a first step, which would cost that.
 
     That overlaps in fp32. A compiled step gives all gradients at its end, and in half precision those of the copies
     come to the weights last, as the copies were made first: nothing is left then to overlap with. Sharded weights are

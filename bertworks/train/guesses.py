@@ -1,9 +1,9 @@
-"""Asks a network about held-out documents, for a person to read: `report/samples.py` shows what comes of it.
+"""Samples of a network's predictions on held-out documents, which `report/samples.py` shows.
 
-A BERT is asked for the masked pieces of a few pairs, masked as in training, and whether the second text follows the
-first. A model of one direction is asked for some of the pieces that it comes to. All of it is computed in fp32.
+A BERT predicts the masked pieces of a few pairs, masked as in training, and whether the second text follows the
+first. A model of one direction predicts some of the pieces that it comes to. All of it is computed in fp32.
 
-T tokens, D width, M pieces asked for, V vocabulary.
+T tokens, D width, M predicted pieces, V vocabulary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,14 +27,14 @@ from bertworks.train.objectives import TrainBatch, to_device
 
 _COUNTED = ("documents", "sentences", "tokens")
 _NUM_TEXTS = 6
-_LONGEST = 128  # of a text, in pieces: a person is to read it
-_MOST_ASKED = 8  # of a text, where every piece could be asked for
+_LONGEST = 128  # of a text, in pieces: it is to be read
+_MOST_ASKED = 8  # of a text, where every piece could be predicted
 _NUM_GUESSES = 5
 _SEED = 1
 
 
 class _Asked(NamedTuple):
-    """The instances of a batch and what is asked about them; places count over the whole batch."""
+    """The instances of a batch and the positions to predict, which count over the whole batch."""
 
     packed: Packed
     true_ids: NDArray[np.int32]  # [T]: with what stood at the masks
@@ -48,7 +48,7 @@ def take_samples(
     """Ask a network about held-out documents.
 
     Args:
-        net: a Bert or a Gpt, whole on one device; others are not asked.
+        net: a Bert or a Gpt, whole on one device; others are not used.
         dataset: what it was trained on.
         settings: how instances are made.
         held_out: the batches of its evaluation, whose kinds of pairs are counted.

@@ -1,4 +1,4 @@
-"""How far a run is, and what it logs on the way: two JSON logs, TensorBoard events, and a view for a person.
+"""How far a run is, and what it logs on the way: two JSON logs, TensorBoard events, and a view of the progress.
 
 - `metrics.jsonl` has what the same training gives again; `timing.jsonl` what depends on the machine.
 - The trainer calls in at `log_every` steps, after evaluations and after checkpoints. A call takes a fraction of a
@@ -114,7 +114,7 @@ class RunLog:
         progress: where this start begins.
         about: what is trained, for the view.
         device: where it trains, to measure memory.
-        view: what a person sees.
+        view: shows the progress.
         is_new: whether the run begins here; if it is resumed, what the logs say up to `progress` is kept.
     """
 

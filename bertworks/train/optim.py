@@ -2,8 +2,8 @@
 
 All three keep two running means of each weight's gradient, m of itself and v of its square, and move the weight by
 m / (sqrt(v) + eps) and towards 0 by the weight decay. Adam is the original code's: it does not correct m and v for
-having begun at 0. AdamW and LAMB do, and LAMB scales the step of each matrix to the norm of that matrix (queries, keys
-and values are one here). LayerNorms and biases are neither decayed nor scaled.
+having started at 0. AdamW and LAMB do, and LAMB scales the step of each matrix to the norm of that matrix (queries,
+keys and values are one here). LayerNorms and biases are neither decayed nor scaled.
 
 On request there is a running mean of the weights themselves besides. It lags behind them and is calmer: while the rate
 is high it measures better than they do. `averaged` puts it in their place for a while.

@@ -2,7 +2,7 @@
 
 - A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl`
   (what depends on the machine), `tensorboard/`, `checkpoints/`, and in the end `model/` and `report.html`.
-- `pretrain` puts a run together, `Pretraining` says what is trained and `Feed` with what; the loop is `Trainer.train`.
+- `pretrain` puts a run together, `Pretraining` defines what is trained and `Feed` on what; the loop is `Trainer.train`.
 - A run may start from a model that is there (`warm_start.py`).
 - A run may begin with short sequences: attention costs less there, and most of what is to be learnt lies close by.
   Where the length changes, the block of documents that was being read is left, and the next one starts with the new
@@ -89,8 +89,8 @@ def pretrain(
         skip_bad_shards: leave out shards that are corrupt or missing, with a warning each.
         device: where to train.
         quiet: show nothing; else how it goes is shown on the error stream.
-        view: shows a person how it goes, instead.
-        note: is told what a person wants to know at the start, instead.
+        view: shows the progress, instead.
+        note: is called with what is worth knowing at the start, instead.
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
@@ -145,7 +145,7 @@ def pretrain(
                 if result.reason != "signal":
                     task.publish(result.progress)
                 task.write_report(result.progress)
-        if settings.train.max_tokens is None:  # else it was said before
+        if settings.train.max_tokens is None:  # else it was reported before
             for line in early_end(settings, result.reason, result.progress.step):
                 tell(line)
         return result
@@ -205,7 +205,7 @@ class Pretraining:
         return learning_rate(optim, progress.step, self.recipe.train.max_steps)
 
     def share(self, step: int) -> float:
-        """Return how much of the run is over after so many steps; by the clock, how much is over now."""
+        """Return how much of the run is over after a number of steps; by the clock, how much is over now."""
         limits = self.recipe.train
         if self.recipe.optim.clock:
             assert limits.max_minutes is not None
@@ -386,7 +386,7 @@ class Feed:
     def held_out(self, share: float, ranks: Ranks | None = None) -> Iterator[MicroBatch]:
         """Yield the rank's parts of the held-out documents: for a length the same pairs and masks every time.
 
-        They are measured once at most, however many batches are asked for. Other ranks than those of the run may be
+        They are measured once at most, however many batches are requested. Other ranks than those of the run may be
         given: `Ranks()` gives one of them all parts.
         """
         if not self._has_held_out:
@@ -457,7 +457,7 @@ def remarks(recipe: Recipe, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def early_end(recipe: Recipe, reason: str, step: int) -> Iterator[str]:
-    """Say that a limit ends a run after about so many steps, where rate and length go by more of them."""
+    """Warn that a limit ends a run after fewer steps than the schedules of rate and length have."""
     total, goes_by_steps = recipe.train.max_steps, not recipe.optim.clock and recipe.optim.schedule != "constant"
     if reason in _OF_LIMITS and goes_by_steps and step < _MUCH_OF_A_RUN * total:
         rate = learning_rate(recipe.optim, step, total)

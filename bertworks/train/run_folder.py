@@ -4,7 +4,7 @@
 - `RUN/model` is replaced in three steps, because no system renames a folder over a folder: the new model is completed
   as `.next-model`, the old one gives up its name, the new one takes it. A kill before the first step is done leaves the
   old model; after it the next start finds a complete `.next-model` and does the rest.
-- A disk that refuses ends in an error that says how many bytes were needed and how many are free.
+- A disk that refuses ends in an error that states how many bytes were needed and how many are free.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def refuse_missing(run: Path, missing: Sequence[str], *, resume: bool) -> NoRetu
 
 
 def check_still_there(run: Path, **recorded: str | None) -> None:
-    """Refuse to resume if recorded files have moved; they may be given anew."""
+    """Refuse to resume if recorded files have moved; their new paths may be given."""
     for option, path in recorded.items():
         if path is not None and not os.path.exists(path):
             raise UserError(
@@ -133,7 +133,7 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
 
 @contextlib.contextmanager
 def hold_run(run: Path) -> Iterator[None]:
-    """Make a run folder if need be, hold it for this process alone and finish what a killed run had begun."""
+    """Make a run folder if needed, lock it for this process and finish what a killed run had started."""
     make_folder(run, "run folder")
     with exclusive(run):
         try:
@@ -147,7 +147,7 @@ def hold_run(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replace_model(run: Path, num_bytes: int) -> Iterator[Path]:
-    """Give a folder to write a model into, of about so many bytes, which then becomes RUN/model.
+    """Give a folder to write a model of about `num_bytes` into, which then becomes RUN/model.
 
     The old model stays until the new one is complete, and stays if that fails.
     """

@@ -1,6 +1,6 @@
 """The one training loop: `Trainer.train` is the whole order of a step, from top to bottom.
 
-- A task says what is trained: pre-training (`train/pretrain.py`) and fine-tuning (`finetuning/session.py`) implement
+- A task defines what is trained: pre-training (`train/pretrain.py`) and fine-tuning (`finetuning/session.py`) implement
   `Task`, and all else is here: placing the network, the loop, logs, checkpoints, resuming.
 - A run that was killed at any instant resumes from its newest whole checkpoint, and ends with the same bytes as if it
   had never been killed. What was gathered since the last log line is part of its state for that reason.
@@ -79,7 +79,7 @@ class Task(Protocol):
         net: the network, new and on the CPU.
         objective: gives the sums of each kind of prediction for a batch.
         kinds: of predictions, in the objective's order.
-        title: names the run for a person.
+        title: names the run.
         metrics: of a task, by which it is judged; the main one first.
         is_plain: whether it is computed in float32 as it is written: cuDNN's LSTMs want their weights where they are,
             so neither copies in half precision nor torch.compile go with them.
@@ -122,7 +122,7 @@ class Task(Protocol):
         """Return the figures of held-out data; nothing where there is none."""
 
     def is_enough(self) -> bool:
-        """Tell whether what was measured says that more training is of no use."""
+        """Tell whether the evaluations show that more training is of no use."""
 
     def save_model(self, folder: Path, progress: Progress) -> None:
         """Write a model folder for a checkpoint."""
@@ -158,7 +158,7 @@ class Trainer:
         run: the run folder.
         device: where to train.
         ranks: this one and the others.
-        view: shows a person how it goes.
+        view: shows the progress.
 
     Attributes:
         half: whether it is computed in half precision.
@@ -223,7 +223,7 @@ class Trainer:
     def start(self, inputs: Inputs | None, note: Callable[[str], None]) -> Iterator[Progress]:
         """Resume from the newest checkpoint, or start; give where that is, and close the logs in the end.
 
-        The inputs are recorded, and `note` tells a person where a run is resumed.
+        The inputs are recorded, and `note` is called with the step at which a run is resumed.
         """
         checkpoint = latest_checkpoint(self.folder)
         self.is_new = checkpoint is None
@@ -482,7 +482,7 @@ class Trainer:
 
     @contextmanager
     def refusable(self, what: str = "logs") -> Iterator[None]:
-        """Stop where the disk refuses something, or warn and continue if that is asked for, until it takes it."""
+        """Stop where the disk refuses something, or warn and continue if set to, until it takes it."""
         try:
             yield
         except UserError as error:
@@ -495,7 +495,7 @@ class Trainer:
 
 
 def computes_in_half(settings: TrainSettings, device: torch.device) -> bool:
-    """Tell whether training is in half precision: on a GPU unless the settings say otherwise."""
+    """Tell whether training is in half precision: by default on a GPU."""
     return settings.dtype == "bfloat16" or (settings.dtype == "auto" and device.type == "cuda")
 
 
@@ -521,7 +521,7 @@ def is_through(settings: TrainSettings, progress: Progress) -> bool:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Note signals that ask for an end, so that a run ends between two updates; a second one ends it at once.
+    """Note signals to stop, so that a run ends between two updates; a second one ends it at once.
 
     Only the main thread may catch them; a run in another one ends as its process does.
     """

@@ -41,7 +41,7 @@ _ADDED = (".attention_out.weight", ".down.weight")  # whose results are added to
 
 
 class Start(NamedTuple):
-    """What a run begins with, or has begun with.
+    """What a run starts from, or was started from.
 
     Attributes:
         config: the network's, with room for the data's vocabulary.
@@ -136,7 +136,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def new_words(tokenizer: Tokenizer, dataset: Dataset, folder: Path) -> list[str]:
-    """Return the words that the data's vocabulary has behind the model's, or say how to make data that fits."""
+    """Return the words that the data's vocabulary has after the model's; the error tells how to make data that fits."""
     pieces, known = dataset.tokenizer.pieces, tokenizer.pieces
     how = (
         f"prepare it with `bertworks prepare CORPUS --vocab {folder}`, or with more words, which "
@@ -192,9 +192,9 @@ def _parts(names: Iterable[str]) -> list[str]:
 
 
 def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
-    """Return a recipe with the model's own sizes; what the recipe says otherwise is an error, all of it at once.
+    """Return a recipe with the model's own sizes; whatever contradicts them in the recipe is an error, all at once.
 
-    But a model that has not begun yet may be widened. Dropout is no size: where a recipe sets another one, the start
+    But a model that has not started yet may be widened. Dropout is no size: where a recipe sets another one, the start
     has it too.
     """
     start = _as_wide(start, recipe)
@@ -230,7 +230,7 @@ def _as_wide(start: Start, recipe: Recipe) -> Start:
 
 
 def _contradictions(settings: ModelSettings, own: Mapping[str, Any], wide: Sequence[str]) -> list[str]:
-    """Name what a recipe says otherwise; `wide` are sizes that the model could be given."""
+    """Name where a recipe contradicts the model; `wide` are sizes that the model could be given."""
     if settings.kind != own["kind"]:  # whose sizes have other names
         return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
@@ -285,7 +285,7 @@ def can_widen(config: BertConfig) -> bool:
 
 
 def wider(config: BertConfig, factor: int) -> BertConfig:
-    """Return the sizes of a network that is so many times as wide."""
+    """Return the sizes of a network that is `factor` times as wide."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     return config.model_copy(update={name: factor * getattr(config, name) for name in names})
 
@@ -293,13 +293,13 @@ def wider(config: BertConfig, factor: int) -> BertConfig:
 def widened(weights: Mapping[str, Tensor], factor: int, seed: int, noise: Noise = _NOISE) -> dict[str, Tensor]:
     """Return the weights, by our names, in float32, of a network that much wider which computes nearly the same.
 
-    With a factor of k every number of the narrow network stands k times in the wide one: embeddings are repeated, a
+    With a factor of k every number of the narrow network occurs k times in the wide one: embeddings are repeated, a
     layer has each of its rows k times, and as each of its inputs comes k times too, a column is divided among its
     copies. Heads keep their width and become k times as many. LayerNorm does not notice, for repeated numbers have the
     same mean and variance. The masked-word head compares with embeddings that are k times as long, so its own norm is
     divided by k. So far the wide network computes the same, exactly.
 
-    But copies that are treated alike learn alike, for ever, and the wide network would be a narrow one. So noise is
+    But copies that are treated alike learn alike forever, and the wide network would be a narrow one. So noise is
     added that sums up to 0 over the copies, in three places. Of the columns: what a layer gives is still the same, what
     its copies learn from the gradients is not. That alone is not enough: `small` from `mini` had, after 1.7 billion
     tokens, two halves of its table of pieces that were alike to 0.99 (docs/log.md). So the copies of a piece's
