@@ -51,7 +51,8 @@ from bertworks.models.weights import (
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
-from bertworks.text.vocabulary import SPECIAL_TOKENS
+from bertworks.text.normalize import Rules
+from bertworks.text.vocabulary import SPECIAL_TOKENS, write_tokenizer_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,7 +130,7 @@ def convert(
             newest = latest_checkpoint(source)
         source = newest.path if newest else find_model(source)
     is_folder = (source / CONFIG_FILE).is_file()
-    if to == "folder" and (is_folder or (is_model(source) and not is_checkpoint)):
+    if to == "folder" and (is_folder or (not is_checkpoint and is_model(source))):
         model = find_encoder(find_model(source))
         there = f"{source} is a model folder already; give --to google for a checkpoint, or --dtype"
         raise UserError(there if has_safetensors(model) else no_weights(model))
@@ -183,7 +184,8 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
         write_arrays(folder / WEIGHTS_FILE, model.tensors)
         if model.optimizer:
             write_arrays(folder / OPTIMIZER_FILE, model.optimizer)
-        Tokenizer(model.pieces, lowercase=lowercase).save(folder, max_length=num_positions(folder))
+        rules = Rules(lowercase=lowercase, strip_accents=lowercase)  # as in the original
+        write_tokenizer_files(folder, model.pieces, rules, num_positions(folder))
         _write_json(folder / OWN_FILE, {"provenance": provenance})
     return Converted(
         out=str(destination),

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from bertworks.models.protobuf import bytes_field, crc32c, fixed32_field, fixed64_field, masked, varint_field
+from bertworks.models.tf_bundle import bytes_field, crc32c, fixed32_field, fixed64_field, masked, varint_field
 from bertworks.report.logs import METRICS_FILE, TIMING_FILE, read_log
 
 FOLDER = "tensorboard"

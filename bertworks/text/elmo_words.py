@@ -35,11 +35,12 @@ from bertworks.text.vocabulary import (
     MAX_WORD_LENGTH,
     SEP,
     VOCABULARY_FILE,
+    Match,
+    join_tokens,
     read_rules,
     read_vocabulary,
     write_word_files,
 )
-from bertworks.text.wordpiece import Match, join_tokens
 
 if TYPE_CHECKING:
     import numpy as np

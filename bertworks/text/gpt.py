@@ -30,6 +30,8 @@ from bertworks.text.vocabulary import (
     MAX_WORD_LENGTH,
     SEP,
     TOKENIZER_FILE,
+    Match,
+    join_tokens,
     length_config,
     normalizer,
     pieces_by_id,
@@ -39,7 +41,6 @@ from bertworks.text.vocabulary import (
     special_token,
     write_objects,
 )
-from bertworks.text.wordpiece import Match, join_tokens
 
 if TYPE_CHECKING:
     pass

@@ -37,8 +37,15 @@ from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, GptTokenizer, le
 from bertworks.text.gpt import UNK as GPT_UNK
 from bertworks.text.normalize import Alphabet, Rules, is_cjk, is_punctuation, split_spaces, words_of
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import CONTINUATION, MAX_WORD_LENGTH, PAD, SPECIAL_TOKENS, UNK, write_vocabulary
-from bertworks.text.wordpiece import WordPiece
+from bertworks.text.vocabulary import (
+    CONTINUATION,
+    MAX_WORD_LENGTH,
+    PAD,
+    SPECIAL_TOKENS,
+    UNK,
+    WordPiece,
+    write_vocabulary,
+)
 
 if TYPE_CHECKING:
     from bertworks.text.merges import Words

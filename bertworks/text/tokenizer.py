@@ -25,14 +25,16 @@ from bertworks.text.vocabulary import (
     PAD,
     SEP,
     UNK,
+    Match,
+    WordPiece,
     check_pieces,
+    join_tokens,
     read_pieces,
     read_settings,
     read_vocabulary,
     with_added,
     write_tokenizer_files,
 )
-from bertworks.text.wordpiece import Match, WordPiece, join_tokens
 
 if TYPE_CHECKING:
     import numpy as np

@@ -29,8 +29,7 @@ from bertworks.models.weights import WEIGHTS_FILE
 from bertworks.nn.config import BertConfig, preset
 from bertworks.recipe import ModelSettings, Recipe
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import CONTINUATION, UNK
-from bertworks.text.wordpiece import WordPiece
+from bertworks.text.vocabulary import CONTINUATION, UNK, WordPiece
 from bertworks.train.checkpoint import checkpoint_folders
 
 _ROWS = ("embeddings.token.weight", "heads.mlm.bias")  # what has a row for every piece

@@ -5,8 +5,7 @@ import pytest
 from bundle_builder import TYPES, build, crc_by_bits, entry, header, mask, part_key, some_tensors, table
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.models.protobuf import crc32c
-from bertworks.models.tf_bundle import Bundle, slice_key, write_bundle
+from bertworks.models.tf_bundle import Bundle, crc32c, slice_key, write_bundle
 
 
 def assert_same(bundle, tensors):

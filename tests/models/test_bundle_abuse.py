@@ -22,8 +22,7 @@ from bundle_builder import (
 )
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.models.protobuf import crc32c, read_varint
-from bertworks.models.tf_bundle import Bundle, read_table, write_bundle
+from bertworks.models.tf_bundle import Bundle, crc32c, read_table, read_varint, write_bundle
 
 ROOM = 1 << 22  # for what Python itself needs: growing its table of known texts once takes 2 MB
 DATA = bytes(range(200)) * 5

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bundle_builder import crc_by_bits, mask
 
-from bertworks.models.protobuf import crc32c, masked
+from bertworks.models.tf_bundle import crc32c, masked
 
 RANDOM = np.random.default_rng(1).integers(0, 256, 1_000, np.uint8)
 

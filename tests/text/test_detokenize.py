@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertworks import Tokenizer
 from bertworks.text.normalize import Alphabet, Rules, split_words
-from bertworks.text.wordpiece import join_tokens
+from bertworks.text.vocabulary import join_tokens
 
 CASED = Alphabet(Rules(lowercase=False, strip_accents=False))
 

@@ -7,8 +7,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.text.vocabulary import MAX_WORD_LENGTH
-from bertworks.text.wordpiece import WordPiece
+from bertworks.text.vocabulary import MAX_WORD_LENGTH, WordPiece
 
 
 def splitter(*pieces):
