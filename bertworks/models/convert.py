@@ -49,9 +49,9 @@ from bertworks.models.weights import (
     write_arrays,
 )
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
+from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
-from bertworks.text.normalize import Rules
 from bertworks.text.vocabulary import SPECIAL_TOKENS, write_tokenizer_files
 
 if TYPE_CHECKING:

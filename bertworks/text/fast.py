@@ -1,4 +1,4 @@
-"""The same tokens as `normalize.py` and `wordpiece.py`, compiled: for corpora instead of sentences.
+"""The same tokens as `normalize.py` and `vocabulary.py`, compiled: for corpora instead of sentences.
 
 A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in a table, which
 is filled from `Alphabet` when a code point first occurs, so it follows the Python rules and their Unicode version by

@@ -1,6 +1,6 @@
 """`Tokenizer`: text to ids and back, equal to google-research/bert on every string.
 
-- Two ways with the same result: sentences go through plain Python (`normalize.py`, `wordpiece.py`), which needs no
+- Two ways with the same result: sentences go through plain Python (`normalize.py`, `vocabulary.py`), which needs no
   compiler and starts at once; large batches go through compiled code (`fast.py`), thirty times faster.
 - Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
 - An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows on demand:

@@ -25,7 +25,6 @@
   differences are reported where they may matter.
 """
 
-import json
 import os
 import re
 import unicodedata
@@ -33,9 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertworks import files as json_files
 from bertworks.errors import UserError
-from bertworks.files import atomic_write, make_folder
 from bertworks.text.normalize import Rules, is_cjk
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -103,6 +100,8 @@ def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> No
 
 def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
     """Write pieces one a line; the file appears whole or not at all."""
+    from bertworks.files import atomic_write  # which a sentence's tokens need no more than JSON
+
     with atomic_write(path, "wb") as stream:
         for number, piece in enumerate(pieces):
             try:
@@ -115,6 +114,8 @@ def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> Non
 
 def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
     """Write vocab.txt, tokenizer.json and tokenizer_config.json; the same vocabulary gives the same bytes."""
+    from bertworks.files import make_folder
+
     make_folder(folder)
     write_vocabulary(folder / VOCABULARY_FILE, pieces)
     names = {"cls_token": CLS, "mask_token": MASK, "pad_token": PAD, "sep_token": SEP, "unk_token": UNK}
@@ -124,6 +125,10 @@ def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules, max
 
 def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
     """Write JSON files by their names."""
+    import json
+
+    from bertworks.files import atomic_write
+
     for name, content in contents.items():
         with atomic_write(folder / name) as stream:
             json.dump(content, stream, ensure_ascii=False, indent=1)
@@ -131,6 +136,8 @@ def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
 
 def write_word_files(folder: Path, words: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
     """Write vocab.txt and tokenizer_config.json for a list of words, which no other library opens."""
+    from bertworks.files import make_folder
+
     make_folder(folder)
     write_vocabulary(folder / VOCABULARY_FILE, words)
     write_objects(folder, {CONFIG_FILE: {**rules_config(rules), **length_config(max_length)}})
@@ -218,7 +225,9 @@ def normalizer_steps(normalizer: Any) -> list[dict[str, Any]]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object, or raise UserError."""
-    return json_files.read_object(path, max_bytes=_MAX_JSON_BYTES)
+    from bertworks import files
+
+    return files.read_object(path, max_bytes=_MAX_JSON_BYTES)
 
 
 def rules_config(rules: Rules) -> dict[str, bool]:
