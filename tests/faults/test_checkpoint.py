@@ -175,7 +175,7 @@ def test_a_step_that_is_saved_already_is_left_alone(run):
 def test_a_run_that_comes_again_to_a_corrupt_step_writes_it_anew(run, caplog):
     flip_bit(folder_of(run, 2) / "optimizer.safetensors", 9000, 3)
     save(run, 2)
-    assert "is written anew" in caplog.text
+    assert "is written again" in caplog.text
     assert_is_of(latest_checkpoint(run), 2)
     assert leftovers_in(run) == []
 
