@@ -281,12 +281,12 @@ def recipe_names() -> list[str]:
 
 
 def recipe_summary(name: str) -> str:
-    """Return what a shipped recipe says of itself: the first line of its header."""
+    """Return the summary of a shipped recipe: the first line of its header."""
     return _read_shipped(name).decode().partition("\n")[0].lstrip("# ").rstrip()
 
 
 def recipe_origin(name: str) -> str:
-    """Return where a shipped recipe is from, as its header says: a paper, a table."""
+    """Return the origin of a shipped recipe, from its header: a paper, a table."""
     header = _read_shipped(name).decode()
     return next((line[len(_FROM) :].strip() for line in header.splitlines() if line.startswith(_FROM)), "")
 

@@ -1,4 +1,4 @@
-"""The command of other people's checkpoints: convert."""
+"""The command for other people's checkpoints: convert."""
 
 from typing import Annotated
 

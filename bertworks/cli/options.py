@@ -132,7 +132,7 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
 
 
 def check_workers(workers: int | None) -> None:
-    """Refuse a number of processes that cannot be meant."""
+    """Refuse an impossible number of processes."""
     if workers is not None and not 1 <= workers <= 1024:
         raise UserError(f"--workers {workers} is not possible; choose 1 to 1024, or leave it out for one per core")
 
@@ -143,14 +143,14 @@ def or_null(value: float) -> float | None:
 
 
 def how_ended(reason: str) -> tuple[str, str]:
-    """Return how a run has ended, and why."""
+    """Return how a run ended, and why."""
     if reason == "early":
         return "ended early", ", as the score stopped improving"
     return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
 
 
 def say_next(*command: str, why: str = "") -> None:
-    """Say, as the last line of a long command, which command comes next; what must be filled in is in capitals."""
+    """Suggest, as the last line of a long command, the next command; what must be filled in is in capitals."""
     say(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
 
 
@@ -215,7 +215,7 @@ def file_lines(path: Path) -> list[str]:
 
 
 def file_text(path: Path) -> str:
-    """Return all of a file, with its line breaks as they are, so that places in it are places in the file."""
+    """Return all of a file, with its line breaks as they are, so that offsets in the text are offsets in the file."""
     try:
         return path.read_bytes().removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
     except OSError as error:

@@ -14,7 +14,7 @@ _LEFT_OUT = ("duplicates", "too_short", "empty")
 
 
 def summary(dataset: Dataset) -> dict[str, Any]:
-    """Return what the data is: counts, settings, and how many sentences and documents have up to 1, 2, 4 ... tokens."""
+    """Return counts, settings, and how many sentences and documents have up to 1, 2, 4 ... tokens."""
     manifest = dataset.manifest
     names = ("kind", "vocab_size", "tokenizer", "options", *SPLITS, *_LEFT_OUT, "replaced_lines")
     return {name: manifest.get(name, 0) for name in names} | {

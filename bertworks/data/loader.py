@@ -65,7 +65,7 @@ _MEAN_LENGTH_WITH_ROOM = 32  # micro-batches of sequences that are shorter than 
 
 
 class State(NamedTuple):
-    """Where the data is: the next instance. Plain numbers, to be kept as JSON."""
+    """The position in the data: the next instance. Plain numbers, to be kept as JSON."""
 
     epoch: int = 0
     block: int = 0  # in the epoch's order
@@ -112,7 +112,7 @@ Block = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # the number of its sh
 
 
 class Loader:
-    """Gives the batches of a split, from a state on, for one rank.
+    """Yields the batches of a split, from a state on, for one rank.
 
     Args:
         dataset: prepared data.

@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class GlueOutcome(NamedTuple):
-    """What came of GLUE; as text it is a table.
+    """The outcome of GLUE; as text it is a table.
 
     Attributes:
         results: what `glue.json` holds: tasks with their scores, the average, what was written for the server.

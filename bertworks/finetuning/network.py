@@ -487,7 +487,7 @@ class TrainedRows:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Have the whole table in the network for a while."""
+        """Put the whole table into the network for a while."""
         cut = self._embedding.weight
         self._embedding.weight = nn.Parameter(self._put_together(cut.detach()), requires_grad=False)
         try:
@@ -511,7 +511,7 @@ class TrainedRows:
 
 
 def task_objective(kind: TaskHead, task: Task, lm_weight: float) -> Objective:
-    """Return what gives the sums of a batch."""
+    """Return the objective of a task: a function that returns the sums of a batch."""
 
     def alone(net: Any, batch: TaskBatch) -> dict[str, Sums]:
         return {task.kind: kind.sums(kind.scores(net, batch), batch)}

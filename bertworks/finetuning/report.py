@@ -1,4 +1,4 @@
-"""What a fine-tuning run says of itself: its cost, how its best model did on the dev set, and `RUN/report.html`.
+"""The report of a fine-tuning run: its cost, its best model's scores on the dev set, and `RUN/report.html`.
 
 Cost: the minutes for which a run holds its devices, over all of its starts. A checkpoint must not depend on the clock,
 for a resumed run ends with the same bytes. So time is kept beside it: `starts.jsonl` has a line whenever the logs have
@@ -93,11 +93,11 @@ class Clock:
         return self._earlier + (time.monotonic() - self._began) * self._num_devices / 60
 
     def cost(self) -> dict[str, Any]:
-        """Return what a model folder says of it."""
+        """Return the cost as model folders record it."""
         return {"minutes": round(self.minutes, 3), "device": device_name(self._device, self._num_devices)}
 
     def note(self, step: int) -> None:
-        """Write down what the present start has taken so far."""
+        """Record what the present start has taken so far."""
         if not self._writes:
             return
         self._log = self._log or StepLog(self._path, sys.maxsize)
@@ -105,7 +105,7 @@ class Clock:
         self._log.append(step, {"start": self._start, "seconds": seconds, "devices": self._num_devices})
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stop recording."""
         if self._log:
             self._log.close()
 
@@ -184,7 +184,7 @@ class Mistake(Settings):
 
 
 class DevRecord(Settings):
-    """What is known of the best model."""
+    """The record of the best model."""
 
     kind: str  # of the task
     step: Count
@@ -215,7 +215,7 @@ class DevRecord(Settings):
 def write_dev(
     run: Path, task: Task, step: int, metrics: Mapping[str, float], examples: Sequence[Example], found: "Evaluated"
 ) -> None:
-    """Write down what a model predicted for the dev set.
+    """Record a model's predictions for the dev set.
 
     Args:
         run: the run folder.
@@ -274,7 +274,7 @@ def _worded(value: Any) -> str:
 
 
 def read_dev(run: Path) -> DevRecord | None:
-    """Return what was written down; None where no dev set has been measured yet."""
+    """Return the record; None where no dev set has been measured yet."""
     path = run / DEV_FILE
     return read_record(DevRecord, read_json(path), str(path)) if path.exists() else None
 
@@ -296,12 +296,12 @@ class FinetuneRun(NamedTuple):
 
     @property
     def task(self) -> Mapping[str, Any]:
-        """What the model says of its task."""
+        """The task, as the model's folder records it."""
         return self.about.get("task") or {}
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """What the model says of where it comes from."""
+        """The provenance, as the model's folder records it."""
         return self.about.get("provenance") or {}
 
     @property

@@ -102,7 +102,7 @@ class GridPlan(NamedTuple):
 
 
 class GridOutcome(NamedTuple):
-    """What came of a grid; as text it is a table.
+    """The outcome of a grid; as text it is a table.
 
     Attributes:
         results: what `grid.json` holds: points with mean and spread, runs, the best, minutes.
@@ -114,7 +114,7 @@ class GridOutcome(NamedTuple):
 
     @property
     def is_failed(self) -> bool:
-        """Whether there were runs and not one came to its end."""
+        """Whether there were runs and all of them failed."""
         return bool(self.results["runs"]) and self.results["failed"] == len(self.results["runs"])
 
     def __str__(self) -> str:
@@ -514,7 +514,7 @@ class Record:
         return result
 
     def best_run(self) -> Result | None:
-        """Return the run that the model is of."""
+        """Return the run that the model is from."""
         return self.runs[self.model_of] if self.model_of else None
 
     def save(self) -> dict[str, Any]:

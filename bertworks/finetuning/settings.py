@@ -49,7 +49,7 @@ class FinetuneTrainSettings(TrainSettings):
 
 
 class TaskSettings(Settings):
-    """What is particular to fine-tuning: the `[task]` section."""
+    """Settings of fine-tuning alone: the `[task]` section."""
 
     max_length: int = Field(
         default=128, ge=3, le=65_536, description="Longer texts are cut, the longer one of a pair first."
@@ -93,7 +93,7 @@ class TaskSettings(Settings):
     )
 
     def cut(self) -> Cut:
-        """Return how much of an example is read at once."""
+        """Return the limits to which examples are cut."""
         return Cut(self.max_length, self.context, self.stride, self.doc_stride, self.max_query)
 
     @field_validator("freeze")

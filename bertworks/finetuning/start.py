@@ -1,4 +1,4 @@
-"""What fine-tuning starts with: a task's files as examples, and a model whose head is new.
+"""The start of fine-tuning: a task's files as examples, and a model with a new head.
 
 A model is a folder, a run folder or a name in the local cache. Its encoder is taken over, and its head where it has the
 one that the task needs, with the same labels; what is missing is drawn from the seed. A resumed run takes all of

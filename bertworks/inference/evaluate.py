@@ -45,7 +45,7 @@ _MOST_MISTAKES = 15
 
 
 class Measured(NamedTuple):
-    """How well models did.
+    """The scores of models on a task.
 
     Attributes:
         task: the task, with the labels in the models' order, and the threshold that was used.

@@ -166,11 +166,11 @@ class Model:
 
     @property
     def kind(self) -> ModelKind:
-        """What is particular to the kind of model that it is."""
+        """The record of the model's kind."""
         return kind_of_network(self.net)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a program needs to know of the model, all of it as JSON holds it.
+        """Return facts about the model for programs, as plain JSON values.
 
         Returns:
             kind, title, sizes, heads, methods, labels, task, max_length (None: any length), vocabulary (its kind, size
@@ -195,7 +195,7 @@ class Model:
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """The kind of model, as messages name it."""
         name = self.kind.title.partition(" ")[2]
         return f"fine-tuned {name}" if self.is_task_only and isinstance(self.net, Gpt) else name
 
@@ -281,7 +281,7 @@ class Model:
         )
 
     def pack(self, ids: Sequence[Sequence[int]], segment_ids: Sequence[Sequence[int]] | None = None) -> Tokens:
-        """Put sequences of ids end to end for the network."""
+        """Concatenate sequences of ids for the network."""
         return pack(ids, segment_ids, self.device, flash=self.flash)
 
     def check_layers(self, layers: Layers) -> list[int]:
@@ -367,7 +367,7 @@ class Model:
     def nsp(
         self, text: str | Sequence[str], following: str | Sequence[str], *, truncate: bool = False
     ) -> float | list[float]:
-        """Return the probability that the second text follows the first, as next sentences were learnt.
+        """Return the probability that the second text follows the first, by the next-sentence head.
 
         Either may be a list, with a text for each of the other, or one for all; then a list is returned.
 
@@ -396,7 +396,7 @@ class Model:
     def next_words(
         self, text: str | Sequence[str], top_k: int = 5, *, truncate: bool = False
     ) -> Guesses | list[Guesses]:
-        """Guess what comes after a text, with a model that reads from left to right.
+        """Predict the next words of a text, with a model that reads from left to right.
 
         Args:
             text: one, or a list, to continue; of a GPT-1 at least a word.
@@ -436,7 +436,7 @@ class Model:
         return scores_V[: len(self.tokenizer)].cpu()
 
     def perplexity(self, texts: str | Sequence[str], *, truncate: bool = False) -> float:
-        """Return among how many choices a model hesitates at each guess: one number over all texts, of one or of many.
+        """Return the perplexity of a language model on a text, or on several: one number over all of them.
 
         A BERT must read in one direction; an ELMo's guesses are those of both of its directions.
         """
@@ -649,7 +649,7 @@ class Model:
     @overload
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Result]: ...
     def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Result | list[Result]:
-        """Tell the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
+        """Predict the class, the score or the labels of each text, or pair of texts, as the model was fine-tuned to do.
 
         Returns:
             {"label", "score", "scores"}; {"score"} of a regression; {"labels", "scores"} of several labels. For a list
@@ -685,7 +685,7 @@ class Model:
     @overload
     def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Result]: ...
     def choose(self, context: str | Sequence[str], endings: Sequence[Any]) -> Result | list[Result]:
-        """Tell which ending goes best with a context: {"choice", "score", "scores"}, its number counted from 0.
+        """Choose the ending that best fits a context: {"choice", "score", "scores"}, its number counted from 0.
 
         For a list of contexts, with a list of endings for each, a list of these.
 
@@ -732,7 +732,7 @@ class Model:
         top_k: int = 1,
         threshold: float | None = None,
     ) -> list[Any]:
-        """Look for the answer to a question in a text of any length, or for those to several.
+        """Find the answer to a question, or to several, in a text of any length.
 
         Args:
             question: the question; one, or a list.

@@ -1,4 +1,4 @@
-"""What config.json and bertworks.json say of each kind of model, read strictly and written as others expect it.
+"""config.json and bertworks.json of each kind of model: read strictly, and written as other libraries expect them.
 
 - A BERT's config.json is that of transformers' `Bert...` classes. Keys that do not change the encoder are ignored; keys
   that would make it another network (rotary positions, other norms, an albert's narrow embeddings) are refused by name.

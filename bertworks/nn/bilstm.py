@@ -1,4 +1,4 @@
-"""What reads features that other networks made: LSTMs, mixes, attention between texts; and BERTs side by side.
+"""Networks on features of other networks: LSTMs, mixes, attention between texts; and BERTs side by side.
 
 T tokens, S sequences, D width of a feature, C cells, H width of a BiLSTM's output (twice its cells), P numbers that
 cells are projected to, L longest sequence, K labels, W width of what comes out of a `Compound`.

@@ -1,4 +1,4 @@
-"""What a run writes down step by step, and where: one JSON object a line, append-only.
+"""The logs of a run: one JSON object per step and line, append-only.
 
 `metrics.jsonl` holds values that the same training gives again (losses, accuracies, learning rates); what depends on
 the machine's load (seconds, tokens per second, memory) goes to `timing.jsonl`. A run that resumes from a checkpoint
@@ -68,7 +68,7 @@ class StepLog:
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stop recording."""
         with _refusals_named(self.path):
             self._stream.close()
 

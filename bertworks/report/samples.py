@@ -1,4 +1,4 @@
-"""What a model made of texts that it was not trained on: pieces taken away, and its likeliest guesses for each.
+"""Samples of a model's predictions on held-out texts: masked pieces, and its most likely guesses for each.
 
 `train/guesses.py` asks the model. The answers are kept in the run folder as `samples.json`, with what is known of the
 data, so that a report can be made again where the data is gone; `samples_section` is the report's part with them: texts

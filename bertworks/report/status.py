@@ -1,4 +1,4 @@
-"""What is known of a run at an instant: how far it is, its last figures, its speed, and when it will have finished."""
+"""The status of a run: its progress, last figures and speed, and when it will finish."""
 
 import math
 import time

@@ -70,7 +70,7 @@ class EventFile:
             self._give_up(error)
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stop recording."""
         stream, self._stream = self._stream, None
         if stream is not None:
             try:

@@ -366,7 +366,7 @@ def _percent(values: Sequence[float]) -> float:
 
 
 class Breakdown(NamedTuple):
-    """A score taken apart.
+    """A score, broken down by class.
 
     Attributes:
         labels: of the classes, in the model's order; of entities their types.
@@ -396,7 +396,7 @@ def gold_of(examples: Sequence[Example]) -> list[Any]:
 
 
 def break_down(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Breakdown | None:
-    """Take a score apart; None where a task knows no classes.
+    """Break a score down by class; None where a task has no classes.
 
     Args:
         task: the task.

@@ -45,7 +45,7 @@ class _Asked(NamedTuple):
 def take_samples(
     net: nn.Module, dataset: Dataset, settings: DataSettings, held_out: Iterable[TrainBatch] = ()
 ) -> Samples:
-    """Ask a network about held-out documents.
+    """Sample a network's predictions on held-out documents.
 
     Args:
         net: a Bert or a Gpt, whole on one device; others are not used.

@@ -1,4 +1,4 @@
-"""How far a run is, and what it logs on the way: two JSON logs, TensorBoard events, and a view of the progress.
+"""The progress of a run, and what it logs on the way: two JSON logs, TensorBoard events, and a view of the progress.
 
 - `metrics.jsonl` has what the same training gives again; `timing.jsonl` what depends on the machine.
 - The trainer calls in at `log_every` steps, after evaluations and after checkpoints. A call takes a fraction of a
@@ -27,7 +27,7 @@ _STATM = Path("/proc/self/statm")
 
 
 class Progress(NamedTuple):
-    """How far a run is; a checkpoint remembers it."""
+    """The progress of a run, which checkpoints record."""
 
     step: int = 0  # updates made or skipped
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""What is learnt in pre-training: each objective is a function of (network, batch) that gives sums, not means.
+"""Objectives of pre-training: each is a function of (network, batch) that gives sums, not means.
 
 A loss is a sum over predictions divided by their number in the whole global batch, over all ranks and micro-batches. So
 it does not matter how a batch is cut. `ModelWithLoss` puts a network and its objective together.

@@ -1,4 +1,4 @@
-"""What changes the weights: the original BERT's Adam, AdamW, and LAMB for large batches.
+"""Optimizers: the original BERT's Adam, AdamW, and LAMB for large batches.
 
 All three keep two running means of each weight's gradient, m of itself and v of its square, and move the weight by
 m / (sqrt(v) + eps) and towards 0 by the weight decay. Adam is the original code's: it does not correct m and v for

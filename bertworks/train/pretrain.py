@@ -274,7 +274,7 @@ class Pretraining:
                 self.save_model(folder, progress)
 
     def write_report(self, progress: Progress) -> None:
-        """Ask the model about held-out documents and write the report; a run is not failed for it."""
+        """Sample the model's predictions on held-out documents and write the report; errors here do not fail a run."""
         trainer = self.trainer
         if not trainer.ranks.is_first:
             return
@@ -478,7 +478,7 @@ def pretrain_dry(
     note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Result:
-    """Walk the whole way, a step for each length, from the data to a model that opens, in a folder that is removed.
+    """Run the whole program, a step for each length, from the data to a model that opens, in a folder that is removed.
 
     The remarks are about the run that is meant, with the overrides that made its recipe.
     """

@@ -104,10 +104,10 @@ class Task(Protocol):
     out_of_memory: str
 
     def setup(self, trainer: "Trainer") -> None:
-        """Prepare for training, once the network is in its place."""
+        """Prepare for training, once the network is on its device."""
 
     def optimizer(self, net: nn.Module) -> Optimizer:
-        """Return what changes the weights of the network in its place."""
+        """Return the optimizer of the network on its device."""
 
     def batches(self, progress: Progress) -> Batches:
         """Yield this rank's micro-batches of the batches after a point, each with the state of the data after it."""
@@ -141,7 +141,7 @@ class Task(Protocol):
 
 
 class Result(NamedTuple):
-    """How a run ended."""
+    """The outcome of a run."""
 
     progress: Progress
     reason: str  # steps, tokens, minutes, early, signal
@@ -150,7 +150,7 @@ class Result(NamedTuple):
 
 
 class Trainer:
-    """A network in its place, its optimizer, and one start of a run: train, evaluate, save, resume.
+    """A network on its device, its optimizer, and one start of a run: train, evaluate, save, resume.
 
     Args:
         task: what is trained.
@@ -256,7 +256,7 @@ class Trainer:
             raise UserError(f"ended after step {self.last_step}, but not all of it is saved: {refusal}")
 
     def train(self, progress: Progress) -> Result:
-        """Train from a point until a limit or a signal says stop; the last state is saved."""
+        """Train from a point until a limit or a signal stops it; the last state is saved."""
         task, settings, ranks, optimizer, window = self.task, self.settings, self.ranks, self.optimizer, self.window
         norm: Tensor | float = 0.0
         saved = Progress(seconds=progress.seconds)  # in this start: an earlier one may have been killed while it saved
@@ -563,7 +563,7 @@ class _WindowState(Settings):
 
 
 class RunState(FileRecord):
-    """What `state.json` of a checkpoint says of a run, besides what every checkpoint says of itself."""
+    """A run's part of `state.json` in a checkpoint, besides what every checkpoint has."""
 
     place: _ProgressState
     window: _WindowState

@@ -64,7 +64,7 @@ class Start(NamedTuple):
         return self._replace(about=self.about | {"drawn": drawn, "left_out": left_out}, weights={})
 
     def sentence(self) -> str:
-        """Say in a line what a run starts from."""
+        """Describe in a line what a run starts from."""
         facts = [counted(self.about["new_words"], "new word")]
         if "widened_from" in self.about:
             facts.insert(0, f"widened from {self.about['widened_from']} to {_sizes(self.config)}")
