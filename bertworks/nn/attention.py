@@ -282,7 +282,7 @@ def prepare_to_compile_for_cpu() -> None:
 
     config.fallback_random = True
     for module, name in ((layers, "dropped"), (sys.modules[__name__], "_of_run"), (sys.modules[__name__], "_from_one")):
-        setattr(module, name, torch.compiler.disable(getattr(module, name)))
+        setattr(module, name, torch.compiler.disable(getattr(module, name)))  # type: ignore[no-untyped-call]
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = False) -> Tensor:
