@@ -298,10 +298,10 @@ def texts(
 
     There are no labels in it, and nothing that the task is measured on.
     """
-    from bertworks.finetuning.start import examples_of, find_data
+    from bertworks.finetuning.finetune import find_data
     from bertworks.tasks.examples import documents
     from bertworks.tasks.own_files import named_columns
-    from bertworks.tasks.task import DEV, TRAIN
+    from bertworks.tasks.task import DEV, TRAIN, examples_of
 
     def note(text: str) -> None:
         if not quiet:

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from bertworks.config import FileRecord, read_record
 from bertworks.errors import CannotResume, UserError, counted
 from bertworks.files import atomic_write
-from bertworks.finetuning.finetune import Init
+from bertworks.finetuning.finetune import Init, check_settings
 from bertworks.finetuning.network import AnyPath
 from bertworks.finetuning.search import (
     GridOutcome,
@@ -40,7 +40,6 @@ from bertworks.finetuning.search import (
     wrapped,
 )
 from bertworks.finetuning.settings import points_of
-from bertworks.finetuning.start import check_settings
 from bertworks.inference.evaluate import measure_models
 from bertworks.inference.model import Model, load
 from bertworks.inference.predict import Ensemble

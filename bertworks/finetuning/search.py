@@ -40,12 +40,11 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertworks.config import FileRecord, Settings, check_overrides, read_record
 from bertworks.errors import CannotResume, UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
-from bertworks.finetuning.finetune import Init, finetune, tune
+from bertworks.finetuning.finetune import Init, check_settings, find_data, finetune, tune, usual_for
 from bertworks.finetuning.network import CACHE_FOLDER, AnyPath
 from bertworks.finetuning.report import device_minutes, read_starts
 from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
-from bertworks.finetuning.start import check_settings, examples_of, find_data, usual_for
 from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_json
 from bertworks.nn.config import FEATURES, FeatureName, layers_of
 from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE
@@ -55,7 +54,7 @@ from bertworks.tasks.columns import Columns
 from bertworks.tasks.examples import Cut, Example, digest_of
 from bertworks.tasks.heads import Items, TaskHead, kind_of
 from bertworks.tasks.own_files import recorded_columns
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, examples_of
 from bertworks.text.elmo_words import SpelledTokenizer
 from bertworks.train.checkpoint import outcome_of
 from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, replace_model, write_inputs

@@ -37,7 +37,6 @@ from bertworks.finetuning.network import (
 )
 from bertworks.finetuning.report import Clock, state_cost, write_dev, write_finetune_report
 from bertworks.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
-from bertworks.finetuning.start import examples_of
 from bertworks.models.folder import num_positions
 from bertworks.models.weights import put_divided
 from bertworks.nn.bert import Bert, Block
@@ -49,7 +48,7 @@ from bertworks.report.terminal import News
 from bertworks.tasks.evaluation import evaluate
 from bertworks.tasks.examples import Example, TagExample, digest_of
 from bertworks.tasks.heads import BatchLayout, Items, TaskBatch, TaskHead, kind_of, to_batch
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, examples_of
 from bertworks.text.elmo_words import SpelledTokenizer
 from bertworks.text.kinds import much_unknown
 from bertworks.train.checkpoint import checkpoint_folders, digest_with

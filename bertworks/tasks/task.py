@@ -153,6 +153,17 @@ class Dataset:
         return self.found[split]
 
 
+def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> list[Example]:
+    """Read a split, report what was left out, and refuse one without examples."""
+    skipped = Skipped()
+    examples = list(dataset.examples(split, skipped))
+    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, for which it is reported
+        note(f"{split}: {skipped}")
+    if not examples:
+        raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
+    return examples
+
+
 def open_dataset(task: Task, folder: str | Path) -> Dataset:
     """Find a task's files below a folder, or raise UserError with the names that were looked for."""
     root = usable_path(folder)

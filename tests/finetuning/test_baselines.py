@@ -176,8 +176,8 @@ def test_the_language_model_of_gpt_learns_beside_the_task_by_its_weight(models, 
 
 
 def test_new_pieces_of_gpt_have_rows_drawn_from_the_seed_and_all_others_are_its_own(models, files, tmp_path):
+    from bertworks.finetuning.finetune import open_task_start
     from bertworks.finetuning.settings import settings_for
-    from bertworks.finetuning.start import open_task_start
     from bertworks.tasks.heads import kind_of
     from bertworks.tasks.own_files import open_own
 

@@ -12,9 +12,8 @@ from toy_tasks import write_rows
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.finetuning.finetune import finetune
+from bertworks.finetuning.finetune import finetune, open_task_start
 from bertworks.finetuning.settings import settings_for
-from bertworks.finetuning.start import open_task_start
 from bertworks.tasks.heads import kind_of
 from bertworks.tasks.own_files import open_own
 

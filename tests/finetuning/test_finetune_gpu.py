@@ -7,10 +7,9 @@ from tiny_runs import files_of, lines_of
 from toy_tasks import QUICK, write_task
 
 import bertworks as bw
-from bertworks.finetuning.finetune import finetune
+from bertworks.finetuning.finetune import finetune, open_task_start
 from bertworks.finetuning.session import prepare
 from bertworks.finetuning.settings import settings_for
-from bertworks.finetuning.start import open_task_start
 from bertworks.tasks.heads import KINDS, kind_of, to_batch
 from bertworks.tasks.own_files import open_own
 from bertworks.train.cuda_graph import Replayed

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from bertworks.report.logs import METRICS_FILE, TIMING_FILE, StepLog
-from bertworks.report.tensorboard import EventFile, tag_of
+from bertworks.train.log import EventFile, tag_of
 
 
 def crc32c_by_bits(data):
