@@ -44,11 +44,11 @@ _Value = TypeVar("_Value")
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of a file, which may be packed with .gz, .bz2, .xz or .zst."""
     file_kind(path)  # which refuses what is plainly not text
-    yield from _text_lines(path)
+    yield from _text_lines(checked_file(path), path)
 
 
-def _text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    with open_packed(checked_file(path)) as file:
+def _text_lines(found: Path, path: Path) -> Iterator[tuple[int, str]]:
+    with open_packed(found) as file:
         yield from lines.numbered_lines(file.pieces(), path, decoded)
 
 
@@ -195,7 +195,7 @@ def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | 
     if kind == ".parquet":
         yield from _parquet_rows(path)
     elif kind == ".jsonl":
-        for number, line in _text_lines(path):
+        for number, line in _text_lines(checked_file(path), path):
             if line and not line.isspace():
                 yield _record_row(parse_json(line, str(path), line=number, strict=True), f"{path}:{number}")
     elif kind == ".json":
@@ -205,9 +205,9 @@ def rows(path: Path, header: Sequence[str] | None = None, short_rows: Skipped | 
         for number, record in enumerate(records):
             yield _record_row(record, f"{path}: [{number}]")
     elif kind == ".csv":
-        yield from _table(path, csv_records(_text_lines(path), path), is_csv=True)
+        yield from _table(path, csv_records(_text_lines(checked_file(path), path), path), is_csv=True)
     else:
-        yield from _table(path, tab_records(_text_lines(path), path), header, short_rows)
+        yield from _table(path, tab_records(_text_lines(checked_file(path), path), path), header, short_rows)
 
 
 def _table(

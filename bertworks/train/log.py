@@ -13,8 +13,8 @@
   before it emptied. So steps that a run makes again after a kill are in it once; a TensorBoard that is open meanwhile
   forgets them (by the START of a session), and continues with the new file. A million steps logged every ten take 28 MB
   and 5 seconds to rewrite; a line costs 30 microseconds.
-- Times of events are the clock's, as TensorBoard wants them, so they are not part of what a run gives again to the bit. A
-  run does not end because of them: where they cannot be written, one warning is logged, and training continues.
+- Times of events are the clock's, as TensorBoard wants them, so they are not part of what a run gives again to the
+  bit. A run does not end because of them: where they cannot be written, one warning is logged, and training continues.
 """
 
 import logging

@@ -196,8 +196,15 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
     But a model that has not started yet may be widened. Dropout is no size: where a recipe sets another one, the start
     has it too.
     """
-    start = _as_wide(start, recipe)
-    config, settings = start.config, recipe.model
+    settings = recipe.model
+    if "preset" in settings.model_fields_set and settings.kind == "bert" and start.weights and can_widen(start.config):
+        wanted = preset(settings.preset)
+        factor = wanted.hidden_size // start.config.hidden_size
+        if factor > 1 and _sizes(wanted) == _sizes(wider(start.config, factor)):
+            about = start.about | {"widened_from": _sizes(start.config)}
+            weights = widened(start.weights, factor, recipe.train.seed)
+            start = Start(wider(start.config, factor), about, weights)
+    config = start.config
     own = {
         "kind": "bert",
         "preset": _sizes(config),
@@ -213,19 +220,6 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
         config = config.model_copy(update=dict.fromkeys(names, settings.dropout))
     model = settings.model_copy(update=own | {"dropout": config.hidden_dropout_prob})
     return recipe.model_copy(update={"model": model}), start._replace(config=config)
-
-
-def _as_wide(start: Start, recipe: Recipe) -> Start:
-    """Return a start as wide as the recipe says, where that is a multiple of the model's width."""
-    settings = recipe.model
-    if "preset" not in settings.model_fields_set or settings.kind != "bert" or not start.weights:
-        return start
-    wanted = preset(settings.preset)
-    factor = wanted.hidden_size // start.config.hidden_size
-    if factor < 2 or _sizes(wanted) != _sizes(wider(start.config, factor)) or not can_widen(start.config):
-        return start
-    about = start.about | {"widened_from": _sizes(start.config)}
-    return Start(wider(start.config, factor), about, widened(start.weights, factor, recipe.train.seed))
 
 
 def _contradictions(settings: ModelSettings, own: Mapping[str, Any], wide: Sequence[str]) -> list[str]:
@@ -261,23 +255,6 @@ def _impossible(recipe: Recipe, config: BertConfig) -> list[str]:
     return problems
 
 
-class Noise(NamedTuple):
-    """How far copies are from each other at the start, as a share of their own size.
-
-    Attributes:
-        columns: of the parts that a column is divided into.
-        rows: of the rows of the layers whose results are added to the stream.
-        table: of the embeddings of pieces.
-    """
-
-    columns: float = 0.25
-    rows: float = 0.5
-    table: float = 0.5
-
-
-_NOISE = Noise()
-
-
 def can_widen(config: BertConfig) -> bool:
     """Tell whether it is possible: a table of sinusoids is another one at every width, and not learnt."""
     return config.positions == "learned"
@@ -289,7 +266,15 @@ def wider(config: BertConfig, factor: int) -> BertConfig:
     return config.model_copy(update={name: factor * getattr(config, name) for name in names})
 
 
-def widened(weights: Mapping[str, Tensor], factor: int, seed: int, noise: Noise = _NOISE) -> dict[str, Tensor]:
+def widened(
+    weights: Mapping[str, Tensor],
+    factor: int,
+    seed: int,
+    *,
+    columns: float = 0.25,
+    rows: float = 0.5,
+    table: float = 0.5,
+) -> dict[str, Tensor]:
     """Return the weights, by our names, in float32, of a network that much wider which computes nearly the same.
 
     With a factor of k every number of the narrow network occurs k times in the wide one: embeddings are repeated, a
@@ -305,64 +290,52 @@ def widened(weights: Mapping[str, Tensor], factor: int, seed: int, noise: Noise 
     embedding differ from the start, and those of the rows whose results are added to the embeddings. What reads them
     divides evenly but for the noise of its columns, so it sees little of that: a masked piece costs `mini` 2.69 nats
     then, and 2.59 without.
+
+    Args:
+        weights: of the narrow network.
+        factor: how many times as wide it becomes.
+        seed: of the noise, whose size is given as a share of what it is added to:
+        columns: of the parts that a column is divided into.
+        rows: of the rows of the layers whose results are added to the stream.
+        table: of the embeddings of pieces.
     """
-    draw = _Draw(factor, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        """Return noise of size 1 whose sum over the copies, of which the last but one number of the shape is, is 0."""
+        noise = torch.randn(*shape, generator=generator)
+        return (noise - noise.mean(-2, keepdim=True)) * math.sqrt(factor / (factor - 1))
+
+    def size(weight: Tensor) -> Tensor:
+        return weight.square().mean().sqrt()
+
+    def divided(weight: Tensor) -> Tensor:
+        """Divide the columns of a matrix unevenly among so many copies of its inputs."""
+        noise = columns * size(weight) * draw(len(weight), factor, weight.shape[1])
+        return ((weight[:, None] + noise) / factor).flatten(1)
+
     full = {name: weight.detach().float() for name, weight in weights.items()}
-    wide = {name: _widened(name, weight, draw, noise) for name, weight in full.items()}
+    wide = {}
+    for name, weight in full.items():
+        if name == f"{_MLM_HEAD}bias":  # one for each piece, and pieces are no more than before
+            wide[name] = weight.clone()
+        elif name.startswith("embeddings.") and weight.ndim == 2:
+            copies = weight[:, None].expand(-1, factor, -1)
+            if table and name == _TABLE:
+                copies = copies + table * size(weight) * draw(len(weight), factor, weight.shape[1])
+            wide[name] = copies.flatten(1)
+        elif name.startswith("heads.") and ".out." in name:
+            wide[name] = divided(weight) if weight.ndim == 2 else weight.clone()
+        elif name.startswith(f"{_MLM_HEAD}norm."):
+            wide[name] = weight.repeat(factor) / factor
+        else:  # queries, keys and values are parts of one matrix, and the rows of each are repeated by themselves
+            parts = weight.chunk(3 if ".qkv." in name else 1)
+            repeated = torch.cat([part for part in parts for _ in range(factor)])
+            wide[name] = divided(repeated) if weight.ndim > 1 else repeated
+            if name.endswith(_ADDED):
+                noise = draw(wide[name].shape[1], factor, len(weight)).permute(1, 2, 0).reshape(wide[name].shape)
+                wide[name] = wide[name] + rows * size(wide[name]) * noise
     # The norm sees the table's noise as variance, and would make all the rest smaller.
     variance = sum(full[name].var(-1).mean() for name in _TABLES)
-    wide[_TABLE_NORM] *= (1 + (noise.table * _size(full[_TABLE])) ** 2 / variance).sqrt()
+    wide[_TABLE_NORM] *= (1 + (table * size(full[_TABLE])) ** 2 / variance).sqrt()
     return wide
-
-
-class _Draw(NamedTuple):
-    factor: int
-    generator: torch.Generator
-
-    def __call__(self, *shape: int) -> Tensor:
-        """Return noise of size 1 whose sum over the copies, of which the last but one number of the shape is, is 0."""
-        noise = torch.randn(*shape, generator=self.generator)
-        return (noise - noise.mean(-2, keepdim=True)) * math.sqrt(self.factor / (self.factor - 1))
-
-
-def _widened(name: str, weight: Tensor, draw: _Draw, noise: Noise) -> Tensor:
-    factor = draw.factor
-    if name == f"{_MLM_HEAD}bias":  # one for each piece, and pieces are no more than before
-        return weight.clone()
-    if name.startswith("embeddings.") and weight.ndim == 2:
-        return _repeated(weight, draw, noise.table if name == _TABLE else 0)
-    if name.startswith("heads.") and ".out." in name:
-        return _divided(weight, draw, noise.columns) if weight.ndim == 2 else weight.clone()
-    if name.startswith(f"{_MLM_HEAD}norm."):
-        return weight.repeat(factor) / factor
-    rows = _repeated_rows(weight, factor, num_parts=3 if ".qkv." in name else 1)
-    if weight.ndim == 1:
-        return rows
-    wide = _divided(rows, draw, noise.columns)
-    if name.endswith(_ADDED):
-        parted = draw(wide.shape[1], factor, len(weight)).permute(1, 2, 0).reshape(wide.shape)
-        wide = wide + noise.rows * _size(wide) * parted
-    return wide
-
-
-def _size(weight: Tensor) -> Tensor:
-    return weight.square().mean().sqrt()
-
-
-def _repeated(table: Tensor, draw: _Draw, noise: float) -> Tensor:
-    """Repeat the columns of a table, its copies that far from each other."""
-    copies = table[:, None].expand(-1, draw.factor, -1)
-    if noise:
-        copies = copies + noise * _size(table) * draw(len(table), draw.factor, table.shape[1])
-    return copies.flatten(1)
-
-
-def _repeated_rows(weight: Tensor, factor: int, num_parts: int) -> Tensor:
-    """Repeat the rows of a matrix or a vector; queries, keys and values are parts of one, each repeated by itself."""
-    return torch.cat([part for part in weight.chunk(num_parts) for _ in range(factor)])
-
-
-def _divided(weight: Tensor, draw: _Draw, noise: float) -> Tensor:
-    """Divide the columns of a matrix unevenly among so many copies of its inputs."""
-    parted = draw(len(weight), draw.factor, weight.shape[1])
-    return ((weight[:, None] + noise * _size(weight) * parted) / draw.factor).flatten(1)

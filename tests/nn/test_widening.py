@@ -9,18 +9,18 @@ from small_nets import filled, random_texts, small_config, small_net
 import bertworks as bw
 from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
-from bertworks.train.warm_start import Noise, can_widen, widened, wider
+from bertworks.train.warm_start import can_widen, widened, wider
 
 HEADS = {"mlm": 0, "nsp": 2, "classify": 3, "tag": 4, "span": 2}
 TEXTS = [5, 1, 9, 16]
-IN_COLUMNS = Noise(rows=0, table=0)  # which no result shows
+IN_COLUMNS = {"rows": 0.0, "table": 0.0}  # which no result shows
 LONG_TEXT = """The river is cold in winter, and the people of the town cross it on a bridge of stone. In the morning
 they go to the market to buy bread and fish, and in the evening they come back to their houses and sit by the fire."""
 
 
 def widened_net(net, factor, seed=0, noise=IN_COLUMNS):
     wide = Bert(wider(net.config, factor), {name: HEADS[name] for name in net.heads}, pooler=net.pooler is not None)
-    wide.load_state_dict(widened(dict(net.named_parameters()), factor, seed, noise))
+    wide.load_state_dict(widened(dict(net.named_parameters()), factor, seed, **noise))
     return wide.eval()
 
 
@@ -114,7 +114,9 @@ def noise_of(wide, even):
 def test_the_noise_is_a_share_of_what_it_is_added_to(factor, name, share):
     """In the layers that are added to the stream there is that of rows and of columns, 0.25 and 0.5."""
     weights = {name: weight.detach() for name, weight in small_net({"nsp": 2}).named_parameters()}
-    noise, found = noise_of(widened(weights, factor, 0)[name], widened(weights, factor, 0, Noise(0, 0, 0))[name])
+    noise, found = noise_of(
+        widened(weights, factor, 0)[name], widened(weights, factor, 0, columns=0, rows=0, table=0)[name]
+    )
     assert found == pytest.approx(share, rel=0.08)
     by_copy = noise.view(len(noise), factor, -1)
     if "embeddings" in name or share == 0.25:
@@ -129,7 +131,7 @@ def test_the_norm_of_embeddings_makes_up_for_the_noise():
     tokens = pack(*random_texts([16] * 40, net.config))
     with torch.no_grad():
         narrow_TD, wide_TD = (
-            of.embeddings(tokens) - of.embeddings.norm.bias for of in (net, widened_net(net, 2, noise=Noise()))
+            of.embeddings(tokens) - of.embeddings.norm.bias for of in (net, widened_net(net, 2, noise={}))
         )
     halves_TkD = wide_TD.view(len(wide_TD), 2, -1)
     assert float(halves_TkD.mean(1).std()) == pytest.approx(float(narrow_TD.std()), rel=0.02)
