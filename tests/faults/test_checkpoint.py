@@ -243,7 +243,7 @@ def test_swapped_files_of_two_steps_are_found(run, name):
     for step in (1, 2):
         with pytest.raises(CorruptFile, match=r"was altered|where manifest\.json says"):
             read_checkpoint(folder_of(run, step))
-    with pytest.raises(CorruptFile, match=r"none of the 2 checkpoints in .*checkpoints is whole.*remove them"):
+    with pytest.raises(CorruptFile, match=r"none of the 2 checkpoints in .*checkpoints is intact.*remove them"):
         latest_checkpoint(run)
 
 
