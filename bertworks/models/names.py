@@ -165,7 +165,7 @@ def by_modern_names(tensors: Mapping[str, AnyTensor], where: object) -> dict[str
 
 _PREFIX = "transformer."
 EMBEDDING, OUTPUT = "transformer.tokens_embed.weight", "lm_head.weight"
-_EMBEDDINGS_of_gpt_names = {"token.weight": "tokens_embed.weight", "position.weight": "positions_embed.weight"}
+_GPT_EMBEDDINGS = {"token.weight": "tokens_embed.weight", "position.weight": "positions_embed.weight"}
 _BLOCK = {
     "qkv": "attn.c_attn",
     "attention_out": "attn.c_proj",
@@ -182,7 +182,7 @@ HEADS = {
     "tag": "tag_head.weight",
     "span": "span_head.weight",
 }
-_HEADS_of_gpt_names = {f"heads.{head}.weight": theirs for head, theirs in HEADS.items()}
+_GPT_HEADS = {f"heads.{head}.weight": theirs for head, theirs in HEADS.items()}
 # A bias that all choices share changes no choice, so ours has none.
 _CHOICE_BIAS = "multiple_choice_head.summary.bias"
 _IGNORED = re.compile(r"lm_head\.weight|position_ids|h\.\d+\.attn\.(bias|masked_bias)|" + re.escape(_CHOICE_BIAS))
@@ -197,7 +197,7 @@ def is_weight(name: str) -> bool:
 
 def by_published_names(tensors: "Mapping[str, Tensor]", where: object) -> "dict[str, Tensor]":
     """Return tensors with the prefix that the first files lack; the embedding may be there as the output matrix."""
-    outside = (OUTPUT, _CHOICE_BIAS, *_HEADS_of_gpt_names.values())
+    outside = (OUTPUT, _CHOICE_BIAS, *_GPT_HEADS.values())
     named = {name if name in outside else _PREFIX + name.removeprefix(_PREFIX): tensors[name] for name in tensors}
     if len(named) < len(tensors):
         raise CorruptFile(f"{where} has the same tensor under two names, with and without {_PREFIX}")
@@ -214,18 +214,18 @@ def to_openai(state: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         if block:
             theirs = f"h.{block['layer']}.{_BLOCK[block['part']]}.{block['kind']}"
             renamed[_PREFIX + theirs] = _turned(values, theirs)
-        elif name in _EMBEDDINGS_of_gpt_names:
-            renamed[_PREFIX + _EMBEDDINGS_of_gpt_names[name]] = values
+        elif name in _GPT_EMBEDDINGS:
+            renamed[_PREFIX + _GPT_EMBEDDINGS[name]] = values
         else:
-            renamed[_HEADS_of_gpt_names[name]] = values
-    if _HEADS_of_gpt_names["heads.choose.weight"] in renamed:
-        renamed[_CHOICE_BIAS] = renamed[_HEADS_of_gpt_names["heads.choose.weight"]].new_zeros(1)
+            renamed[_GPT_HEADS[name]] = values
+    if _GPT_HEADS["heads.choose.weight"] in renamed:
+        renamed[_CHOICE_BIAS] = renamed[_GPT_HEADS["heads.choose.weight"]].new_zeros(1)
     return renamed
 
 
 def from_openai(state: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     """Return published weights under the names of `Gpt`, or raise CorruptFile for a name that GPT-1 does not have."""
-    plain = {theirs: ours for ours, theirs in (_EMBEDDINGS_of_gpt_names | _HEADS_of_gpt_names).items()}
+    plain = {theirs: ours for ours, theirs in (_GPT_EMBEDDINGS | _GPT_HEADS).items()}
     renamed = {}
     for name, values in state.items():
         theirs = name.removeprefix(_PREFIX)

@@ -282,7 +282,9 @@ def prepare_to_compile_for_cpu() -> None:
 
     config.fallback_random = True
     for module, name in ((layers, "dropped"), (sys.modules[__name__], "_of_run"), (sys.modules[__name__], "_from_one")):
-        setattr(module, name, torch.compiler.disable(getattr(module, name)))  # type: ignore[no-untyped-call]
+        function = getattr(module, name)
+        if not hasattr(function, "_torchdynamo_disable"):  # by an earlier run of this process
+            setattr(module, name, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = False) -> Tensor:

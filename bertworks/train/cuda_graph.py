@@ -2,7 +2,7 @@
 
 A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, and Python takes
 twenty to ask for the thousand kernels that do it. So they are requested once, recorded (a CUDA graph) and replayed with
-a single call. Batches are filled up so that they have few shapes (`tasks/items.py`); those of pre-training have one for
+a single call. Batches are filled up so that they have few shapes (`tasks/heads.py`); those of pre-training have one for
 each length. A batch is recorded when its shape first occurs, and replayed then too, so that a run that was resumed
 computes as one that was not.
 

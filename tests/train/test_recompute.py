@@ -151,6 +151,9 @@ def test_a_step_compiled_for_a_cpu_draws_the_same_masks_without_a_warning(monkey
     monkeypatch.setattr("torch._inductor.config.fallback_random", False)
     monkeypatch.setattr("torch._dynamo.config.recompile_limit", 2)
     attention.prepare_to_compile_for_cpu()
+    prepared = layers.dropped
+    attention.prepare_to_compile_for_cpu()  # as a second run of one process does: nothing is wrapped twice
+    assert layers.dropped is prepared
     torch.compiler.reset()
     net = bert(num_layers=1)
     plain = ModelWithLoss(net, OBJECTIVES["mlm+nsp"]).train()
