@@ -18,8 +18,7 @@ import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.finetuning.settings import Point
 from bertworks.tasks import find_task
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.task import DEV, open_dataset
+from bertworks.tasks.task import DEV, Columns, open_dataset
 
 _SEARCH = "search"
 

@@ -37,7 +37,7 @@ import bertworks as bw
 from bertworks.finetuning.settings import FinetuneSettings, settings_for
 from bertworks.inference.model import Model
 from bertworks.inference.predict import Ensemble, write_predictions
-from bertworks.report.status import Status
+from bertworks.report.logs import Status
 from bertworks.tasks import find_task
 from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer

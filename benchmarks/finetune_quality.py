@@ -31,8 +31,7 @@ from trainer_peer import Clock, be_quiet, encoded, make_trainer
 
 import bertworks as bw
 from bertworks.finetuning.settings import settings_for
-from bertworks.report.logs import METRICS_FILE, read_log
-from bertworks.report.status import Status
+from bertworks.report.logs import METRICS_FILE, Status, read_log
 from bertworks.tasks import find_task
 from bertworks.tasks.task import DEV, TRAIN
 

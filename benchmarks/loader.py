@@ -18,9 +18,9 @@ import numpy as np
 from measuring import parser, report, text_slices, unpack_vocabulary
 
 from bertworks import Tokenizer
+from bertworks.config import DataSettings
 from bertworks.data.loader import Loader, State, shape_for
 from bertworks.data.prepare import prepare
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import ARRAYS, MANIFEST, Dataset, write_shard
 from bertworks.data.workers import batches
 from bertworks.text.corpus import Corpus

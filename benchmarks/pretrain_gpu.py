@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertworks.config import DataSettings
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.nn.attention import Tokens, pack_lengths
 from bertworks.nn.bert import Bert

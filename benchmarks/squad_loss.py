@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers import BertForQuestionAnswering
 
-from bertworks.tasks.examples import Skipped, SpanExample
 from bertworks.tasks.metrics import score_squad1
 from bertworks.tasks.squad import read_squad
+from bertworks.tasks.task import Skipped, SpanExample
 from bertworks.tasks.windows import AnswerWindow, AnswerWindows, decode_answers, encode_answers, predictions_of
 from bertworks.text.tokenizer import Tokenizer
 

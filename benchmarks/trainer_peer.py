@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
 
 from bertworks.finetuning.settings import FinetuneSettings
-from bertworks.tasks.examples import Example
 from bertworks.tasks.heads import Items, TaskHead, kind_of
-from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
+from bertworks.tasks.task import DEV, TRAIN, Example, Task, open_dataset
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.train.optim import learning_rate
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertworks.config import Settings, TokenizerSettings, VocabSettings, is_like, read_recipe
-from bertworks.data.settings import DataSettings
+from bertworks.config import DataSettings, Settings, TokenizerSettings, VocabSettings, is_like, read_recipe
 from bertworks.errors import UserError
 from bertworks.nn.config import Activation, Positions
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import ConfigError, CorruptFile, UserError, counted, did_you_mean, printable, shortened, shown
-from bertworks.tasks.examples import Skipped
+from bertworks.tasks.task import Skipped
 
 
 def test_every_error_of_a_person_is_a_user_error():

@@ -9,7 +9,7 @@ import pytest
 
 from bertworks.cli.info import ORIGINS
 from bertworks.config import recipe_names, recipe_origin, recipe_summary, to_toml
-from bertworks.planning.network import network_of
+from bertworks.planning.costs import network_of
 from bertworks.planning.plan import plan
 from bertworks.recipe import load_recipe
 

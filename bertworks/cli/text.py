@@ -246,7 +246,7 @@ def prepare(
     from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
     from bertworks.text.corpus import Corpus
-    from bertworks.text.kinds import much_unknown
+    from bertworks.text.vocabulary import much_unknown
 
     started = time.monotonic()
     check_workers(workers)
@@ -299,9 +299,8 @@ def texts(
     There are no labels in it, and nothing that the task is measured on.
     """
     from bertworks.finetuning.finetune import find_data
-    from bertworks.tasks.examples import documents
     from bertworks.tasks.own_files import named_columns
-    from bertworks.tasks.task import DEV, TRAIN, examples_of
+    from bertworks.tasks.task import DEV, TRAIN, documents, examples_of
 
     def note(text: str) -> None:
         if not quiet:
@@ -340,9 +339,8 @@ def inspect(
         print_json(report) if as_json else say(report_text(report))
         return
 
-    from bertworks.config import from_overrides
+    from bertworks.config import DataSettings, from_overrides
     from bertworks.data import inspect
-    from bertworks.data.settings import DataSettings
     from bertworks.data.shards import MANIFEST, Dataset
 
     try:

@@ -230,7 +230,7 @@ def attend(
 ) -> None:
     """Write a page that shows what each token attends to, to open in a browser."""
     from bertworks.files import atomic_write, check_can_write
-    from bertworks.report.page import attention_page
+    from bertworks.report.attention import attention_page
 
     check_can_write(out)
     texts = [check_utf8(part) for part in (text, pair) if part is not None]

@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertworks.config import DataSettings
     from bertworks.data.loader import Loader, Packed, Shape, State, shape_for
-    from bertworks.data.settings import DataSettings
     from bertworks.data.shards import Dataset
     from bertworks.data.workers import batches
 
 __all__ = ["DataSettings", "Dataset", "Loader", "Packed", "Shape", "State", "batches", "shape_for"]
 
-_HOMES = {"DataSettings": "settings", "Dataset": "shards", "batches": "workers"}  # the others: the loader
+_HOMES = {"DataSettings": "config", "Dataset": "data.shards", "batches": "data.workers"}  # the others: the loader
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'bertworks.data' has no attribute {name!r}")
-    return getattr(import_module(f"bertworks.data.{_HOMES.get(name, 'loader')}"), name)
+    return getattr(import_module(f"bertworks.{_HOMES.get(name, 'data.loader')}"), name)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from bertworks.config import OBJECTIVES, DataSettings
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 
 _BAR_WIDTH = 40

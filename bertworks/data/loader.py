@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertworks.config import OBJECTIVES, DataSettings
 from bertworks.data import kernel
-from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.text.elmo_words import BEGIN, END

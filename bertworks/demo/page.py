@@ -23,8 +23,8 @@ def write_demo_page(path: Path, show: Show, seconds: float) -> None:
 
 def demo_page(show: Show, seconds: float) -> str:
     """Return the page's text, to be written as UTF-8."""
+    from bertworks.report.attention import attention_files
     from bertworks.report.logs import duration
-    from bertworks.report.page import attention_files
 
     style = page_file("report", "style.css") + chart_style() + page_file("report", "dev.css")
     style += page_file("demo", "style.css")

@@ -350,7 +350,7 @@ def look_into(show: Show, model: Any) -> None:
     The head is drawn whose words look most at words that are not beside them: most heads look at their neighbours or
     at punctuation, which is nothing new.
     """
-    from bertworks.report.page import attention_page
+    from bertworks.report.attention import attention_page
 
     command = f'bertworks attend {TUNED} "{TO_ATTEND}"'
     with show.stage("Attention: which word attends to which", command) as stage:

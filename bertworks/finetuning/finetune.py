@@ -41,11 +41,10 @@ from bertworks.nn.layers import find_device
 from bertworks.report.logs import RECIPE_FILE
 from bertworks.report.terminal import View, print_note, training_view, unseen
 from bertworks.tasks import find_task
-from bertworks.tasks.columns import Columns
 from bertworks.tasks.heads import TaskHead, kind_of
 from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own, recorded_columns
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset, split_off_dev
+from bertworks.tasks.task import DEV, TRAIN, Columns, Dataset, Task, open_dataset, split_off_dev
 from bertworks.train.checkpoint import checkpoint_folders, latest_checkpoint
 from bertworks.train.distributed import is_first_rank, joined_ranks, local_device
 from bertworks.train.run_folder import (

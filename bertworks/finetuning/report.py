@@ -46,9 +46,8 @@ from bertworks.report.logs import (
     training_lines,
 )
 from bertworks.report.page import REPORT_FILE, course_charts, filled_page, tile
-from bertworks.tasks.examples import Example
 from bertworks.tasks.metrics import Breakdown, ClassScore, break_down, gold_of, most_confused
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Example, Task
 from bertworks.train.run_folder import replace_model
 
 if TYPE_CHECKING:

@@ -47,14 +47,11 @@ from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
 from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_json
 from bertworks.nn.config import FEATURES, FeatureName, layers_of
-from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE
-from bertworks.report.status import Status
+from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE, Status
 from bertworks.report.terminal import News, View, clock, print_note, training_view
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.examples import Cut, Example, digest_of
 from bertworks.tasks.heads import Items, TaskHead, kind_of
 from bertworks.tasks.own_files import recorded_columns
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, examples_of
+from bertworks.tasks.task import DEV, TRAIN, Columns, Cut, Dataset, Example, Task, digest_of, examples_of
 from bertworks.text.elmo_words import SpelledTokenizer
 from bertworks.train.checkpoint import outcome_of
 from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, replace_model, write_inputs

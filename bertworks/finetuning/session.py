@@ -40,17 +40,15 @@ from bertworks.finetuning.settings import FinetuneSettings, FinetuneTrainSetting
 from bertworks.models.folder import num_positions
 from bertworks.models.weights import put_divided
 from bertworks.nn.bert import Bert, Block
-from bertworks.planning.memory import MicroBatch as PlannedBatch
-from bertworks.planning.memory import block_bytes, check_memory, lstm_bytes, score_bytes
-from bertworks.report.logs import MODEL
-from bertworks.report.status import Status
+from bertworks.planning.costs import MicroBatch as PlannedBatch
+from bertworks.planning.costs import block_bytes, check_memory, lstm_bytes, score_bytes
+from bertworks.report.logs import MODEL, Status
 from bertworks.report.terminal import News
 from bertworks.tasks.evaluation import evaluate
-from bertworks.tasks.examples import Example, TagExample, digest_of
 from bertworks.tasks.heads import BatchLayout, Items, TaskBatch, TaskHead, kind_of, to_batch
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, examples_of
+from bertworks.tasks.task import DEV, TRAIN, Dataset, Example, TagExample, Task, digest_of, examples_of
 from bertworks.text.elmo_words import SpelledTokenizer
-from bertworks.text.kinds import much_unknown
+from bertworks.text.vocabulary import much_unknown
 from bertworks.train.checkpoint import checkpoint_folders, digest_with
 from bertworks.train.distributed import Ranks
 from bertworks.train.log import Progress

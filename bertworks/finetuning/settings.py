@@ -17,8 +17,7 @@ from bertworks.config import Settings, check_overrides, from_overrides, shorten
 from bertworks.errors import ConfigError, UserError
 from bertworks.nn.config import FeatureName
 from bertworks.recipe import MOST, OptimSettings, TrainSettings
-from bertworks.tasks.examples import Context, Cut
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Context, Cut, Task
 
 _WARMUP = 0.1  # of the run, as the original code has it for fine-tuning
 # Of a BiLSTM that starts from nothing. The paper does not say how its own was trained.

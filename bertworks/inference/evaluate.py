@@ -28,15 +28,14 @@ from bertworks.inference.model import Model
 from bertworks.inference.predict import AnyModel, Ensemble, check_row_file, open_models, write_rows
 from bertworks.processes import ProgressCallback, silent
 from bertworks.tasks import TASKS, find_task
-from bertworks.tasks.columns import Columns, as_columns
+from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import loss_of_rows
-from bertworks.tasks.examples import Example, Skipped, SpanExample
 from bertworks.tasks.heads import kind_of
 from bertworks.tasks.metrics import Breakdown, break_down, gold_of, most_confused
 from bertworks.tasks.own_files import KINDS as OWN_KINDS
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.submission import check_submission, write_submission, wrong_columns, wrong_examples
-from bertworks.tasks.task import DEV, TRAIN, Dataset, Task, open_dataset
+from bertworks.tasks.task import DEV, TRAIN, Columns, Dataset, Example, Skipped, SpanExample, Task, open_dataset
 
 WIDTH = 100
 _LONGEST_LABEL = 40
@@ -195,7 +194,7 @@ def measure_models(
     predictions = kind.decode(examples, items, rows, asked)
     unknown = ensemble.unknown()
     unknown.add(items.ids)
-    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.said())))
+    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.warning())))
     metrics, breakdown = dict[str, float](), None
     if has_labels:
         loss = loss_of_rows(kind, items, rows, ensemble.models[0].layout) if loss is None else loss

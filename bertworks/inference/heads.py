@@ -30,10 +30,9 @@ from torch import Tensor
 from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
 from bertworks.tasks.evaluation import score_items
-from bertworks.tasks.examples import SpanExample, TagExample, words_example
 from bertworks.tasks.heads import KINDS, BatchLayout, Items, answer_items, tag_items
 from bertworks.tasks.metrics import entities
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import SpanExample, TagExample, Task, words_example
 from bertworks.tasks.windows import (
     N_BEST,
     NO_UNIT,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from bertworks.config import validate
+from bertworks.config import DataSettings, Objective, validate
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.settings import DataSettings, Objective
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.inference.model import Model, load

@@ -61,9 +61,8 @@ from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import check_tiles, find_device, freeze
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
-from bertworks.tasks.examples import ChoiceExample, Cut, Example, TextExample
 from bertworks.tasks.heads import KINDS, BatchLayout, Items
-from bertworks.tasks.task import Task, TaskKind
+from bertworks.tasks.task import ChoiceExample, Cut, Example, Task, TaskKind, TextExample
 from bertworks.text.elmo_words import character_ids
 from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts
 from bertworks.text.vocabulary import MASK

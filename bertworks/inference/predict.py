@@ -35,14 +35,12 @@ from bertworks.files import atomic_write, check_can_write, without_surrogates
 from bertworks.inference.heads import Result, results_of
 from bertworks.inference.model import EXAMPLES_AT_ONCE, Model, load
 from bertworks.processes import ProgressCallback, silent
-from bertworks.tasks.columns import Columns
 from bertworks.tasks.evaluation import combine_rows
-from bertworks.tasks.examples import Example, Skipped
 from bertworks.tasks.heads import Items
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.tables import FORMULA, JSON_KINDS, file_kind, rows, word_of
-from bertworks.tasks.task import TEST, Task
-from bertworks.text.kinds import UnknownCount
+from bertworks.tasks.task import TEST, Columns, Example, Skipped, Task
+from bertworks.text.vocabulary import UnknownCount
 
 AnyModel = str | os.PathLike[str] | Model
 ENDINGS = (".jsonl", ".csv", ".tsv")
@@ -252,7 +250,7 @@ def predicted_rows(
         yield from results()
     else:
         yield from _with_inputs(results(), path, taken, notes, is_table=is_table)
-    notes.extend(filter(None, (str(skipped) if skipped else "", unknown.said())))
+    notes.extend(filter(None, (str(skipped) if skipped else "", unknown.warning())))
 
 
 def _with_inputs(

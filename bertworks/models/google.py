@@ -20,8 +20,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import Settings, validate
 from bertworks.errors import ConfigError, UserError
-from bertworks.files import atomic_write
-from bertworks.models.folder import read_json
+from bertworks.files import atomic_write, read_object
 from bertworks.models.names import (
     GLOBAL_STEP,
     MASKED_WORD_HEAD,
@@ -87,7 +86,7 @@ def read_google_config(path: Path) -> GoogleConfig:
     """Read a bert_config.json, or raise with all that is wrong in it."""
     if not path.exists():
         raise UserError(f"{path} is missing; it belongs beside the weights")
-    return validate(GoogleConfig, read_json(path), str(path))
+    return validate(GoogleConfig, read_object(path), str(path))
 
 
 def to_huggingface(config: GoogleConfig, architecture: str, pad_id: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bertworks.data.settings import OBJECTIVES
+from bertworks.config import OBJECTIVES
 from bertworks.data.shards import Dataset
 from bertworks.errors import ConfigError, UserError, counted
 from bertworks.models.config_json import (

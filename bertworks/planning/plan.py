@@ -28,21 +28,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertworks.errors import UserError
-from bertworks.planning.memory import (
+from bertworks.planning.costs import (
     CPU,
+    FORWARD_AND_BACKWARD,
     GIGA,
     MEASURED,
     TERA,
     MicroBatch,
+    Network,
     find_gpu,
     fits,
     free_memory,
     memory_of,
+    network_of,
     part_of,
     peak_flops,
     ways_to_fit,
 )
-from bertworks.planning.network import FORWARD_AND_BACKWARD, Network, network_of
 from bertworks.recipe import Recipe, as_recipe, check_has_sizes
 
 _RATE_SHARE = 0.725

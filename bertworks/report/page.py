@@ -1,29 +1,28 @@
-"""HTML pages: each is one file that loads nothing and needs no server.
+"""The report of a run, `RUN/report.html`: one HTML file that loads nothing and needs no server.
 
-`RUN/report.html` describes a run and its progress. It is made from the run folder alone (recipe, logs, samples and
-the shapes of its model), at the end of a run and again on request, without torch.
+It is made from the run folder alone (recipe, logs, samples and the shapes of its model), at the end of a run and again
+on request, without torch.
 
-The page of `attend` shows the attention of one sentence, or of a pair. Its scripts and its style (`pages/attention`)
-are written into it, and the tokens and the weights follow as JSON. A content security policy lets the browser run the
-scripts and styles that we ship (known by their hashes) and load nothing at all, so a slip in the escaping of what comes
-from outside would show, not run. A weight takes one byte: round(255 * sqrt(weight / largest)). Most weights are small,
-and the root gives most of the 256 steps to them: among 512 tokens one of 0.2 % still comes out within 0.02 points, one
-of 50 % within 0.3. In base64, 12 layers of 12 heads over 60 tokens are 0.7 MB. Each layer is a text of its own, decoded
-when it is first looked at.
+Samples are a model's predictions on held-out texts: masked pieces, and its most likely guesses for each.
+`train/guesses.py` computes them. They are kept in the run folder as `samples.json`, with what is known of the data, so
+that a report can be made again where the data is gone.
 """
 
-import base64
 import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks import __version__
+from bertworks.config import Count, Settings, read_record
 from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
+from bertworks.models.folder import read_json
 from bertworks.recipe import Recipe, load_recipe
 from bertworks.report.charts import Curve, chart, chart_style, content_hash, escaped, page_file, value_label
 from bertworks.report.logs import (
@@ -39,16 +38,81 @@ from bertworks.report.logs import (
     training_lines,
     training_seconds,
 )
-from bertworks.report.samples import Samples, read_samples, samples_section
+from bertworks.text.gpt import END_OF_WORD
+from bertworks.text.vocabulary import MASK
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-REPORT_FILE = "report.html"
+REPORT_FILE, SAMPLES_FILE = "report.html", "samples.json"
 _LARGEST_LOSS = 50  # of which a perplexity can be written in digits
-# The paper's large model over 512 tokens fits (101 million); a browser's longest text is about four times this page.
-_MAX_WEIGHTS = 1 << 27
+_NOTE = (
+    "Held-out texts. The marked pieces were to be predicted: the five most likely ones are listed, with their "
+    "probabilities."
+)
+
+
+class Guess(Settings):
+    """A piece and how likely the model finds it."""
+
+    piece: str
+    probability: float = Field(ge=0, le=1)
+
+
+class Blank(Settings):
+    """A position whose piece the model predicted."""
+
+    piece: str  # the true piece
+    seen: str | None  # what the model saw there; None: nothing, as it had not come so far
+    guesses: list[Guess]  # the most likely first
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the most likely guess is the piece."""
+        return bool(self.guesses) and self.guesses[0].piece == self.piece
+
+
+class Span(Settings):
+    """A stretch of text; one that was predicted has the number of its blank."""
+
+    text: str
+    blank: Count | None = None
+
+
+class Sample(Settings):
+    """A text, or a pair of them."""
+
+    texts: list[list[Span]] = Field(min_length=1, max_length=2)
+    blanks: list[Blank]
+    follows: bool | None = None  # whether the second text does follow the first
+    follows_probability: float | None = Field(default=None, ge=0, le=1)
+
+    @field_validator("blanks")
+    @classmethod
+    def _spans_are_of_blanks(cls, blanks: list[Blank], info: ValidationInfo) -> list[Blank]:
+        named = [span.blank for spans in info.data.get("texts", []) for span in spans if span.blank is not None]
+        if named and max(named) >= len(blanks):
+            raise ValueError(f"there are {len(blanks)}, and a text has one of the number {max(named)}")
+        return blanks
+
+
+class Samples(Settings):
+    """The samples of a run, and what is known of its data."""
+
+    data: str  # the name of its folder
+    vocab_size: Count
+    counts: dict[str, dict[str, Count]]  # documents, sentences and tokens of each split
+    next_majority: float | None  # of the held-out pairs, the share of the more frequent kind
+    samples: list[Sample]
+
+
+def write_samples(run: Path, samples: Samples) -> None:
+    """Write samples into a run folder."""
+    with atomic_write(run / SAMPLES_FILE) as stream:
+        json.dump(samples.model_dump(), stream, ensure_ascii=False, indent=1)
+
+
+def read_samples(run: Path) -> Samples | None:
+    """Return the samples of a run folder; None if it has none."""
+    path = run / SAMPLES_FILE
+    return read_record(Samples, read_json(path), str(path)) if path.exists() else None
 
 
 def filled_page(
@@ -253,57 +317,69 @@ def _training_facts(run: Run) -> dict[str, str]:
     return facts
 
 
-def attention_page(tokens: list[str], segment_ids: list[int], attentions: "NDArray[np.float32]", title: str) -> str:
-    """Return the text of a page with the attention of all heads, to be written as UTF-8.
-
-    Args:
-        tokens: the pieces in order, [CLS] and [SEP] included.
-        segment_ids: 0 for a token of the first sentence, 1 for one of the second.
-        attentions: [layers, heads, tokens, tokens]; the row of a token says how much it attends to each.
-        title: the model's name and the text, shown above the picture.
-    """
-    import numpy as np
-
-    num_layers, num_heads, num_tokens = attentions.shape[:3]
-    assert attentions.shape == (num_layers, num_heads, len(tokens), len(tokens)), attentions.shape
-    assert len(segment_ids) == len(tokens), "a segment for every token"
-    assert set(segment_ids) <= {0, 1}, "the first segment is 0, the second 1"
-    if not attentions.size:
-        raise UserError(
-            f"no attention to show: the model has {counted(num_layers, 'layer')}, the text "
-            f"{counted(num_tokens, 'token')}"
-        )
-    if attentions.size > _MAX_WEIGHTS:
-        most = int((_MAX_WEIGHTS / num_layers / num_heads) ** 0.5)
-        raise UserError(
-            f"{counted(num_layers, 'layer')} of {counted(num_heads, 'head')} over {num_tokens} tokens are too much for "
-            f"one page; at most {most} tokens of this model: shorten the text"
-        )
-    # Sums of rounded numbers: a weight may lie a little above 1. A comparison with NaN is false.
-    if not (attentions.min() >= 0 and attentions.max() <= 1.001):
-        raise UserError("the attention weights are not between 0 and 1: the model's weights are damaged")
-    scale = float(attentions.max()) or 1.0
-    layers = [np.rint(np.sqrt(weights / scale) * 255).astype(np.uint8) for weights in attentions]
-    data = {
-        "tokens": tokens,
-        "segments": segment_ids,
-        "numHeads": num_heads,
-        "scale": scale,
-        "layers": [base64.b64encode(levels.tobytes()).decode("ascii") for levels in layers],
-    }
-    style, script = attention_files()
-    return Template(page_file("attention", "page.html")).substitute(
-        title=escaped(title),
-        style=style,
-        style_hash=content_hash(style),
-        script=script,
-        script_hash=content_hash(script),
-        # JSON that may stand in a script element: all of it ASCII, and no `<` that could end the element.
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+def samples_section(samples: Samples | None) -> str:
+    """Return a section of HTML; nothing where no samples were taken."""
+    if not samples or not samples.samples:
+        return ""
+    is_masked = any(blank.seen for sample in samples.samples for blank in sample.blanks)
+    note = _NOTE + (" The model saw [MASK] there unless noted otherwise." if is_masked else "")
+    articles = []
+    for sample in samples.samples:
+        names = ("A", "B") if len(sample.texts) > 1 else ("",)
+        texts = ""
+        for spans, name in zip(sample.texts, names, strict=True):
+            which = f'<span class="which">{name}</span>' if name else ""
+            marked = "".join(_span(span, sample.blanks) for span in spans)
+            texts += f'<p class="text" dir="auto" lang="">{which}{marked}</p>'
+        if sample.follows is not None and sample.follows_probability is not None:
+            truth = "B follows A" if sample.follows else "B is from elsewhere"
+            text_shown = f"{truth}; the model's probability that it follows is {sample.follows_probability:.0%}"
+            verdict = _verdict((sample.follows_probability >= 0.5) == sample.follows)
+            texts += f'<p class="next">{text_shown} {verdict}</p>'
+        blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
+        articles.append(f'<article class="sample">{texts}<ol class="blanks">{blanks}</ol></article>')
+    return (
+        '<section aria-labelledby="samples"><h2 id="samples">What it guesses</h2>'
+        f'<p class="note">{escaped(note)}</p>{"".join(articles)}</section>'
     )
 
 
-def attention_files() -> tuple[str, str]:
-    """Return the style and the script of every attention page; a page that frames one has to allow both."""
-    scripts = (page_file("attention", name) for name in ("weights.js", "head_view.js", "model_view.js"))
-    return page_file("attention", "style.css"), "".join(scripts)
+def _span(span: Span, blanks: list[Blank]) -> str:
+    """Return a stretch of text; one that was predicted is marked, with the guesses as its tooltip."""
+    if span.blank is None:
+        return escaped(span.text)
+    blank = blanks[span.blank]
+    message = ", ".join(f"{guess.piece.removesuffix(END_OF_WORD)} {guess.probability:.0%}" for guess in blank.guesses)
+    return (
+        f'<mark class="{"right" if blank.is_right else "wrong"}" title="{escaped(message)}">{escaped(span.text)}'
+        f"<sup>{span.blank + 1}</sup></mark>"
+    )
+
+
+def _blank(number: int, blank: Blank) -> str:
+    """Return a predicted piece, what the model saw there, and its guesses as bars."""
+    right = ' class="right"'
+    piece, seen, guesses = blank.piece.removesuffix(END_OF_WORD), "", ""
+    if blank.seen not in (None, MASK):
+        seen = (
+            "shown as it is"
+            if blank.seen == blank.piece
+            else f"shown as {(blank.seen or '').removesuffix(END_OF_WORD)}"
+        )
+    for guess in blank.guesses:
+        share = f"{guess.probability:.0%}" if guess.probability >= 0.0995 else f"{guess.probability:.1%}"
+        guesses += (
+            f"<li{right if guess.piece == blank.piece else ''}>"
+            f'<bdi lang="">{escaped(guess.piece.removesuffix(END_OF_WORD))}</bdi><span class="share">{share}</span>'
+            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+            f'<rect width="{100 * guess.probability:.1f}" height="1"/></svg></li>'
+        )
+    return (
+        f'<p class="asked"><span class="number">{number}</span> <bdi lang="">{escaped(piece)}</bdi>'
+        f'{_verdict(blank.is_right)}</p><p class="seen">{escaped(seen)}</p><ul class="guesses">{guesses}</ul>'
+    )
+
+
+def _verdict(is_right: bool) -> str:
+    word, sign = ("right", "✓") if is_right else ("wrong", "✗")
+    return f'<span class="verdict {word}" title="{word}">{sign}</span>'

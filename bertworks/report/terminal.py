@@ -32,8 +32,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from bertworks.errors import counted, printable
-from bertworks.report.logs import IN_PERCENT, KINDS
-from bertworks.report.status import Status
+from bertworks.report.logs import IN_PERCENT, KINDS, Status
 
 News = Literal["begin", "train", "evaluate", "save"]
 _SHORTEST_S = 0.25  # between two drawings

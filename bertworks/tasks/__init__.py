@@ -8,9 +8,8 @@ from typing import get_args
 
 from bertworks.errors import UserError, did_you_mean, nearest_name
 from bertworks.tasks.conll import CONLL2003
-from bertworks.tasks.glue import GLUE_TASKS
+from bertworks.tasks.glue import GLUE_TASKS, NLI_TASKS
 from bertworks.tasks.korean import KOREAN_TASKS
-from bertworks.tasks.nli import NLI_TASKS
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.swag import SWAG_TASKS
 from bertworks.tasks.task import Task, TaskKind

@@ -8,10 +8,11 @@ it is that. Anything else is an error that lists the columns.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertworks.errors import UserError, shown_names
 from bertworks.tasks.tables import RECORD_KINDS, file_kind
+from bertworks.tasks.task import Columns
 
 _USUAL = {
     "text": ("text", "sentence", "sentence1", "sentence_a", "text1", "text_a", "first", "premise", "question1",
@@ -41,30 +42,6 @@ _ROLES = {
 }
 _NEEDED = {"choose": ("context", "endings"), "tag": ("words",), "answer": ("question", "context")}
 _ENDING = re.compile(r"(ending|choice|option)[ _]?(\d+|[a-z])", re.IGNORECASE)
-
-
-class Columns(NamedTuple):
-    """The columns of your own file by what they hold; what is None is guessed, and what is "" is absent.
-
-    Several `label` columns are a label each, with 0 or 1 for each example; several `endings` are one ending each.
-    """
-
-    text: str | None = None
-    pair: str | None = None
-    label: tuple[str, ...] = ()
-    id: str | None = None
-    question: str | None = None
-    context: str | None = None
-    answer: str | None = None
-    answer_start: str | None = None
-    endings: tuple[str, ...] = ()
-    words: str | None = None
-    tags: str | None = None
-
-    def stated(self) -> dict[str, Any]:
-        """Return the columns that are named, by their roles, as JSON and `as_columns` have them."""
-        named = {role: value for role, value in self._asdict().items() if value not in (None, ())}
-        return {role: list(value) if isinstance(value, tuple) else value for role, value in named.items()}
 
 
 def roles_of(kind: str) -> tuple[str, ...]:

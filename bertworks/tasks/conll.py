@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from bertworks.errors import UserError, counted
-from bertworks.tasks.examples import Skipped, TagExample, words_example
 from bertworks.tasks.tables import numbered_lines
-from bertworks.tasks.task import Defaults, Published, Source, Task
+from bertworks.tasks.task import Defaults, Published, Skipped, Source, TagExample, Task, words_example
 
 OUTSIDE = "O"
 _DOCUMENT_START = "-DOCSTART-"

@@ -30,9 +30,8 @@ from torch import Tensor
 from bertworks.nn.attention import batches, pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader
-from bertworks.tasks.examples import Cut, Example, TagExample
 from bertworks.tasks.heads import KINDS, BatchLayout, Items, TaskBatch, TaskHead, to_batch
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Cut, Example, TagExample, Task
 from bertworks.tasks.windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.text.tokenizer import Tokenizer
 

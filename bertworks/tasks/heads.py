@@ -27,9 +27,8 @@ from torch import Tensor
 from bertworks.errors import UserError
 from bertworks.nn.attention import Packing, Tokens, pack_arrays
 from bertworks.nn.bert import Bert, Sums, sums_of
-from bertworks.tasks.examples import ChoiceExample, Cut, Skipped, SpanExample, TagExample, TextExample
 from bertworks.tasks.metrics import measure, measure_answers
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import ChoiceExample, Cut, Skipped, SpanExample, TagExample, Task, TextExample
 from bertworks.tasks.windows import (
     UNKNOWN,
     Answered,

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_labels, tag_problem, to_iob2
-from bertworks.tasks.examples import Skipped, TagExample, words_example
 from bertworks.tasks.glue import NLI_LABELS, same, text_source, text_task
 from bertworks.tasks.squad import squad_source
 from bertworks.tasks.tables import TextColumns, numbered_lines
-from bertworks.tasks.task import Defaults, Source, Task
+from bertworks.tasks.task import Defaults, Skipped, Source, TagExample, Task, words_example
 
 _KLUE_TYPES = ("PS", "LC", "OG", "DT", "TI", "QT")
 _NAVER_TYPES = ("PER", "FLD", "AFW", "ORG", "LOC", "CVL", "DAT", "TIM", "NUM", "EVT", "ANM", "PLT", "MAT", "TRM")

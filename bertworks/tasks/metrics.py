@@ -25,8 +25,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Any, NamedTuple, TypeVar
 
 from bertworks.errors import UserError
-from bertworks.tasks.examples import Example, SpanExample, TagExample
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Example, SpanExample, TagExample, Task
 
 _MOST_IN_A_MATRIX = 200  # classes: the matrix of 9,000 would have 81 million numbers, of which few are not 0
 _MOST_COMMON = 100

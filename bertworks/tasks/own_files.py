@@ -21,7 +21,6 @@ from bertworks.files import name_kind, parse_json
 from bertworks.tasks.columns import (
     OPTIONAL,
     SEVERAL,
-    Columns,
     as_columns,
     complete_columns,
     describe_columns,
@@ -29,15 +28,6 @@ from bertworks.tasks.columns import (
     with_remembered,
 )
 from bertworks.tasks.conll import OUTSIDE, read_conll, tag_labels, tag_problem, to_iob2
-from bertworks.tasks.examples import (
-    ChoiceExample,
-    Example,
-    Skipped,
-    SpanExample,
-    TagExample,
-    TextExample,
-    words_example,
-)
 from bertworks.tasks.squad import located_answer, read_squad, unique
 from bertworks.tasks.swag import choice_of
 from bertworks.tasks.tables import (
@@ -58,7 +48,24 @@ from bertworks.tasks.tables import (
     why_missing,
     word_of,
 )
-from bertworks.tasks.task import TEST, TRAIN, Dataset, Defaults, Found, Reader, Task, TaskKind
+from bertworks.tasks.task import (
+    TEST,
+    TRAIN,
+    ChoiceExample,
+    Columns,
+    Dataset,
+    Defaults,
+    Example,
+    Found,
+    Reader,
+    Skipped,
+    SpanExample,
+    TagExample,
+    Task,
+    TaskKind,
+    TextExample,
+    words_example,
+)
 from bertworks.text.corpus import NAMES_OF_KINDS, form_of_name
 
 KINDS: tuple[str, ...] = get_args(TaskKind)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bertworks.errors import UserError
-from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped, SpanExample
 from bertworks.tasks.tables import member, of_kind, read_json
-from bertworks.tasks.task import Defaults, Published, Source, Task
+from bertworks.tasks.task import NOT_LOCATED, Answer, Defaults, Published, Skipped, Source, SpanExample, Task
 
 _FIRST = re.compile("(^|v)1", re.IGNORECASE)  # 1.1, v1.1, KorQuAD_v1.0_train
 _EMPTY = "questions with an empty list of answers"

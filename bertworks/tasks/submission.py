@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.files import atomic_write
-from bertworks.tasks.examples import ChoiceExample, Example, SpanExample, TagExample, TextExample
 from bertworks.tasks.metrics import ENGLISH, KOREAN, gold_of, is_exact
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import ChoiceExample, Example, SpanExample, TagExample, Task, TextExample
 from bertworks.tasks.windows import null_odds_of, predictions_of
 
 # The server's name for each test set, by task and split.

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from bertworks.errors import UserError
-from bertworks.tasks.examples import ChoiceExample, Skipped
 from bertworks.tasks.tables import Row, rows
-from bertworks.tasks.task import Defaults, Published, Source, Task
+from bertworks.tasks.task import ChoiceExample, Defaults, Published, Skipped, Source, Task
 
 _SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 _CODAH_COLUMNS = ("category", "prompt", *_SWAG_ENDINGS, "label")

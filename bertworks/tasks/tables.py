@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertworks.errors import CorruptFile, UserError, shown_names
 from bertworks.files import KIND_NAMES, name_kind, parse_json, usable_path
-from bertworks.tasks.examples import Skipped, TextExample
+from bertworks.tasks.task import Skipped, TextExample
 from bertworks.text import lines
 from bertworks.text.corpus import check_names, csv_records, find_files, fitted, header_of, kind_of, tab_records
-from bertworks.text.lines import BYTE_ORDER_MARK, STANDARD_INPUT, advice_on, check_growth, open_packed
+from bertworks.text.lines import BYTE_ORDER_MARK, STANDARD_INPUT, check_growth, decoded, open_packed
 
 JSON_KINDS = (".jsonl", ".json")
 RECORD_KINDS = (*JSON_KINDS, ".parquet")  # whose rows are records, not lines below a header
@@ -66,16 +66,6 @@ def checked_file(path: Path) -> Path:
     if found.suffix.lower() in _OTHER_ENDINGS:
         raise UserError(f"{path}: {found.suffix} is not read; save it as .csv, .tsv, .jsonl, .json or .parquet")
     return found
-
-
-def decoded(data: bytes, path: Path, line: int) -> str:
-    """Decode whole lines, the first of which has the given number."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        byte = f"0x{data[error.start]:02x}"
-        raise UserError(f"{path}:{line}: byte {byte} is not UTF-8; {advice_on(data)}") from error
 
 
 def read_json(path: Path) -> Any:

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from bertworks.errors import UserError
 from bertworks.tasks.conll import OUTSIDE
-from bertworks.tasks.examples import NOT_LOCATED, Context, Cut, Skipped, SpanExample, TagExample
 from bertworks.tasks.metrics import score_squad2
+from bertworks.tasks.task import NOT_LOCATED, Context, Cut, Skipped, SpanExample, TagExample
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import CLS, SEP
 

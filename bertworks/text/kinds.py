@@ -1,28 +1,20 @@
 """The kinds of tokens that there are, one for each of the paper's systems: BERT's, GPT-1's and ELMo's.
 
-- A vocabulary says of which kind it is: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>` is
-  ELMo's, and everything else is taken for BERT's.
-- Who took the wrong vocabulary should hear of it before counting on it: `UnknownCount` measures how much of a text it
-  does not know.
+A vocabulary says of which kind it is: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>` is
+ELMo's, and everything else is taken for BERT's.
 """
 
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from bertworks.errors import UserError
 from bertworks.files import usable_path
 from bertworks.text.elmo_words import BEGIN, WordTokenizer
-from bertworks.text.elmo_words import UNK as WORD_UNK
 from bertworks.text.gpt import MERGES_FILE, PIECES_FILE, GptTokenizer
-from bertworks.text.gpt import UNK as GPT_UNK
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE, UNK, VOCABULARY_FILE, read_object
+from bertworks.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE, VOCABULARY_FILE, read_object
 
 Kind = Literal["wordpiece", "gpt-bpe", "words"]
 AnyTokenizer = Tokenizer | GptTokenizer | WordTokenizer
@@ -72,39 +64,3 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
     if found == "words":
         return WordTokenizer.from_vocab(vocab, rules)
     return Tokenizer.from_vocab(vocab, **rules._asdict())
-
-
-# What is much, of each vocabulary's name for the unknown. Of the text of `mini`, in the vocabulary that was made of
-# it, 0.015 % are [UNK]; a list of words is never complete.
-_MUCH = {UNK: 0.05, GPT_UNK: 0.05, WORD_UNK: 0.2}
-
-
-class UnknownCount:
-    """Counts the tokens that a vocabulary, given by its pieces, does not know."""
-
-    def __init__(self, pieces: Sequence[str]) -> None:
-        self._name = next((name for name in _MUCH if name in pieces), "")
-        self._id = pieces.index(self._name) if self._name else -1
-        self._unknown = self._total = 0
-
-    def add(self, ids: NDArray[Any]) -> None:
-        """Count some more."""
-        self._unknown += int(np.count_nonzero(ids == self._id))
-        self._total += len(ids)
-
-    def said(self) -> str:
-        """Return a warning if many are unknown; "" where they are not, or nothing has such a name."""
-        if not self._name or self._unknown <= _MUCH[self._name] * self._total:
-            return ""
-        return (
-            f"{self._unknown / self._total:.1%} of the tokens are {self._name}; is the vocabulary one for this "
-            "language? Hangul in parts (NFD), as Macs write it, must be composed"
-        )
-
-
-def much_unknown(pieces: Sequence[str], arrays: Iterable[NDArray[Any]]) -> str:
-    """Return a warning if many of some ids are unknown."""
-    count = UnknownCount(pieces)
-    for ids in arrays:
-        count.add(ids)
-    return count.said()

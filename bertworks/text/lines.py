@@ -75,6 +75,16 @@ def advice_on(data: bytes) -> str:
     return f"convert the file, perhaps with `{iconv(encoding)}`"
 
 
+def decoded(data: bytes, path: Path, line: int) -> str:
+    """Decode whole lines, the first of which has the given number."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = f"0x{data[error.start]:02x}"
+        raise UserError(f"{path}:{line}: byte {byte} is not UTF-8; {advice_on(data)}") from error
+
+
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Pass pieces on after making sure by the first 64 KiB that they are text.
 

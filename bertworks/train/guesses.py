@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertworks.config import DataSettings
 from bertworks.data.loader import Loader, Packed, shape_for, special_ids
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import SPLITS, Dataset
 from bertworks.nn.bert import Bert
 from bertworks.nn.gpt import Gpt
-from bertworks.report.samples import Blank, Guess, Sample, Samples, Span
+from bertworks.report.page import Blank, Guess, Sample, Samples, Span
 from bertworks.text.gpt import END_OF_WORD
 from bertworks.text.kinds import AnyTokenizer
 from bertworks.text.vocabulary import CONTINUATION

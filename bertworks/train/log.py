@@ -32,8 +32,7 @@ import torch
 from torch import Tensor
 
 from bertworks.models.tf_bundle import bytes_field, crc32c, fixed32_field, fixed64_field, masked, varint_field
-from bertworks.report.logs import METRICS_FILE, TIMING_FILE, StepLog, read_log, training_seconds
-from bertworks.report.status import About, Status
+from bertworks.report.logs import METRICS_FILE, TIMING_FILE, About, Status, StepLog, read_log, training_seconds
 from bertworks.report.terminal import View, unseen
 
 _STATM = Path("/proc/self/statm")

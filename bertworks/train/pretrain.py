@@ -29,12 +29,10 @@ from bertworks.errors import CorruptFile, UserError, counted
 from bertworks.models.folder import find_model, num_positions
 from bertworks.models.kinds import build_model, check_model, check_recipe, find_kind, read_model, write_model
 from bertworks.nn.layers import find_device
-from bertworks.planning.memory import GIGA, check_memory, free_memory, memory_of, part_of, ways_to_fit
-from bertworks.planning.network import network_of
+from bertworks.planning.costs import GIGA, check_memory, free_memory, memory_of, network_of, part_of, ways_to_fit
 from bertworks.recipe import Recipe, as_recipe, check_has_model
 from bertworks.report.logs import RECIPE_FILE
-from bertworks.report.page import write_report
-from bertworks.report.samples import write_samples
+from bertworks.report.page import write_report, write_samples
 from bertworks.report.terminal import View, print_note, training_view, unseen
 from bertworks.train.checkpoint import checkpoint_folders, digest_of
 from bertworks.train.distributed import Ranks, is_first_rank, joined_ranks, local_device

@@ -30,10 +30,9 @@ from bertworks.files import atomic_write
 from bertworks.nn.attention import prepare_to_compile_for_cpu
 from bertworks.nn.bert import recompute_blocks
 from bertworks.nn.layers import check_tiles
-from bertworks.planning.memory import named_by_driver, peak_flops
+from bertworks.planning.costs import named_by_driver, peak_flops
 from bertworks.recipe import TrainSettings
-from bertworks.report.logs import CHECKPOINTS, RECIPE_FILE
-from bertworks.report.status import About
+from bertworks.report.logs import CHECKPOINTS, RECIPE_FILE, About
 from bertworks.report.terminal import View, unseen
 from bertworks.train.checkpoint import (
     STATE_FILE,

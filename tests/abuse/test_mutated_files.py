@@ -26,10 +26,9 @@ from small_models import PIECES, write_small_elmo, write_small_gpt, write_small_
 from toy_tasks import QUICK, ROWS, SIZES, write_rows, write_task
 
 import bertworks as bw
-from bertworks.config import to_toml
+from bertworks.config import DataSettings, to_toml
 from bertworks.data.inspect import instances, summary
 from bertworks.data.prepare import prepare
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.errors import UserError
 from bertworks.files import exclusive, write_manifest

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bertworks.report.page import attention_page
+from bertworks.report.attention import attention_page
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="the attention page is UNTESTED in a browser: playwright is not installed"

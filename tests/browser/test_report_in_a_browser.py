@@ -12,8 +12,7 @@ import pytest
 
 from bertworks.config import to_toml
 from bertworks.recipe import Recipe
-from bertworks.report.page import write_report
-from bertworks.report.samples import Blank, Guess, Sample, Samples, Span, write_samples
+from bertworks.report.page import Blank, Guess, Sample, Samples, Span, write_report, write_samples
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="the report is UNTESTED in a browser: playwright is not installed"

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from bertworks import Tokenizer
+from bertworks.config import DataSettings
 from bertworks.data import prepare as units
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.prepare import prepare
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.text.corpus import Corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS, WordTokenizer

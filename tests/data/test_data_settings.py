@@ -3,7 +3,7 @@
 import pytest
 
 from bertworks import config
-from bertworks.data.settings import DataSettings
+from bertworks.config import DataSettings
 from bertworks.errors import ConfigError
 
 

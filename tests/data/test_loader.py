@@ -20,8 +20,8 @@ from numbered_corpus import (
     write_corpus,
 )
 
+from bertworks.config import DataSettings
 from bertworks.data.loader import Loader, State, shape_for
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import ARRAYS, MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import sha256_of

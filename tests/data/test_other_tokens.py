@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numbered_corpus import epoch_of, instances_of, make_loader, ordinary_lengths, write_corpus, write_corpus_of
 
+from bertworks.config import OBJECTIVES, DataSettings
 from bertworks.data import inspect
 from bertworks.data import prepare as units
 from bertworks.data.loader import State
 from bertworks.data.prepare import prepare
-from bertworks.data.settings import OBJECTIVES, DataSettings
 from bertworks.data.shards import MANIFEST, Dataset
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import sha256_of

@@ -291,7 +291,7 @@ def test_signals_to_the_whole_group_are_left_to_the_consumer(numbered):
 SCRIPT = """
 import sys
 from bertworks.data.loader import Loader, shape_for
-from bertworks.data.settings import DataSettings
+from bertworks.config import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.data.workers import batches
 

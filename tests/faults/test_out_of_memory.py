@@ -60,7 +60,7 @@ def test_the_command_ends_with_2_and_no_traceback(data, tmp_path, no_memory):
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step_unless_that_is_overruled(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.planning.memory.free_memory", lambda: 1_000)
+    monkeypatch.setattr("bertworks.planning.costs.free_memory", lambda: 1_000)
     monkeypatch.setattr("bertworks.train.pretrain.free_memory", lambda: 1_000)
     with pytest.raises(UserError, match=r"^a step needs about .* GB of memory, and 0.0 GB are free here; change .*"):
         pretrain(tiny_runs.recipe(**SETTINGS), data=data, out=tmp_path / "run", device="cpu")

@@ -10,9 +10,8 @@ from toy_tasks import SIZES, write_task
 
 from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.search import GridPlan, encoded_once, search
-from bertworks.tasks.examples import Cut, TextExample
 from bertworks.tasks.heads import KINDS, Items
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Cut, Task, TextExample
 from bertworks.text.elmo_words import SpelledTokenizer
 
 TASK = Task(name="some", title="some", kind="classify", splits={}, metrics=("accuracy",), labels=("a", "b"))

@@ -18,8 +18,8 @@ from bertworks.files import exclusive
 from bertworks.finetuning import features as module
 from bertworks.finetuning.features import FeatureCache
 from bertworks.tasks.evaluation import WordRows, sentence_items, some_at_a_time
-from bertworks.tasks.examples import words_example
 from bertworks.tasks.heads import BatchLayout
+from bertworks.tasks.task import words_example
 from bertworks.tasks.windows import encode_tags
 from bertworks.train.distributed import Ranks
 

@@ -289,7 +289,7 @@ def test_a_length_beyond_the_model_is_told_before_anything_is_trained(model, fil
 
 
 def test_batches_that_do_not_fit_the_memory_are_refused_unless_that_is_overruled(model, files, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.planning.memory.free_memory", lambda: 100_000)
+    monkeypatch.setattr("bertworks.planning.costs.free_memory", lambda: 100_000)
     options = {"model": model, "out": tmp_path / "run", "device": "cpu", **files["classify"]}
     with pytest.raises(UserError, match=r"^a step needs about .*; change train.slices .*; train.check_memory=false"):
         finetune("classify", overrides=QUICK, **options)

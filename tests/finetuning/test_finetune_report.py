@@ -19,8 +19,7 @@ from bertworks.finetuning.finetune import finetune
 from bertworks.finetuning.report import is_finetuned, read_dev, write_dev, write_finetune_report
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.tasks.evaluation import Evaluated
-from bertworks.tasks.examples import TextExample
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Task, TextExample
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'> ${style} $title & &lt; 한국어 \u202e"
 METRICS = {

@@ -26,7 +26,7 @@ from bertworks.models.folder import read_rates
 from bertworks.nn.bert import Bert, OutputHead
 from bertworks.nn.config import BertConfig
 from bertworks.tasks import find_task
-from bertworks.tasks.examples import Cut
+from bertworks.tasks.task import Cut
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A part of a train set: always the same, whatever the seed, with documents kept together."""
 
 from bertworks.finetuning.session import some_of
-from bertworks.tasks.examples import TextExample, words_example
+from bertworks.tasks.task import TextExample, words_example
 
 TEXTS = [TextExample(str(number), f"text {number}", None, "x") for number in range(100)]
 

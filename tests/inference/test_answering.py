@@ -10,8 +10,8 @@ import bertworks as bw
 from bertworks.cli.use import _around
 from bertworks.errors import UserError
 from bertworks.inference.heads import predict_answers
-from bertworks.tasks.examples import SpanExample
 from bertworks.tasks.heads import BatchLayout
+from bertworks.tasks.task import SpanExample
 from bertworks.tasks.windows import encode_answers
 
 QUESTION, CONTEXT = "the cat?", "The big cats ran, far away!"

@@ -12,9 +12,9 @@ from calm_models import write_calm_model
 import bertworks as bw
 from bertworks.errors import UserError
 from bertworks.inference.evaluate import threshold_for
-from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.heads import KINDS, measure_answered
 from bertworks.tasks.squad import SQUAD1, SQUAD2
+from bertworks.tasks.task import Answer, SpanExample
 from bertworks.tasks.windows import Answered, Guess
 
 ASKED = [SpanExample("a", "who?", "Ada and Bo", (Answer(0, "Ada"),), False)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertworks.data.settings import OBJECTIVES
+from bertworks.config import OBJECTIVES
 from bertworks.models.kinds import BERT, FEATURES, KINDS, find_kind, kind_of_network
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader, feature_bert

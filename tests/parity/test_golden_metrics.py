@@ -9,8 +9,8 @@ import json
 import pytest
 from other_texts import other_text
 
-from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.metrics import ENGLISH, is_exact, overlap_f1, score_squad1, score_squad2
+from bertworks.tasks.task import Answer, SpanExample
 
 TOLERANCE = 1e-9
 

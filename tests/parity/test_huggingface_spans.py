@@ -14,8 +14,8 @@ import transformers
 
 import bertworks as bw
 from bertworks.inference.heads import predict_answers, predict_tags
-from bertworks.tasks.examples import Cut, SpanExample, words_example
 from bertworks.tasks.heads import BatchLayout
+from bertworks.tasks.task import Cut, SpanExample, words_example
 from bertworks.tasks.windows import encode_answers, encode_tags
 from bertworks.text.vocabulary import SPECIAL_TOKENS
 

@@ -16,9 +16,9 @@ import pytest
 from other_texts import other_text
 
 from bertworks import Tokenizer
+from bertworks.config import DataSettings
 from bertworks.data.loader import Loader, shape_for
 from bertworks.data.prepare import Options, prepare
-from bertworks.data.settings import DataSettings
 from bertworks.data.shards import Dataset
 from bertworks.text.corpus import Corpus
 from bertworks.text.vocabulary import SPECIAL_TOKENS

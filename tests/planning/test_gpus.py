@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertworks.planning.memory import GPUS, named_by_driver
+from bertworks.planning.costs import GPUS, named_by_driver
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from bertworks.errors import UserError
 from bertworks.nn.attention import pack_lengths
 from bertworks.nn.bert import Block
 from bertworks.nn.config import preset
-from bertworks.planning import memory
-from bertworks.planning.memory import MicroBatch, fewest_slices, fits, memory_of, part_of, ways_to_fit
-from bertworks.planning.network import network_of
+from bertworks.planning import costs
+from bertworks.planning.costs import MicroBatch, fewest_slices, fits, memory_of, network_of, part_of, ways_to_fit
 from bertworks.recipe import load_recipe
 
 KEPT = "activations kept"
@@ -38,7 +37,7 @@ def test_a_block_keeps_about_as_much_as_torch_saves_for_its_backward_pass():
         kept = block(x_TD, pack_lengths([64] * 8, "cpu"))
     assert kept.requires_grad
     widths = sum(saved.values()) / (4 * tokens * 128)
-    assert memory._KEPT_WIDTHS <= widths <= memory._KEPT_WIDTHS + 1.5
+    assert costs._KEPT_WIDTHS <= widths <= costs._KEPT_WIDTHS + 1.5
 
 
 def test_slices_divide_what_a_batch_takes_and_nothing_else():
@@ -135,7 +134,7 @@ def test_a_recurrent_network_is_not_told_to_recompute():
     assert not any("recompute" in way for way in ways)
 
 
-@pytest.mark.parametrize(("dropout", "pairs"), [(0.1, memory._KEPT_PAIRS_OF_CPU), (0.0, 0)])
+@pytest.mark.parametrize(("dropout", "pairs"), [(0.1, costs._KEPT_PAIRS_OF_CPU), (0.0, 0)])
 def test_a_block_on_a_cpu_keeps_about_as_much_as_torch_saves(dropout, pairs):
     config = preset("1x128", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     block, length, count = Block(config), 64, 8
@@ -153,7 +152,7 @@ def test_a_block_on_a_cpu_keeps_about_as_much_as_torch_saves(dropout, pairs):
     assert kept.requires_grad
     part = MicroBatch(length * count, False, False, on_cpu=True, attended=length if pairs else 0)
     real = sum(size for size, _ in saved.values())
-    assert 0.9 < length * count * memory.block_bytes(128, 2, part, 4) / real < (1.15 if dropout else 1.4)
+    assert 0.9 < length * count * costs.block_bytes(128, 2, part, 4) / real < (1.15 if dropout else 1.4)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -169,35 +168,35 @@ def test_free_memory_is_what_the_narrowest_cgroup_leaves(tmp_path, monkeypatch, 
             (folder / f"memory.{name}").write_text(f"{value}\n")
         (folder / "memory.stat").write_text("cache 90\ninactive_file 500\ntotal_inactive_file 500\n")
     monkeypatch.setattr(
-        memory, "read_numbers", lambda path, real=memory.read_numbers: {} if "proc" in str(path) else real(path)
+        costs, "read_numbers", lambda path, real=costs.read_numbers: {} if "proc" in str(path) else real(path)
     )
-    assert list(memory.free_of_cgroups(root, own)) == [10_000 - 7_000 + 500]
+    assert list(costs.free_of_cgroups(root, own)) == [10_000 - 7_000 + 500]
     if version == 2:
         (top / "pod/box/memory.high").write_text("4000\n")
-        assert min(memory.free_of_cgroups(root, own)) == 4_000 - 3_000 + 500
+        assert min(costs.free_of_cgroups(root, own)) == 4_000 - 3_000 + 500
 
 
 def test_free_memory_of_this_machine_is_known_and_limited_by_ulimit(monkeypatch):
     resource = pytest.importorskip("resource")
-    free = memory.free_memory()
+    free = costs.free_memory()
     assert free is None or 0 < free < 1 << 50
     if free is not None:
-        size = memory.read_numbers("/proc/self/status")["VmSize"]
+        size = costs.read_numbers("/proc/self/status")["VmSize"]
         monkeypatch.setattr(resource, "getrlimit", lambda which: (size + 12_345_678, -1))
-        assert abs(memory.free_memory() - 12_345_678) < 1 << 24
+        assert abs(costs.free_memory() - 12_345_678) < 1 << 24
 
 
 @pytest.mark.parametrize(("needed", "expected"), [(50, "nothing"), (100, "note"), (130, "note"), (150, "refusal")])
 def test_a_run_is_refused_only_where_it_clearly_does_not_fit(monkeypatch, needed, expected):
-    monkeypatch.setattr(memory, "free_memory", lambda: 100 * 10**9)
+    monkeypatch.setattr(costs, "free_memory", lambda: 100 * 10**9)
     notes = []
     if expected == "refusal":
         with pytest.raises(
             UserError, match=r"about 150.0 GB .* 100.0 GB are free .*; change WAYS; .*check_memory=false"
         ):
-            memory.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
+            costs.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
     else:
-        memory.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
+        costs.check_memory({"a step": needed * 1e9, "the program itself": 1e9}, "WAYS", notes.append)
     assert len(notes) == (expected == "note")
 
 

@@ -10,7 +10,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import elmo_preset, gpt_preset, preset
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
-from bertworks.planning.network import network_of
+from bertworks.planning.costs import network_of
 from bertworks.recipe import load_recipe
 
 SIZES = ["tiny", "mini", "small", "medium", "base", "large", "3x768", "6x768x3", "12x1024", "1x32x2", "0x64"]

@@ -16,7 +16,7 @@ from bertworks.models.weights import write_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import preset
 from bertworks.nn.layers import initialise
-from bertworks.planning.memory import GPUS
+from bertworks.planning.costs import GPUS
 from bertworks.planning.plan import plan_text
 from bertworks.recipe import load_recipe
 from bertworks.train.optim import Optimizer

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.planning.memory import GPUS, MicroBatch, find_gpu, peak_flops
-from bertworks.planning.network import network_of
+from bertworks.planning.costs import GPUS, MicroBatch, find_gpu, network_of, peak_flops
 from bertworks.planning.plan import LOOP_S, gradient_seconds, update_seconds
 from bertworks.recipe import load_recipe
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bertworks.errors import UserError
-from bertworks.report.page import attention_page
+from bertworks.report.attention import attention_page
 
 HOSTILE = [
     "</script><script>alert(1)</script>",

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import UserError
-from bertworks.tasks.examples import NOT_LOCATED, Answer, Cut, Skipped, SpanExample
 from bertworks.tasks.metrics import score_squad2
+from bertworks.tasks.task import NOT_LOCATED, Answer, Cut, Skipped, SpanExample
 from bertworks.tasks.windows import (
     ODDS_WITHOUT_A_SPAN,
     ORIGINAL_CUT,

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from bertworks.tasks import TASKS
 from bertworks.tasks.conll import read_conll, tag_labels, to_iob2
-from bertworks.tasks.examples import Skipped
 from bertworks.tasks.metrics import entities
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import Skipped, open_dataset
 
 CONLL = """-DOCSTART- -X- -X- O
 

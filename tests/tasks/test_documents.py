@@ -1,14 +1,6 @@
 """A task's texts as documents: every text once, in order, on a line of its own, and nothing of the labels."""
 
-from bertworks.tasks.examples import (
-    Answer,
-    ChoiceExample,
-    SpanExample,
-    TagExample,
-    TextExample,
-    documents,
-    words_example,
-)
+from bertworks.tasks.task import Answer, ChoiceExample, SpanExample, TagExample, TextExample, documents, words_example
 
 
 def test_each_example_is_a_document():

@@ -7,9 +7,9 @@ from small_models import write_small_model
 from toy_tasks import SIZES, write_task
 
 import bertworks as bw
-from bertworks.tasks.examples import Cut
 from bertworks.tasks.heads import KINDS, BatchLayout, filling, kind_of, to_batch
 from bertworks.tasks.own_files import open_own
+from bertworks.tasks.task import Cut
 
 CPU = BatchLayout(torch.device("cpu"))
 

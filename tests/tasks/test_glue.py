@@ -3,8 +3,7 @@
 import pytest
 
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import Skipped, TextExample
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import Skipped, TextExample, open_dataset
 
 MNLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label"
 MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import TextExample
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import TextExample, open_dataset
 
 KLUE_NER = """## 주석 : ##
 ## 컬럼명 : CHAR\tNE_TAG

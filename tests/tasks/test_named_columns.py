@@ -3,8 +3,8 @@
 import pytest
 
 from bertworks.errors import UserError
-from bertworks.tasks.columns import Columns
 from bertworks.tasks.own_files import named_columns
+from bertworks.tasks.task import Columns
 
 
 def test_columns_by_their_role():

@@ -7,10 +7,9 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks import squad as squad_module
-from bertworks.tasks.columns import Columns
-from bertworks.tasks.examples import Answer, ChoiceExample, Skipped, SpanExample, TextExample
 from bertworks.tasks.metrics import measure
 from bertworks.tasks.own_files import open_own
+from bertworks.tasks.task import Answer, ChoiceExample, Columns, Skipped, SpanExample, TextExample
 
 RECORDS = [
     {"review": "so good", "stars": "good", "id": "a"},

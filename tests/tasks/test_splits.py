@@ -10,10 +10,9 @@ import pytest
 
 from bertworks.errors import UserError
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import Skipped
 from bertworks.tasks.heads import KINDS, Items
 from bertworks.tasks.own_files import open_own
-from bertworks.tasks.task import open_dataset, split_off_dev
+from bertworks.tasks.task import Skipped, open_dataset, split_off_dev
 
 ROWS = [f"text number {i},{'rare' if i % 10 == 0 else 'common'}" for i in range(400)]
 

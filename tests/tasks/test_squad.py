@@ -6,10 +6,9 @@ import time
 import pytest
 
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import NOT_LOCATED, Answer, Skipped
 from bertworks.tasks.own_files import open_own
 from bertworks.tasks.squad import located_answer
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import NOT_LOCATED, Answer, Skipped, open_dataset
 
 CONTEXT = "The Rhine rises in the Alps. The Rhine is long."
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bertworks.errors import UserError
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import Answer, SpanExample
 from bertworks.tasks.metrics import (
     KOREAN,
     is_exact,
@@ -22,6 +21,7 @@ from bertworks.tasks.metrics import (
     score_squad1,
     score_squad2,
 )
+from bertworks.tasks.task import Answer, SpanExample
 
 WORDS = st.lists(
     st.sampled_from(["the", "A", "an", "Alps", "alps,", "Rhine", "—", "!", "１", "the\u00a0Alps", "a-b"]), max_size=4

@@ -8,7 +8,6 @@ import pytest
 from bertworks.errors import UserError
 from bertworks.tasks import TASKS, find_task
 from bertworks.tasks.conll import CONLL2003, read_conll
-from bertworks.tasks.examples import Skipped, SpanExample
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.submission import (
     GLUE_FILES,
@@ -19,6 +18,7 @@ from bertworks.tasks.submission import (
     write_submission,
     zip_glue,
 )
+from bertworks.tasks.task import Skipped, SpanExample
 from bertworks.tasks.windows import Answered, Guess
 
 SERVER_NAMES = {

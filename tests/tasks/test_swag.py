@@ -3,8 +3,7 @@
 import pytest
 
 from bertworks.tasks import TASKS
-from bertworks.tasks.examples import ChoiceExample
-from bertworks.tasks.task import open_dataset
+from bertworks.tasks.task import ChoiceExample, open_dataset
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
 

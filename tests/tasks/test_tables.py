@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import CorruptFile, UserError
-from bertworks.tasks.examples import Skipped
 from bertworks.tasks.tables import numbered_lines, rows, word_of
+from bertworks.tasks.task import Skipped
 
 CELLS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"), max_size=8)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertworks.errors import UserError
 from bertworks.tasks.conll import tag_labels
-from bertworks.tasks.examples import TagExample, words_example
+from bertworks.tasks.task import TagExample, words_example
 from bertworks.tasks.windows import (
     NO_UNIT,
     decode_tags,

@@ -10,8 +10,8 @@ from bertworks.nn.attention import pack, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import initialise
-from bertworks.tasks.examples import Answer, Cut, SpanExample, words_example
 from bertworks.tasks.heads import KINDS, BatchLayout, answer_items, answer_scores, by_sequence, tag_items, to_batch
+from bertworks.tasks.task import Answer, Cut, SpanExample, words_example
 from bertworks.tasks.windows import (
     UNKNOWN,
     AnswerWindow,

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bertworks.tasks.examples import Answer, ChoiceExample, SpanExample, TextExample, words_example
 from bertworks.tasks.squad import SQUAD1, SQUAD2
 from bertworks.tasks.submission import wrong_columns, wrong_examples
-from bertworks.tasks.task import Task
+from bertworks.tasks.task import Answer, ChoiceExample, SpanExample, Task, TextExample, words_example
 from bertworks.tasks.windows import Answered, Guess
 
 

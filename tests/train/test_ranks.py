@@ -20,7 +20,7 @@ from tiny_runs import lines_of
 from bertworks.config import to_toml
 from bertworks.data.shards import Dataset
 from bertworks.models.weights import read_weights
-from bertworks.report.samples import SAMPLES_FILE
+from bertworks.report.page import SAMPLES_FILE
 from bertworks.train import trainer as loop
 from bertworks.train.distributed import Ranks, joined_ranks
 from bertworks.train.pretrain import Feed, pretrain, pretrain_dry

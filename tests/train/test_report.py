@@ -17,8 +17,7 @@ from bertworks.config import to_toml
 from bertworks.errors import UserError
 from bertworks.models.weights import write_weights
 from bertworks.report.logs import training_seconds
-from bertworks.report.page import write_report
-from bertworks.report.samples import Blank, Guess, Sample, Samples, Span, write_samples
+from bertworks.report.page import Blank, Guess, Sample, Samples, Span, write_report, write_samples
 
 HOSTILE = "</script><script>alert(1)</script><!-- \"'> ${style} $title & &lt; ]]> \u2028 한국어 \u202e"
 COUNTS = {

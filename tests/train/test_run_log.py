@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertworks.recipe import TrainSettings
-from bertworks.report.status import About
+from bertworks.report.logs import About
 from bertworks.train import log as module
 from bertworks.train.log import Progress, RunLog, used_memory
 

@@ -14,7 +14,7 @@ from bertworks.nn.attention import pack
 from bertworks.nn.config import GptConfig
 from bertworks.nn.gpt import Gpt
 from bertworks.nn.layers import initialise
-from bertworks.report.samples import SAMPLES_FILE, read_samples, write_samples
+from bertworks.report.page import SAMPLES_FILE, read_samples, write_samples
 from bertworks.train.distributed import Ranks
 from bertworks.train.guesses import take_samples
 from bertworks.train.pretrain import Feed

@@ -16,7 +16,7 @@ from bertworks.config import to_toml
 from bertworks.data.loader import Loader, shape_for
 from bertworks.errors import UserError
 from bertworks.report.logs import training_seconds
-from bertworks.report.samples import read_samples
+from bertworks.report.page import read_samples
 from bertworks.train import pretrain as module
 from bertworks.train.pretrain import pretrain
 from bertworks.train.trainer import Trainer

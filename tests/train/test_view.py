@@ -15,9 +15,9 @@ from rich.cells import cell_len
 from terminals import CONTROL_SEQUENCE, terminal
 
 from bertworks.recipe import TrainSettings
-from bertworks.report import status as status_module
+from bertworks.report import logs as status_module
 from bertworks.report import terminal as view_module
-from bertworks.report.status import About, Status, Trace
+from bertworks.report.logs import About, Status, Trace
 from bertworks.report.terminal import Lines, Panel, line_of, panel_of, training_view, unseen
 from bertworks.train.log import Progress
 

@@ -1,0 +1,76 @@
+"""The page of `attend`: the attention of one sentence, or of a pair, as one HTML file that loads nothing.
+
+Its scripts and its style (`pages/attention`) are written into it, and the tokens and the weights follow as JSON. A
+content security policy lets the browser run the scripts and styles that we ship (known by their hashes) and load
+nothing at all, so a slip in the escaping of what comes from outside would show, not run. A weight takes one byte:
+round(255 * sqrt(weight / largest)). Most weights are small, and the root gives most of the 256 steps to them: among 512
+tokens one of 0.2 % still comes out within 0.02 points, one of 50 % within 0.3. In base64, 12 layers of 12 heads over 60
+tokens are 0.7 MB. Each layer is a text of its own, decoded when it is first looked at.
+"""
+
+import base64
+import json
+from string import Template
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertworks.errors import UserError, counted
+from bertworks.report.charts import content_hash, escaped, page_file
+
+# The paper's large model over 512 tokens fits (101 million); a browser's longest text is about four times this page.
+_MAX_WEIGHTS = 1 << 27
+
+
+def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArray[np.float32], title: str) -> str:
+    """Return the text of a page with the attention of all heads, to be written as UTF-8.
+
+    Args:
+        tokens: the pieces in order, [CLS] and [SEP] included.
+        segment_ids: 0 for a token of the first sentence, 1 for one of the second.
+        attentions: [layers, heads, tokens, tokens]; the row of a token says how much it attends to each.
+        title: the model's name and the text, shown above the picture.
+    """
+    num_layers, num_heads, num_tokens = attentions.shape[:3]
+    assert attentions.shape == (num_layers, num_heads, len(tokens), len(tokens)), attentions.shape
+    assert len(segment_ids) == len(tokens), "a segment for every token"
+    assert set(segment_ids) <= {0, 1}, "the first segment is 0, the second 1"
+    if not attentions.size:
+        raise UserError(
+            f"no attention to show: the model has {counted(num_layers, 'layer')}, the text "
+            f"{counted(num_tokens, 'token')}"
+        )
+    if attentions.size > _MAX_WEIGHTS:
+        most = int((_MAX_WEIGHTS / num_layers / num_heads) ** 0.5)
+        raise UserError(
+            f"{counted(num_layers, 'layer')} of {counted(num_heads, 'head')} over {num_tokens} tokens are too much for "
+            f"one page; at most {most} tokens of this model: shorten the text"
+        )
+    # Sums of rounded numbers: a weight may lie a little above 1. A comparison with NaN is false.
+    if not (attentions.min() >= 0 and attentions.max() <= 1.001):
+        raise UserError("the attention weights are not between 0 and 1: the model's weights are damaged")
+    scale = float(attentions.max()) or 1.0
+    layers = [np.rint(np.sqrt(weights / scale) * 255).astype(np.uint8) for weights in attentions]
+    data = {
+        "tokens": tokens,
+        "segments": segment_ids,
+        "numHeads": num_heads,
+        "scale": scale,
+        "layers": [base64.b64encode(levels.tobytes()).decode("ascii") for levels in layers],
+    }
+    style, script = attention_files()
+    return Template(page_file("attention", "page.html")).substitute(
+        title=escaped(title),
+        style=style,
+        style_hash=content_hash(style),
+        script=script,
+        script_hash=content_hash(script),
+        # JSON that may stand in a script element: all of it ASCII, and no `<` that could end the element.
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def attention_files() -> tuple[str, str]:
+    """Return the style and the script of every attention page; a page that frames one has to allow both."""
+    scripts = (page_file("attention", name) for name in ("weights.js", "head_view.js", "model_view.js"))
+    return page_file("attention", "style.css"), "".join(scripts)
