@@ -19,7 +19,7 @@ to tag characters, all characters but spaces.
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -58,6 +58,7 @@ Guesses = list[Result]  # {"token", "id", "score"}, the most likely first
 Units = Literal["word", "character"]
 UNITS = ("word", "character")
 Text = str | Sequence[str]  # as it is, or its words
+Rows = Sequence[NDArray[np.float32]]  # the scores of items
 _MOST_NAMED = 5
 _log = logging.getLogger(__name__)
 _NO_ANSWER = {"answer": "", "start": None, "end": None}
@@ -210,14 +211,15 @@ def predict_answers(
     return decode_answers(examples, encoded, enumerate(rows), n_best=n_best)
 
 
-def answer_questions(
+def read_answers(
     model: "Model", questions: Sequence[str], contexts: Sequence[str], top_k: int, threshold: float | None
-) -> list[list[Result]]:
-    """Return for each question {"text", "start", "end", "score"} of the best answers; `context[start:end]` is the text.
+) -> tuple[Items, Callable[[Rows], list[list[Result]]]]:
+    """Cut questions and contexts into windows; returns their items, and what makes answers of the items' scores.
 
-    Scores are shares of the 20 best answers. There may be fewer than requested, and none in an empty context. With a
-    threshold a question may have no answer, where that scores more than so much above the best one; then the first
-    result has the text "" and no start.
+    Answers are {"text", "start", "end", "score"}, the best first; `context[start:end]` is the text. Scores are shares
+    of the 20 best answers. There may be fewer than requested, and none in an empty context. With a threshold a question
+    may have no answer, where that scores more than so much above the best one; then the first result has the text ""
+    and no start.
     """
     check_top_k(top_k)
     if threshold is not None and (not isinstance(threshold, int | float) or math.isnan(threshold)):
@@ -226,19 +228,22 @@ def answer_questions(
         check_text(text)
     both = enumerate(zip(questions, contexts, strict=True))
     examples = [SpanExample(str(number), *pair, (), False) for number, pair in both]
-    if not examples:
-        return []
-    encoded, found = encode_answers(model.tokenizer, examples, model.cut(ORIGINAL_CUT.max_length)), []
-    for answered in predict_answers(model.net, examples, encoded, model.layout, n_best=max(top_k, N_BEST)):
-        shares = answered.probabilities(with_null=threshold is not None)
-        results: list[Result] = [
-            {"text": guess.text, "start": guess.start, "end": guess.end, "score": share}
-            for guess, share in zip(answered.guesses, shares, strict=False)
-        ]
-        if threshold is not None and answered.null_odds > threshold:
-            results.insert(0, {"text": "", "start": None, "end": None, "score": shares[-1]})
-        found.append(results[:top_k])
-    return found
+    encoded = encode_answers(model.tokenizer, examples, model.cut(ORIGINAL_CUT.max_length))
+
+    def answers(rows: Rows) -> list[list[Result]]:
+        found = []
+        for answered in decode_answers(examples, encoded, enumerate(rows), n_best=max(top_k, N_BEST)):
+            shares = answered.probabilities(with_null=threshold is not None)
+            results: list[Result] = [
+                {"text": guess.text, "start": guess.start, "end": guess.end, "score": share}
+                for guess, share in zip(answered.guesses, shares, strict=False)
+            ]
+            if threshold is not None and answered.null_odds > threshold:
+                results.insert(0, {"text": "", "start": None, "end": None, "score": shares[-1]})
+            found.append(results[:top_k])
+        return found
+
+    return answer_items(encoded), answers
 
 
 # Tags and entities in texts of any length.
@@ -271,28 +276,46 @@ class Tagged(NamedTuple):
 
 def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> UnitLabels:
     """Return the best label of every unit, by a network in evaluation mode."""
-    rows = score_items(net, KINDS["tag"], tag_items(encoded), layout).rows
+    return _labels_of(encoded, score_items(net, KINDS["tag"], tag_items(encoded), layout).rows)
+
+
+def _labels_of(encoded: TagWindows, rows: Rows) -> UnitLabels:
     windows = zip(encoded.windows, rows, strict=True)
     return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
 
 
-def tag_texts(model: "Model", texts: str | Sequence[Text], units: Units | None = None) -> list[Tagged]:
-    """Tag the units of texts: of one as it is, or of several, each as it is or as words, which spaces then divide."""
+def read_tags(
+    model: "Model", texts: str | Sequence[Text], units: Units | None = None
+) -> tuple[Items, Callable[[Rows], list[Tagged]]]:
+    """Cut texts into windows; returns their items, and what makes tags of the items' scores.
+
+    A text is read as it is, or given as words, which spaces then divide.
+    """
     units = units or model.about.get("units", "word")
     texts = texts_of("tag", [texts] if isinstance(texts, str) else texts)  # an empty one has no tags
     if units not in UNITS:
         raise UserError(f"no tags are given to each {str(units)[:40]!r}; choose {' or '.join(UNITS)}")
     cut, examples = model.cut(), [_with_units(model.tokenizer, *both, units) for both in enumerate(texts)]
     encoded = encode_tags(model.tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
-    found = predict_tags(model.net, encoded, model.layout)
-    # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
-    scores = np.append(found.scores, 1.0)[encoded.labelled_by]
-    assert NO_UNIT == -1
-    tags = decode_tags(encoded, found, model.task.labels)
-    return [
-        Tagged(example.text, example.spans, own, scores[first:last].tolist())
-        for example, own, first, last in zip(examples, tags, encoded.bounds[:-1], encoded.bounds[1:], strict=True)
-    ]
+
+    def tagged(rows: Rows) -> list[Tagged]:
+        found = _labels_of(encoded, rows)
+        # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
+        scores = np.append(found.scores, 1.0)[encoded.labelled_by]
+        assert NO_UNIT == -1
+        tags = decode_tags(encoded, found, model.task.labels)
+        return [
+            Tagged(example.text, example.spans, own, scores[first:last].tolist())
+            for example, own, first, last in zip(examples, tags, encoded.bounds[:-1], encoded.bounds[1:], strict=True)
+        ]
+
+    return tag_items(encoded), tagged
+
+
+def tag_texts(model: "Model", texts: str | Sequence[Text], units: Units | None = None) -> list[Tagged]:
+    """Tag the units of texts; see `read_tags`."""
+    items, tagged = read_tags(model, texts, units)
+    return tagged(score_items(model.net, KINDS["tag"], items, model.layout).rows)
 
 
 def _with_units(tokenizer: Tokenizer, number: int, text: Text, units: Units) -> TagExample:

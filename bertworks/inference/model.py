@@ -29,30 +29,31 @@ from bertworks.inference.features import (
     Layers,
     Pool,
     check_layers,
-    check_pool,
-    features_of,
-    normalized,
-    vectors_of,
 )
 from bertworks.inference.heads import (
     Guesses,
     Result,
     Text,
     Units,
-    answer_questions,
     best_guesses,
     check_texts_of,
     check_top_k,
-    ids_with_masks,
-    in_pairs,
-    piece_id,
-    results_of,
-    tag_texts,
     texts_of,
+)
+from bertworks.inference.readings import (
+    Attention,
+    read_answering,
+    read_attention,
+    read_embed,
+    read_examples,
+    read_features,
+    read_fill,
+    read_nsp,
+    read_tagging,
 )
 from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, num_positions
 from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
-from bertworks.models.sentence_transformers import Layer, Pooling, check_widths, read_pooling, write_pooling
+from bertworks.models.sentence_transformers import Pooling, check_widths, read_pooling, write_pooling
 from bertworks.nn.attention import Packing, Tokens, batches, can_flash, pack, pack_lengths
 from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
@@ -64,14 +65,11 @@ from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.heads import KINDS, BatchLayout, Items
 from bertworks.tasks.task import ChoiceExample, Cut, Example, Task, TaskKind, TextExample
 from bertworks.text.elmo_words import character_ids
-from bertworks.text.tokenizer import Encoding, Tokenizer, check_texts
+from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.vocabulary import MASK
 
-Attention = tuple[Encoding, NDArray[np.float32]]  # of a text; [layers, heads, from token, to token]
-POOLS = ("cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean")
 EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_AHEAD = {"both": 0, "left_to_right": -1, "right_to_left": 1}  # where a token is guessed, seen from the token
 _KINDS = {"classify": "classify", "choose": "choose", "tag": "tag", "span": "answer"}  # of the task, by the head
 _METHODS = {  # what each does, and the head that it needs
     "fill": ("fill masks", "mlm"),
@@ -327,29 +325,7 @@ class Model:
             >>> model.fill("The [MASK] of the river is cold.", top_k=1)
             [[{"token": "temperature", "id": 4320, "score": 0.095}]]
         """
-        self.check_can("fill")
-        texts, mask_id = texts_of("fill", text), self.tokenizer.id_of(MASK)
-        check_top_k(top_k)
-        allowed = [
-            piece_id(self.tokenizer, word) for word in ([targets] if isinstance(targets, str) else targets or ())
-        ]
-        ids = []
-        for number, one in enumerate(texts, 1):
-            where = f"text {number} of {len(texts)}: " if len(texts) > 1 else ""
-            ids.append(ids_with_masks(self, one, truncate=truncate, where=where))
-        ahead = _AHEAD[self.net.config.direction]
-        found: list[list[Guesses]] = [[] for _ in texts]
-        for numbers in batches([len(one) for one in ids], self.device):
-            together = [id for number in numbers for id in ids[number]]
-            rows = [row + ahead for row, id in enumerate(together) if id == mask_id]
-            owners = [number for number in numbers for id in ids[number] if id == mask_id]
-            if not rows:
-                continue
-            with torch.inference_mode():
-                hidden_TD = self.net(self.pack([ids[number] for number in numbers]))
-                scores_MV = self.mlm_logits(hidden_TD[rows]).float().softmax(-1)[:, : len(self.tokenizer)]
-            for number, scores_V in zip(owners, scores_MV.cpu(), strict=True):
-                found[number].append(best_guesses(self.tokenizer, scores_V, top_k, allowed))
+        found = read_fill(self, text, top_k, targets, truncate=truncate).result(self)
         return found[0] if isinstance(text, str) else found
 
     def mlm_logits(self, hidden_MD: Tensor) -> Tensor:
@@ -374,17 +350,8 @@ class Model:
             >>> model.nsp("He went to the shop.", ["He bought milk.", "Penguins are birds."])
             [0.99, 0.02]
         """
-        self.check_can("nsp")
-        texts_of("nsp", text), texts_of("nsp", following)
-        encodings = self.encode(*in_pairs("nsp", text, following), truncate=truncate)
-        found = np.empty(len(encodings))
-        for numbers in batches([len(encoding) for encoding in encodings], self.device):
-            some = [encodings[number] for number in numbers]
-            with torch.inference_mode():
-                tokens = self.pack([encoding.ids for encoding in some], [encoding.segment_ids for encoding in some])
-                logits_S2 = self.net.heads["nsp"](self.net.pooled(self.net(tokens), tokens.packing))
-                found[numbers] = logits_S2.float().softmax(-1)[:, 0].cpu()
-        return float(found[0]) if isinstance(text, str) and isinstance(following, str) else found.tolist()
+        found = read_nsp(self, text, following, truncate=truncate).result(self)
+        return found[0] if isinstance(text, str) and isinstance(following, str) else found
 
     @overload
     def next_words(  # type: ignore[overload-overlap]
@@ -455,7 +422,7 @@ class Model:
 
     # Hidden states.
 
-    def _compute(self, texts: Sequence[str], encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
+    def hidden_states(self, texts: Sequence[str], encodings: Sequence[Encoding], layers: Sequence[int]) -> Compute:
         """Return what computes the hidden states of some of the texts, 0 the embeddings."""
 
         def compute(numbers: list[int]) -> tuple[Tensor, list[Tensor]]:
@@ -505,31 +472,10 @@ class Model:
             >>> model.embed(["a fine film", "a dull one"]).shape
             (2, 256)
         """
-        self.check_can("embed")
-        is_one, texts = isinstance(texts, str), texts_of("embed", texts)
-        stated = self.pooling
-        is_own = layers is None and pooling is None
-        chosen = self.check_layers(layers if layers is not None else [-1])
-        pools = stated.modes if pooling is None else (pooling,)
-        for pool in pools:
-            check_pool(pool, POOLS if isinstance(self.net, Bert) else POOLS[1:])
-        before, skip = stated.text_of(prompt), 0
-        if before:
-            check_texts(texts, None)
-            texts = [before + text for text in texts]
-            if not stated.include_prompt:
-                skip = len(self.tokenizer.encode(before)) - 1
-        encodings = self.encode(texts, truncate=truncate)
-        lengths, compute = [len(encoding) for encoding in encodings], self._compute(texts, encodings, chosen)
-        vectors = vectors_of(lengths, len(chosen) * self.width, compute, pools, self.device, skip)
-        for step in stated.steps:
-            if isinstance(step, Layer):
-                vectors = step(vectors) if is_own else vectors
-            elif normalize is not False:
-                vectors = normalized(vectors)
-        vectors = vectors[:, : stated.truncate_dim] if is_own else vectors
-        vectors = normalized(vectors) if normalize else vectors
-        return vectors[0] if is_one else vectors
+        options: dict[str, Any] = {"layers": layers, "pooling": pooling, "normalize": normalize, "prompt": prompt}
+        listed = texts_of("embed", texts)
+        vectors = read_embed(self, listed, **options, truncate=truncate).result(self)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     @overload
     def features(  # type: ignore[overload-overlap]
@@ -548,11 +494,7 @@ class Model:
             >>> model.features("a fine film").hidden.shape  # [layers, tokens, width]; .encoding has the tokens
             (5, 5, 256)
         """
-        self.check_can("features")
-        listed = _listed("features", texts)
-        chosen = self.check_layers(layers if layers is not None else "all")
-        encodings = self.encode(listed, truncate=truncate)
-        found = features_of(encodings, self._compute(listed, encodings, chosen), self.device)
+        found = read_features(self, _listed("features", texts), layers, truncate=truncate).result(self)
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -567,13 +509,8 @@ class Model:
         self, text: str | Sequence[str], pair: str | Sequence[str] | None = None, *, truncate: bool = False
     ) -> Attention | list[Attention]:
         """Return each text's encoding and its attention weights, [layers, heads, from token, to token]."""
-        self.check_can("attention")
-        pairs, found = None if pair is None else _listed("attention", pair), list[Attention]()
-        for encoding in self.encode(_listed("attention", text), pairs, truncate=truncate):
-            with torch.inference_mode():
-                tokens = self.pack([encoding.ids], [encoding.segment_ids])
-                weights = self.net.encode(tokens, attentions=True).attentions
-            found.append((encoding, torch.stack([layer[0] for layer in weights]).cpu().numpy()))
+        pairs = None if pair is None else _listed("attention", pair)
+        found = read_attention(self, _listed("attention", text), pairs, truncate=truncate).result(self)
         return found[0] if isinstance(text, str) else found
 
     # The task of a fine-tuned model.
@@ -638,8 +575,7 @@ class Model:
         """Yield a result for each example of the model's task, some thousands of them computed together."""
         task, source = task or self.task, iter(examples)
         while some := list(itertools.islice(source, EXAMPLES_AT_ONCE)):
-            items, scored = self.score(some, task)
-            yield from results_of(task, some, items, scored.rows)
+            yield from read_examples(self, some, task).result(self)
 
     @overload
     def classify(  # type: ignore[overload-overlap]
@@ -718,9 +654,7 @@ class Model:
             >>> model.tag("Kim lives in Seoul.")
             [{"type": "PER", "text": "Kim", "start": 0, "end": 3, "score": 0.99}, ...]
         """
-        self.check_can("tag")
-        labels = self.task.labels
-        results = [tagged.entities(labels) for tagged in tag_texts(self, texts, units)]
+        results = read_tagging(self, texts, units).result(self)
         return results[0] if isinstance(texts, str) else results
 
     def answer(
@@ -737,7 +671,7 @@ class Model:
             question: the question; one, or a list.
             context: where to look; one, for all questions, or a list with one for each.
             top_k: how many answers to give.
-            threshold: see `answer_questions`; else what was chosen in training, where the model learnt to see that
+            threshold: see `read_answers`; else what was chosen in training, where the model learnt to see that
                 there is no answer.
 
         Returns:
@@ -748,10 +682,7 @@ class Model:
             >>> model.answer("Where does Kim live?", "Kim lives in Seoul.")
             [{"text": "Seoul", "start": 13, "end": 18, "score": 0.97}]
         """
-        self.check_can("answer")
-        texts_of("answer", question, "question")
-        threshold = self.about.get("threshold") if threshold is None else threshold
-        found = answer_questions(self, *in_pairs("answer", question, context), top_k, threshold)
+        found = read_answering(self, question, context, top_k, threshold).result(self)
         return found[0] if isinstance(question, str) and isinstance(context, str) else found
 
 

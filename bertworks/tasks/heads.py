@@ -122,6 +122,29 @@ def make_items(encodings: Sequence[Encoding], targets: NDArray[Any], counts: Seq
     return Items(ids, segment_ids, bounds, firsts, targets, np.ones(targets.shape, np.float32))
 
 
+def join_items(some: Sequence[tuple[Items, Sequence[int]]]) -> Items:
+    """Return some of the items of several requests as items of their own, of one kind and without a source."""
+    columns: list[list[NDArray[Any]]] = [[], [], [], []]
+    # Targets of tags are as wide as the longest window.
+    width = max((items.targets.shape[1] for items, _ in some if items.targets.ndim > 1), default=0)
+    targets, weights = list[NDArray[Any]](), list[NDArray[Any]]()
+    for items, numbers in some:
+        chosen = np.asarray(numbers, np.int64)
+        counts = items.firsts[chosen + 1] - items.firsts[chosen]
+        sequences = _ranges(items.firsts[chosen], counts)
+        lengths = items.bounds[sequences + 1] - items.bounds[sequences]
+        places = _ranges(items.bounds[sequences], lengths)
+        found: tuple[NDArray[Any], ...] = (items.ids[places], items.segment_ids[places], lengths, counts)
+        for column, added in zip(columns, found, strict=True):
+            column.append(added)
+        padding = [(0, 0), (0, width - items.targets.shape[1])] if width else [(0, 0)]
+        targets.append(np.pad(items.targets[chosen], padding))
+        weights.append(np.pad(items.weights[chosen], padding[: items.weights.ndim]))
+    ids, segment_ids, lengths, counts = (np.concatenate(column) for column in columns)
+    bounds, firsts = (np.concatenate([[0], np.cumsum(column)]) for column in (lengths, counts))
+    return Items(ids, segment_ids, bounds, firsts, np.concatenate(targets), np.concatenate(weights))
+
+
 def to_batch(items: Items, numbers: Sequence[int] | NDArray[np.int64], layout: BatchLayout) -> TaskBatch:
     """Return the items with these numbers as a batch on the device."""
     chosen = np.asarray(numbers, np.int64)

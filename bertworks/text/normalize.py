@@ -11,11 +11,13 @@
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
 _ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|.")
 _RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
+_CHARS_AT_ONCE = 4_096
 
 # str.split() breaks at these, while BERT drops them and joins what is on their sides.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -161,7 +163,9 @@ def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
     orders: list[int] = []  # combining classes of the letters at the end of the word that may have to move
     is_closed, end = False, 0
     added_orders: tuple[int, ...]
-    for chars in _RUNS.findall(text):
+    # Some characters at a time, for a caller that wants the first words of a long text; a run may be cut in two.
+    starts_at = range(0, len(text), _CHARS_AT_ONCE)
+    for chars in chain.from_iterable(_RUNS.findall(text, at, at + _CHARS_AT_ONCE) for at in starts_at):
         start, end = end, end + len(chars)
         if len(chars) > 1:
             kind, added, added_orders, stops_reordering = LETTERS, alphabet.lower(chars), (), True

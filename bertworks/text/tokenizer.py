@@ -14,7 +14,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
@@ -188,8 +188,8 @@ _MAX_REMEMBERED_IDS = 1 << 23
 _LONGEST_REMEMBERED = 64  # characters
 
 
-def columns_by_words(text: str, alphabet: Alphabet, split: Split) -> ListColumns:
-    """Return the tokens of a text with their positions in it."""
+def columns_by_words(text: str, alphabet: Alphabet, split: Split, most: int | None = None) -> ListColumns:
+    """Return the tokens of a text with their positions in it, of a longer one at least the first `most`."""
     columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
     for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, alphabet)):
         for id, start, end in split(word):
@@ -197,6 +197,8 @@ def columns_by_words(text: str, alphabet: Alphabet, split: Split) -> ListColumns
             starts.append(letter_starts[start])
             ends.append(letter_ends[end - 1])
             word_ids.append(number)
+        if most is not None and len(ids) >= most:
+            break
     segment_ids.extend([0] * len(ids))
     return columns
 
@@ -311,9 +313,9 @@ class BaseTokenizer:
             raise UserError(f"the vocabulary has no {piece!r}")
         return self._ids[piece]
 
-    def columns_of(self, text: str) -> ListColumns:
-        """Return the tokens of a text with their positions in it, and nothing around them."""
-        return columns_by_words(text, self._alphabet, self.split)
+    def columns_of(self, text: str, most: int | None = None) -> ListColumns:
+        """Return the tokens of a text with their positions in it, and nothing around them; `most` stops it early."""
+        return columns_by_words(text, self._alphabet, self.split, most)
 
     def tokenize(self, text: str) -> list[str]:
         """Return the pieces of a text as strings, without special tokens around them."""
@@ -388,6 +390,7 @@ _log = logging.getLogger(__name__)
 # of it costs as much as a few thousand.
 _BULK_FROM_CHARS = 1_000_000
 _BULK_FROM_CHARS_ONCE_LOADED = 4_000
+_MOSTLY_CUT = 100  # characters for each token that is kept: plain Python splits a thirtieth of that as fast
 _CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is called again and again
 _SOME_LETTER = "a"  # one that no rule changes
 
@@ -485,7 +488,10 @@ class Tokenizer(BaseTokenizer):
         check_texts(texts, pairs)
         check_truncation(max_length, truncation, has_pair=pairs is not None)
         num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
-        is_bulk = self._is_bulk(num_chars)
+        is_cut = max_length is not None and truncation == "longest_first"
+        # Texts that are mostly cut away are not worth compiled code, which reads all of them.
+        is_bulk = self._is_bulk(num_chars) and not (is_cut and num_chars > _MOSTLY_CUT * (max_length or 0) * len(texts))
+        columns_of = partial(self.columns_of, most=max_length) if is_cut else self.columns_of
         signs = self.id_of(CLS), self.id_of(SEP), self.id_of(SEP)
         encodings = Encodings(self.pieces)
         for rows in _chunks(texts, pairs):
@@ -494,7 +500,7 @@ class Tokenizer(BaseTokenizer):
                 columns = self._load_bulk().encode(some, their_pairs, signs[:2], max_length, truncation)
                 encodings.add(columns, columns.bounds)
             else:
-                encodings.add(*pair_columns(some, their_pairs, self.columns_of, signs, max_length, truncation))
+                encodings.add(*pair_columns(some, their_pairs, columns_of, signs, max_length, truncation))
         return encodings
 
     def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
