@@ -24,7 +24,6 @@ from bertworks.finetuning.network import (
     USUAL,
     AnyPath,
     TaskStart,
-    Wanted,
     check_elmo_settings,
     num_layers,
     open_features,
@@ -323,11 +322,12 @@ def open_task_start(
     is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
     folders = [started.path] if started else [find_encoder(find_model(one)) for one in sources]
-    heads = {kind.head: kind.num_outputs(task)}
-    wanted = Wanted(folders[0], folders[1] if folders[1:] else None, task, heads, settings, seed, is_random)
-    if settings.features and started:  # the encoder is not trained, so the checkpoint gives its weights here or never
-        wanted = wanted._replace(is_random=False)
-    start = open_network(wanted)
+    # With features the encoder is not trained, so a checkpoint gives its weights here or never.
+    is_drawn = is_random and not (settings.features and started)
+    start = open_network(
+        folders[0], task, {kind.head: kind.num_outputs(task)}, settings, seed=seed, is_random=is_drawn,
+        beside=folders[1] if folders[1:] else None,
+    )  # fmt: skip
     if about is None:
         about = {"model": os.fspath(source), "weights": _weights(folders), "init": "random" if is_random else "model"}
         about |= start.about | ({} if beside is None else {"with": os.fspath(beside)})

@@ -93,28 +93,6 @@ USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_
 _ELMO_CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
 
 
-class Wanted(NamedTuple):
-    """What a model is opened for.
-
-    Attributes:
-        folder: of the model, or of the checkpoint that a run resumes from.
-        beside: of a second model that reads the same texts.
-        task: what is learnt.
-        heads: the task's, with its number of outputs.
-        settings: of the task.
-        seed: what is new is drawn from it.
-        is_random: whether all is new.
-    """
-
-    folder: Path
-    beside: Path | None
-    task: Task
-    heads: dict[str, int]
-    settings: TaskSettings
-    seed: int
-    is_random: bool
-
-
 class FrozenFeatures(NamedTuple):
     """Where features come from, the kind of task on them, and how many bytes the encoder takes in a folder."""
 
@@ -200,16 +178,16 @@ def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
         raise ConfigError("fine-tuning an ELMo", problems)
 
 
-def kind_for_task(wanted: Wanted) -> ModelKind:
+def kind_for_task(folder: Path, task: Task, settings: TaskSettings, beside: Path | None) -> ModelKind:
     """Return the kind of network that is made of a model's folder, or refuse what its kind does not allow."""
-    kind, settings, folder = kind_of_model(wanted.folder), wanted.settings, wanted.folder
+    kind = kind_of_model(folder)
     if settings.features:
-        if wanted.task.kind != "tag":
+        if task.kind != "tag":
             raise UserError(
-                f"task.features is for tagging, and {wanted.task.title} is to {wanted.task.kind}; task.freeze=all "
+                f"task.features is for tagging, and {task.title} is to {task.kind}; task.freeze=all "
                 "trains a head on a frozen encoder"
             )
-        if wanted.beside:
+        if beside:
             raise UserError("task.features reads the layers of one BERT; leave out --with")
         kind = FEATURES
     elif kind is FEATURES:
@@ -219,28 +197,46 @@ def kind_for_task(wanted: Wanted) -> ModelKind:
         raise UserError(f"task.cells {settings.cells}: only an ELMo and task.features have them; leave it out")
     if settings.lm_weight and kind is not GPT:
         raise UserError("task.lm_weight is for a GPT-1, whose language model keeps training; leave it out")
-    if kind is COMPOUND and wanted.beside:
+    if kind is COMPOUND and beside:
         raise UserError(f"{folder} is made of encoders already; --with is for two BERTs")
-    if (wanted.beside or settings.bilstm) and kind in (GPT, ELMO, ELMO_TASK):
-        what = "--with" if wanted.beside else "task.bilstm"
+    if (beside or settings.bilstm) and kind in (GPT, ELMO, ELMO_TASK):
+        what = "--with" if beside else "task.bilstm"
         raise UserError(f"{folder} is {kind.title}, and {what} is for BERTs; leave it out")
-    if kind is BERT and (wanted.beside or settings.bilstm):
+    if kind is BERT and (beside or settings.bilstm):
         return COMPOUND
     return ELMO_TASK if kind is ELMO else kind
 
 
-def open_network(wanted: Wanted) -> TaskStart:
+def open_network(
+    folder: Path,
+    task: Task,
+    heads: dict[str, int],
+    settings: TaskSettings,
+    *,
+    seed: int,
+    is_random: bool = False,
+    beside: Path | None = None,
+) -> TaskStart:
     """Make the network of a model's folder with the task's head; weights that fit are taken over, others are drawn.
 
     A head is taken only from a model with the same labels; of a random start nothing is.
+
+    Args:
+        folder: of the model, or of the checkpoint that a run resumes from.
+        task: what is learnt.
+        heads: the task's, with its number of outputs.
+        settings: of the task.
+        seed: what is new is drawn from it.
+        is_random: whether all is new.
+        beside: the folder of a second model that reads the same texts.
     """
-    kind, settings, folder, task = kind_for_task(wanted), wanted.settings, wanted.folder, wanted.task
+    kind = kind_for_task(folder, task, settings, beside)
     theirs = kind_of_model(folder)
     opened = read_model(folder, BERT if kind is FEATURES and theirs is not FEATURES else theirs)
     tokenizer: Any = kind.tokenizer.from_folder(folder)
     nets = [opened.net]
-    if wanted.beside:
-        nets.append(_open_beside(wanted.beside, tokenizer, folder))
+    if beside:
+        nets.append(_open_beside(beside, tokenizer, folder))
     problems, vocab_size = [], min(net.config.vocab_size for net in nets)
     if kind is not ELMO_TASK:
         num_positions = min(net.config.max_position_embeddings for net in nets)
@@ -255,37 +251,39 @@ def open_network(wanted: Wanted) -> TaskStart:
     drawn, reader = [], None
     net: Any
     if kind is BERT:
-        net = _new_bert(wanted, opened.net.config)
+        net = _new_bert(opened.net.config, heads, settings, seed, folder)
     elif kind is COMPOUND:
-        net = _new_compound(wanted, nets)
+        net = _new_compound(nets, heads, settings, seed, folder)
         if theirs is BERT:
             weights = {f"encoders.{number}.{name}": weight
                        for number, one in enumerate(nets) for name, weight in one.named_parameters()}  # fmt: skip
     elif kind is GPT:
         plain, tokenizer = tokenizer, with_special_pieces(tokenizer)
-        net = _new_gpt(wanted, opened.net.config, len(tokenizer))
+        sizes = {"vocab_size": max(opened.net.config.vocab_size, len(tokenizer))}
+        net = _new_gpt(opened.net.config.model_copy(update=sizes), task, heads, settings, seed)
         if tokenizer is not plain:  # the pieces that its vocabulary does not have get rows that are drawn
             known = weights["token.weight"][: len(plain)]
             weights["token.weight"] = torch.cat([known, net.token.weight[len(plain) :]]).detach()
         drawn = [piece for piece in FINE_TUNING_TOKENS if piece not in plain.pieces]
     elif kind is ELMO_TASK:
-        net = _new_elmo_tasks(wanted, opened.net.config)
+        net = _new_elmo_tasks(opened.net.config, task, heads, settings, seed, is_random=is_random)
         if theirs is ELMO:
             weights = {f"elmo.{name}": weight for name, weight in weights.items()}
     else:
         net = Bert(opened.net.config, pooler=False)
-        initialise(net, net.config.initializer_range, wanted.seed)
-    drawn = sorted(_take_over(net, weights, wanted, opened.labels)) + drawn
+        initialise(net, net.config.initializer_range, seed)
+    has_its_labels = opened.labels == list(task.labels)
+    drawn = sorted(_take_over(net, {} if is_random else weights, has_its_labels=has_its_labels)) + drawn
     if kind is FEATURES:
-        reader = _new_reader(wanted, net.config)
+        reader = _new_reader(net.config, settings, len(task.labels), seed)
         feature_bert(net.requires_grad_(False), reader)
         drawn += [f"heads.{HEAD}.{name}" for name, _ in reader.named_parameters()]
     has_new_head = any(name.startswith("heads.") for name in drawn)
-    if kind is BERT and has_new_head and not wanted.is_random and wanted.heads.keys() & opened.net.heads.keys():
+    if kind is BERT and has_new_head and not is_random and heads.keys() & opened.net.heads.keys():
         old, ours = (", ".join(names)[:80] or "scores" for names in (opened.labels, task.labels))
         message = f"was fine-tuned for other labels ({old}): its encoder is reused, the head is new ({ours})"
         notes = (f"{folder} {message}",)
-    is_frozen = {FEATURES: is_encoders, ELMO_TASK: None if wanted.is_random else is_elmos}.get(kind)
+    is_frozen = {FEATURES: is_encoders, ELMO_TASK: None if is_random else is_elmos}.get(kind)
     return TaskStart(
         net=net,
         tokenizer=kind.task_inputs(net, tokenizer),
@@ -303,13 +301,12 @@ def open_network(wanted: Wanted) -> TaskStart:
 
 
 @torch.no_grad()
-def _take_over(net: nn.Module, weights: Mapping[str, Tensor], wanted: Wanted, labels: list[str]) -> Iterator[str]:
+def _take_over(net: nn.Module, weights: Mapping[str, Tensor], *, has_its_labels: bool) -> Iterator[str]:
     """Copy the weights that fit, and yield the names of the others, which stay as they were drawn."""
-    has_its_labels = labels == list(wanted.task.labels)
     for name, parameter in net.named_parameters():
         is_other_head = name.startswith("heads.") and not has_its_labels
         fits = name in weights and weights[name].shape == parameter.shape
-        if fits and not is_other_head and not wanted.is_random:
+        if fits and not is_other_head:
             parameter.copy_(weights[name])
         else:
             yield name
@@ -335,21 +332,23 @@ def _task_config(config: BertConfig, settings: TaskSettings) -> BertConfig:
     return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
 
 
-def _new_bert(wanted: Wanted, theirs: BertConfig) -> Bert:
-    config = _task_config(theirs, wanted.settings)
-    net = Bert(config, wanted.heads, pooler=False)
-    own_dropout = read_json(wanted.folder / CONFIG_FILE).get("classifier_dropout")  # of the head, in transformers
-    if own_dropout is not None and wanted.settings.dropout is None:
+def _new_bert(theirs: BertConfig, heads: dict[str, int], settings: TaskSettings, seed: int, folder: Path) -> Bert:
+    config = _task_config(theirs, settings)
+    net = Bert(config, heads, pooler=False)
+    own_dropout = read_json(folder / CONFIG_FILE).get("classifier_dropout")  # of the head, in transformers
+    if own_dropout is not None and settings.dropout is None:
         for head in net.all_heads():
             if isinstance(head, OutputHead) and head.dropout:
                 head.dropout = float(own_dropout)
-    initialise(net, config.initializer_range, wanted.seed)
+    initialise(net, config.initializer_range, seed)
     return net
 
 
-def _new_compound(wanted: Wanted, nets: Sequence[Any]) -> Compound:
+def _new_compound(
+    nets: Sequence[Any], heads: dict[str, int], settings: TaskSettings, seed: int, folder: Path
+) -> Compound:
     """Make the network of encoders side by side, of which a folder has both or `nets` are some."""
-    settings, config = wanted.settings, nets[0].config
+    config = nets[0].config
     if isinstance(config, BertConfig):
         config = CompoundConfig(
             encoders=tuple(net.config for net in nets),
@@ -357,47 +356,49 @@ def _new_compound(wanted: Wanted, nets: Sequence[Any]) -> Compound:
             num_cells=config.hidden_size,
         )
     elif settings.bilstm and not config.num_lstm_layers:
-        raise UserError(f"{wanted.folder} has two encoders and no BiLSTM; start from those with task.bilstm=true")
+        raise UserError(f"{folder} has two encoders and no BiLSTM; start from those with task.bilstm=true")
     encoders = tuple(_task_config(encoder, settings) for encoder in config.encoders)
-    net = Compound(config.model_copy(update={"encoders": encoders}), wanted.heads)
-    initialise_compound(net, wanted.seed)
+    net = Compound(config.model_copy(update={"encoders": encoders}), heads)
+    initialise_compound(net, seed)
     return net
 
 
-def _new_gpt(wanted: Wanted, theirs: GptConfig, num_pieces: int) -> Gpt:
-    update: dict[str, float] = {"vocab_size": max(theirs.vocab_size, num_pieces)}
-    if wanted.settings.dropout is not None:
-        update |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), wanted.settings.dropout)
-    net = Gpt(theirs.model_copy(update=update), wanted.heads, both_orders=wanted.task.is_symmetric)
-    initialise(net, theirs.initializer_range, wanted.seed, cut=False)
+def _new_gpt(config: GptConfig, task: Task, heads: dict[str, int], settings: TaskSettings, seed: int) -> Gpt:
+    if settings.dropout is not None:
+        names = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+        config = config.model_copy(update=dict.fromkeys(names, settings.dropout))
+    net = Gpt(config, heads, both_orders=task.is_symmetric)
+    initialise(net, config.initializer_range, seed, cut=False)
     return net
 
 
-def _new_elmo_tasks(wanted: Wanted, theirs: ElmoConfig) -> ElmoTasks:
-    (head,), dropout = wanted.heads, wanted.settings.dropout
-    dropout = _ELMO_DROPOUT if dropout is None else dropout
-    config = theirs.model_copy(update={"dropout": dropout}) if wanted.is_random else theirs
+def _new_elmo_tasks(
+    theirs: ElmoConfig, task: Task, heads: dict[str, int], settings: TaskSettings, seed: int, *, is_random: bool
+) -> ElmoTasks:
+    (head,) = heads
+    dropout = _ELMO_DROPOUT if settings.dropout is None else settings.dropout
+    config = theirs.model_copy(update={"dropout": dropout}) if is_random else theirs
     reader = ElmoReaderConfig(
-        pairs=wanted.task.is_pair or head in ("choose", "span"),
-        num_cells=wanted.settings.cells or _ELMO_CELLS[head],
+        pairs=task.is_pair or head in ("choose", "span"),
+        num_cells=settings.cells or _ELMO_CELLS[head],
         dropout=dropout,
-        trains_elmo=wanted.is_random,
+        trains_elmo=is_random,
     )
-    net = ElmoTasks(config, reader, wanted.heads)
-    initialise_elmo_tasks(net, wanted.seed)
+    net = ElmoTasks(config, reader, heads)
+    initialise_elmo_tasks(net, seed)
     return net
 
 
-def _new_reader(wanted: Wanted, encoder: BertConfig) -> FeatureReader:
-    settings, usual = wanted.settings, FeatureConfig()  # the paper's
+def _new_reader(encoder: BertConfig, settings: TaskSettings, num_labels: int, seed: int) -> FeatureReader:
+    usual = FeatureConfig()  # the paper's
     assert settings.features is not None
     config = FeatureConfig(
         features=settings.features,
         lstm_cells=settings.cells or usual.lstm_cells,
         lstm_dropout=usual.lstm_dropout if settings.dropout is None else settings.dropout,
     )
-    reader = FeatureReader(config, encoder, len(wanted.task.labels))
-    initialise_readers(reader, wanted.seed)
+    reader = FeatureReader(config, encoder, num_labels)
+    initialise_readers(reader, seed)
     return reader
 
 

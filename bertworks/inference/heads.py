@@ -40,7 +40,6 @@ from bertworks.tasks.windows import (
     Answered,
     AnswerWindows,
     TagWindows,
-    UnitLabels,
     decode_answers,
     decode_tags,
     encode_answers,
@@ -274,12 +273,12 @@ class Tagged(NamedTuple):
         return results
 
 
-def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> UnitLabels:
-    """Return the best label of every unit, by a network in evaluation mode."""
+def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the number of every unit's best label and how likely it is, by a network in evaluation mode."""
     return _labels_of(encoded, score_items(net, KINDS["tag"], tag_items(encoded), layout).rows)
 
 
-def _labels_of(encoded: TagWindows, rows: Rows) -> UnitLabels:
+def _labels_of(encoded: TagWindows, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     windows = zip(encoded.windows, rows, strict=True)
     return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
 
@@ -299,11 +298,11 @@ def read_tags(
     encoded = encode_tags(model.tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
 
     def tagged(rows: Rows) -> list[Tagged]:
-        found = _labels_of(encoded, rows)
+        numbers, probabilities = _labels_of(encoded, rows)
         # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
-        scores = np.append(found.scores, 1.0)[encoded.labelled_by]
+        scores = np.append(probabilities, 1.0)[encoded.labelled_by]
         assert NO_UNIT == -1
-        tags = decode_tags(encoded, found, model.task.labels)
+        tags = decode_tags(encoded, numbers, model.task.labels)
         return [
             Tagged(example.text, example.spans, own, scores[first:last].tolist())
             for example, own, first, last in zip(examples, tags, encoded.bounds[:-1], encoded.bounds[1:], strict=True)

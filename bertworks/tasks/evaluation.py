@@ -232,7 +232,8 @@ def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindo
 
     def decode(_: Sequence[TagExample], items: Items, scores: Sequence[_Row], task: Task) -> list[list[str]]:
         encoded: TagWindows = items.source
-        return decode_tags(encoded, unit_labels(encoded, enumerate(by_window(encoded, scores))), task.labels)
+        numbers, _ = unit_labels(encoded, enumerate(by_window(encoded, scores)))
+        return decode_tags(encoded, numbers, task.labels)
 
     return KINDS["tag"]._replace(encode=encode, scores=scores, decode=decode)
 

@@ -353,7 +353,8 @@ def decode_tag_rows(_: Sequence[TagExample], items: Items, rows: _Rows, task: Ta
     """Return the tags of each sentence."""
     windows: TagWindows = items.source
     labelled = ((number, row[windows.windows[number].places]) for number, row in enumerate(rows))
-    return decode_tags(windows, unit_labels(windows, labelled), task.labels)
+    numbers, _ = unit_labels(windows, labelled)
+    return decode_tags(windows, numbers, task.labels)
 
 
 def encode_answer_items(

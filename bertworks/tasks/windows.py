@@ -216,15 +216,10 @@ def _labelling(pieces: Pieces, spans: Sequence[tuple[int, int]]) -> tuple[_Numbe
     return firsts, units, sources
 
 
-class UnitLabels(NamedTuple):
-    """What a model says of each unit that a piece of its own labels."""
-
-    numbers: _Numbers  # of its best label
-    scores: NDArray[np.float32]  # how likely that is
-
-
-def unit_labels(encoded: TagWindows, logits: Iterable[tuple[int, NDArray[np.float32]]]) -> UnitLabels:
-    """Choose the best label of each unit.
+def unit_labels(
+    encoded: TagWindows, logits: Iterable[tuple[int, NDArray[np.float32]]]
+) -> tuple[_Numbers, NDArray[np.float32]]:
+    """Return the number of the best label of each unit that a piece of its own labels, and how likely it is.
 
     Args:
         encoded: the windows.
@@ -237,14 +232,13 @@ def unit_labels(encoded: TagWindows, logits: Iterable[tuple[int, NDArray[np.floa
         units = encoded.windows[window].units
         numbers[units] = best
         scores[units] = 1 / np.exp(rows - rows.max(-1, keepdims=True)).sum(-1)
-    return UnitLabels(numbers, scores)
+    return numbers, scores
 
 
-def decode_tags(encoded: TagWindows, found: UnitLabels, labels: Sequence[str]) -> list[list[str]]:
-    """Return a tag for each unit of each example, in the order of the examples."""
-    numbers, labelled_by = found.numbers.tolist(), encoded.labelled_by.tolist()
+def decode_tags(encoded: TagWindows, numbers: _Numbers, labels: Sequence[str]) -> list[list[str]]:
+    """Return a tag for each unit of each example, by the numbers of their labels, in the order of the examples."""
     tags = []
-    for unit, source in enumerate(labelled_by):
+    for unit, source in enumerate(encoded.labelled_by.tolist()):
         if source == NO_UNIT:
             tags.append(OUTSIDE)
         else:

@@ -37,13 +37,6 @@ class Words(NamedTuple):
     counts: NDArray[np.int64]
 
 
-class Merged(NamedTuple):
-    """The pieces, each with its count in the end, and the pairs that were merged, in the order in which they were."""
-
-    counts: dict[str, int]
-    merges: list[tuple[str, str]]
-
-
 class _State(NamedTuple):
     """Everything that changes while merging."""
 
@@ -68,7 +61,7 @@ def learn_pieces(
     min_count: int,
     by_gain: bool,
     progress: ProgressCallback = silent,
-) -> Merged:
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Merge until there are `num_pieces` or no pair occurs `min_count` times.
 
     Args:
@@ -78,6 +71,9 @@ def learn_pieces(
         min_count: pairs that occur less often are not merged.
         by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
         progress: is called with the number of pieces.
+
+    Returns:
+        the pieces, each with its count in the end, and the pairs that were merged, in the order in which they were.
     """
     state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
@@ -95,7 +91,7 @@ def learn_pieces(
         pieces.append(pieces[left] + pieces[right].removeprefix(CONTINUATION))
         if len(pieces) % 64 == 0:
             progress("learning pieces", len(pieces), num_pieces)
-    return Merged(dict(zip(pieces, state.symbol_counts.tolist(), strict=False)), merges)
+    return dict(zip(pieces, state.symbol_counts.tolist(), strict=False)), merges
 
 
 def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:

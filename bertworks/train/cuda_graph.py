@@ -11,19 +11,14 @@ generator, whose seed and place a recording takes from outside, or from a seed t
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-
-class _Recording(NamedTuple):
-    """A graph, where it reads a batch, and where it leaves its sums."""
-
-    graph: torch.cuda.CUDAGraph
-    inputs: list[Any]
-    sums: Tensor
+# A graph, where it reads a batch, and where it leaves its sums.
+_Recording = tuple[torch.cuda.CUDAGraph, list[Any], Tensor]
 
 
 class Replayed:
@@ -71,7 +66,7 @@ class Replayed:
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
                 grads, sums = self._gradients(batch, counts)
                 torch._foreach_add_(self._grads, list(grads))
-        return _Recording(graph, inputs, sums)
+        return graph, inputs, sums
 
     def _gradients(self, batch: Any, counts: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         loss, sums = self._trainee(batch, counts)

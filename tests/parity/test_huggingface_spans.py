@@ -57,11 +57,11 @@ def test_tags_of_every_window_are_transformers(tmp_path):
     assert model.labels == LABELS
     encoded = encode_tags(model.tokenizer, [words_example("0", TEXT.split(), None, 0)], max_length=24)
     assert len(encoded.windows) > 3
-    found = predict_tags(model.net, encoded, BatchLayout(torch.device("cpu")))
+    numbers, probabilities = predict_tags(model.net, encoded, BatchLayout(torch.device("cpu")))
     for window in encoded.windows:
         shares = outputs_of(theirs, window).logits[0].softmax(-1).numpy()[window.places]
-        np.testing.assert_array_equal(found.numbers[window.units], shares.argmax(-1))
-        np.testing.assert_allclose(found.scores[window.units], shares.max(-1), atol=1e-5)
+        np.testing.assert_array_equal(numbers[window.units], shares.argmax(-1))
+        np.testing.assert_allclose(probabilities[window.units], shares.max(-1), atol=1e-5)
     assert {entity["type"] for entity in model.tag(TEXT)} <= {"PER", "LOC"}
 
 

@@ -135,7 +135,7 @@ def test_training_windows_are_of_like_size():
 def test_the_right_labels_come_back_in_the_order_of_the_input(documents, max_length, is_training):
     examples = examples_of(documents)
     encoded = encode_tags(TOKENIZER, examples, LABELS, max_length=max_length, is_training=is_training)
-    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded)), LABELS)
+    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded))[0], LABELS)
     for example, tags in zip(examples, found, strict=True):
         assert tags == [
             tag if pieces else "O" for pieces, tag in zip(pieces_by_word(example), example.tags, strict=True)
@@ -148,7 +148,7 @@ def test_characters_inside_a_token_go_on_with_its_label():
     encoded = encode_tags(TOKENIZER, [example], LABELS, max_length=10, is_training=True)
     assert encoded.windows[0].units.tolist() == [0, 2, 3, 4]
     assert [LABELS[target] for target in encoded.windows[0].targets] == ["B-LOC", "O", "O", "O"]
-    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded)), LABELS)
+    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded))[0], LABELS)
     assert found == [["B-LOC", "I-LOC", "O", "O", "O"]]
 
 
@@ -156,7 +156,7 @@ def test_an_unknown_word_labels_all_its_characters():
     example = characters_example("쀍쀍 비", ["B-PER", "I-PER", "O"])
     encoded = encode_tags(TOKENIZER, [example], LABELS, max_length=10)
     assert encoded.labelled_by.tolist() == [0, 0, 2]
-    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded)), LABELS)
+    found = decode_tags(encoded, unit_labels(encoded, right_answers(encoded))[0], LABELS)
     assert found == [["B-PER", "I-PER", "O"]]
 
 
@@ -179,10 +179,10 @@ def test_sentences_of_other_documents_are_no_context():
 def test_scores_are_the_probabilities_of_the_best_labels():
     encoded = encode_tags(TOKENIZER, examples_of([[[("new", "O"), ("york", "O")]]]), max_length=9)
     logits = np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 80.0]], np.float32)
-    found = unit_labels(encoded, [(0, logits)])
+    numbers, scores = unit_labels(encoded, [(0, logits)])
     expected = np.exp(logits.astype(np.float64))
-    np.testing.assert_allclose(found.scores, (expected / expected.sum(1, keepdims=True)).max(1), rtol=1e-6)
-    assert found.numbers.tolist() == [1, 2]
+    np.testing.assert_allclose(scores, (expected / expected.sum(1, keepdims=True)).max(1), rtol=1e-6)
+    assert numbers.tolist() == [1, 2]
 
 
 def test_nothing_to_label_is_no_error():
@@ -191,7 +191,7 @@ def test_nothing_to_label_is_no_error():
     encoded = encode_tags(TOKENIZER, empty, LABELS, max_length=8)
     assert encoded.windows == []
     assert encoded.labelled_by.tolist() == [NO_UNIT]
-    assert decode_tags(encoded, unit_labels(encoded, []), LABELS) == [[], ["O"]]
+    assert decode_tags(encoded, unit_labels(encoded, [])[0], LABELS) == [[], ["O"]]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_a_small_net_learns_to_tag_and_to_answer():
     learnt(net, tag, tag_batch(encoded.windows))
     prediction = encode_tags(tokenizer, tagged, max_length=9)
     assert len(prediction.windows) > 2
-    found = predict_tags(net.eval(), prediction, CPU)
+    found, _ = predict_tags(net.eval(), prediction, CPU)
     assert [tuple(tags) for tags in decode_tags(prediction, found, labels)] == [one.tags for one in tagged]
 
     context = "in in in adas ran ran in rome ran ran ran"

@@ -57,9 +57,9 @@ def learn(text: dict[str, int], alphabet: str, num_pieces: int, min_count: int, 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(merges, "_merge_pair", watched)
         words = as_words(text, letters)
-        learned = learn_pieces(words, letters, num_pieces, min_count=min_count, by_gain=by_gain)
-    assert learned.merges == merged
-    return Result(learned.counts, merged)
+        counts, merges_made = learn_pieces(words, letters, num_pieces, min_count=min_count, by_gain=by_gain)
+    assert merges_made == merged
+    return Result(counts, merged)
 
 
 # --- the reference -------------------------------------------------------------------------------------------------
