@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 from bertworks.errors import UserError, printable
 
 Result = TypeVar("Result")
+Text = TypeVar("Text", str, bytes)
 _FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
 _BAR_WIDTH = 16
 _LINE_EVERY_S = 30.0  # where there is no terminal
@@ -35,6 +36,20 @@ def num_workers(asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one per core")
     return asked or os.cpu_count() or 1
+
+
+def in_batches(texts: Iterable[Text], length: int) -> Iterator[list[Text]]:
+    """Group texts to about this length in all: one piece of work for many small ones, little memory for large ones."""
+    batch: list[Text] = []
+    gathered = 0
+    for text in texts:
+        batch.append(text)
+        gathered += len(text)
+        if gathered >= length:
+            yield batch
+            batch, gathered = [], 0
+    if batch:
+        yield batch
 
 
 def start_process(name: str, work: Callable[..., None], *arguments: Any) -> BaseProcess:

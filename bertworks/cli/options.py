@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertworks.errors import UserError, counted, printable
+from bertworks.text.lines import BYTE_ORDER_MARK
 
 if TYPE_CHECKING:
     from bertworks.text.kinds import AnyTokenizer
     from bertworks.text.normalize import Rules
 
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: some has every one, by odd letters
 
 CorpusArgument = Annotated[
@@ -217,7 +217,7 @@ def file_lines(path: Path) -> list[str]:
 def file_text(path: Path) -> str:
     """Return all of a file, with its line breaks as they are, so that offsets in the text are offsets in the file."""
     try:
-        return path.read_bytes().removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+        return path.read_bytes().removeprefix(BYTE_ORDER_MARK).decode("utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -228,7 +228,7 @@ def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
     """Give the lines of a stream, which end at line breaks and at no other sign."""
     number = 0
     for number, line in enumerate(stream, 1):
-        start = _BYTE_ORDER_MARK if number == 1 else b""
+        start = BYTE_ORDER_MARK if number == 1 else b""
         try:
             yield line.removeprefix(start).removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:

@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ from bertworks.files import (
     read_object,
     usable_path,
 )
-from bertworks.processes import ProgressCallback, num_workers, progress_bar, wait_for, worker_pool
+from bertworks.processes import ProgressCallback, in_batches, num_workers, progress_bar, wait_for, worker_pool
 from bertworks.text.corpus import Corpus, Sources, open_corpus
 from bertworks.text.fast import compiled
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, open_tokenizer
@@ -368,7 +368,6 @@ def _insert(table: Any, digests: Any) -> Any:
 _TOKENIZED_AT_ONCE = 1 << 19
 _SENTENCE_END = re.compile(r"[.!?…。！？:;,][\"'”’)\]」』》]*$")
 _MAX_HEADING_WORDS = 12
-_Text = TypeVar("_Text", str, bytes)
 _tokenizers: dict[str, AnyTokenizer] = {}  # of a process that makes shards: its one tokenizer
 
 
@@ -401,7 +400,7 @@ def make_arrays(
     gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, and of documents
     num_empty = num_too_short = 0
     first_piece_key = unit.goes_on_from
-    for documents in _batches(unit.documents()):
+    for documents in in_batches(unit.documents(), _TOKENIZED_AT_ONCE):
         for document, ids, lengths in _tokenize(documents, tokenizer, options, vocab_size):
             key, first_piece_key = first_piece_key or digest64(document), b""
             if not len(ids):
@@ -427,7 +426,8 @@ def _tokenize(
 ) -> Iterator[tuple[bytes, NDArray[Any], NDArray[np.int64]]]:
     """Yield each document with its ids and the lengths of its sentences, those without tokens left out."""
     sentences = [list(split_document(document.decode("utf-8"), options)) for document in documents]
-    tokens = [tokenizer.ids_of(batch) for batch in _batches(sentence for each in sentences for sentence in each)]
+    batches = in_batches((sentence for each in sentences for sentence in each), _TOKENIZED_AT_ONCE)
+    tokens = [tokenizer.ids_of(batch) for batch in batches]
     # The type first: the ids of BERT's tokenizer are a column of a table, eight times as much as they alone.
     parts = [batch_ids.astype(token_type(vocab_size)) for batch_ids, _ in tokens]
     ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -439,20 +439,6 @@ def _tokenize(
         yield document, ids[first_token : first_token + num_tokens], its_lengths[its_lengths > 0]
         first_sentence += len(its_sentences)
         first_token += num_tokens
-
-
-def _batches(texts: Iterable[_Text]) -> Iterator[list[_Text]]:
-    """Group texts for tokenizing: one call of compiled code for many small ones, little memory for large ones."""
-    batch: list[_Text] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _TOKENIZED_AT_ONCE:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def split_document(document: str, options: Options) -> Iterator[str]:

@@ -503,7 +503,7 @@ def alike_order_of(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix the bits of 64-bit numbers so that each depends on all."""
+    """Mix the bits of 64-bit numbers so that each depends on all: splitmix64, as `data/kernel.py` has it for loops."""
     with np.errstate(over="ignore"):
         numbers = numbers + _ODD
         numbers = (numbers ^ (numbers >> np.uint64(30))) * _MULTIPLIERS[0]

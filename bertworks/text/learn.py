@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bertworks.errors import UserError
-from bertworks.processes import ProgressCallback, num_workers, progress_bar, silent, wait_for, worker_pool
+from bertworks.processes import ProgressCallback, in_batches, num_workers, progress_bar, silent, wait_for, worker_pool
 from bertworks.text.corpus import Corpus, Sources, open_corpus
 from bertworks.text.elmo_words import SPECIAL_WORDS
 from bertworks.text.gpt import END_OF_WORD, FINE_TUNING_TOKENS, GptTokenizer, letters_of
@@ -67,13 +67,16 @@ def count_words(
     runs: list[Path] = []
     pending: set[Future[None]] = set()
     with worker_pool(workers) as pool:
-        for blocks in _chunks(corpus.blocks()):
+        for blocks in in_batches(corpus.blocks(), _CHUNK_CHARS):
             runs.append(folder / f"run-{len(runs):06d}")
             pending.add(pool.submit(_count_chunk, blocks, rules, runs[-1]))
             # Chunks that wait take memory: one more than can be worked on keeps every process busy.
             pending = wait_for(pending, workers)
             progress("counting words", corpus.bytes_read, corpus.total_bytes)
         wait_for(pending, 0)
+        if not runs:  # of an empty corpus, too, there is a file
+            runs = [folder / "run-000000"]
+            _write_counts(runs[0], [])
         level = 0
         while len(runs) > 1:
             progress("merging counts", level, None)
@@ -124,19 +127,6 @@ def _write_counts(path: Path, counts: Iterable[tuple[str, int]]) -> None:
         raise UserError(
             f"cannot write {path}: {error.strerror}; free some space, or set TMPDIR to a folder on another disk"
         ) from error
-
-
-def _chunks(blocks: Iterable[str]) -> Iterator[list[str]]:
-    """Gather blocks into chunks; the last may be empty, so that there is always one."""
-    gathered: list[str] = []
-    size = 0
-    for block in blocks:
-        gathered.append(block)
-        size += len(block)
-        if size >= _CHUNK_CHARS:
-            yield gathered
-            gathered, size = [], 0
-    yield gathered
 
 
 class Learned(NamedTuple):
