@@ -31,11 +31,11 @@ _BAR_WIDTH = 16
 _LINE_EVERY_S = 30.0  # where there is no terminal
 
 
-def num_workers(asked: int | None) -> int:
+def num_workers(given: int | None) -> int:
     """Return how many processes to use: as given, or one for each core."""
-    if asked is not None and asked < 1:
-        raise UserError(f"{asked} worker processes are not possible; choose 1 or more, or none to have one per core")
-    return asked or os.cpu_count() or 1
+    if given is not None and given < 1:
+        raise UserError(f"{given} worker processes are not possible; choose 1 or more, or none to have one per core")
+    return given or os.cpu_count() or 1
 
 
 def in_batches(texts: Iterable[Text], length: int) -> Iterator[list[Text]]:

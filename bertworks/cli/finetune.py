@@ -354,7 +354,7 @@ def _in_use(out: str) -> tuple[str, ...]:
 
 def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
     """Train the six rows of the paper's Table 7 and print them beside the paper's."""
-    from bertworks.finetuning.search import TABLE7_FILE, table7, table7_markdown
+    from bertworks.finetuning.table7 import TABLE7_FILE, table7, table7_markdown
 
     rows = table7(task, **options)
     if as_json:

@@ -278,7 +278,7 @@ def prepare(
         sizes = f"{counted(counts['tokens'], 'token')} in {counted(counts['sentences'], 'sentence')}"
         say(
             f"{out}: {sizes} of {counted(counts['documents'], 'document')}, {manifest['holdout']['documents']:,} more "
-            f"kept aside, in {result['seconds']:.0f} s"
+            f"held out, in {result['seconds']:.0f} s"
         )
         say_next("pretrain", _RECIPES[tokenizer.kind], "--data", out, "--out", "RUN", why="others: bertworks recipes")
 

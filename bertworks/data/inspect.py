@@ -83,7 +83,7 @@ def instance_text(instance: dict[str, Any]) -> str:
     lines = [" ".join(instance["tokens"])]
     if instance["masked_positions"]:
         masked = zip(instance["masked_positions"], instance["masked_tokens"], strict=True)
-        lines.append("masked: " + " ".join(f"{place}:{token}" for place, token in masked))
+        lines.append("masked: " + " ".join(f"{position}:{token}" for position, token in masked))
     if "is_random_next" in instance:
         lines.append(f"next sentence: {'random' if instance['is_random_next'] else 'follows'}")
     return "\n".join(lines)

@@ -287,10 +287,10 @@ def describe(name: str) -> str:
     """Describe a shipped model: its size, what it was trained on and how well it fills masks."""
     about = describe_shipped(name)
     accuracy = about["mlm_accuracy"]
-    told = f"{counted(about['layers'], 'layer')} of width {about['width']}"
-    told += f", {about['parameters'] / 1e6:.1f} million parameters"
-    told += f", trained on {about['trained_on']}" if about["trained_on"] else ""
-    return told + (f"; it fills {accuracy:.0%} of masks correctly" if accuracy is not None else "")
+    facts = f"{counted(about['layers'], 'layer')} of width {about['width']}"
+    facts += f", {about['parameters'] / 1e6:.1f} million parameters"
+    facts += f", trained on {about['trained_on']}" if about["trained_on"] else ""
+    return facts + (f"; it fills {accuracy:.0%} of masks correctly" if accuracy is not None else "")
 
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:
@@ -369,7 +369,7 @@ def look_into(show: Show, model: Any) -> None:
 def words_of(tokens: Sequence[str]) -> list[int]:
     """Return the positions of tokens that are neither special nor punctuation."""
     return [
-        place for place, token in enumerate(tokens) if token not in (CLS, SEP) and not all(map(is_punctuation, token))
+        index for index, token in enumerate(tokens) if token not in (CLS, SEP) and not all(map(is_punctuation, token))
     ]
 
 
@@ -377,9 +377,9 @@ def most_telling_head(weights: "NDArray[np.float32]", words: Sequence[int]) -> t
     """Return (layer, head), counted from 0, of the head whose words look most at words that are not beside them."""
     import numpy as np
 
-    places = np.array(words)
-    is_far = np.abs(places[:, None] - places[None, :]) > 1
-    among_words = weights[:, :, places][..., places] * is_far
+    positions = np.array(words)
+    is_far = np.abs(positions[:, None] - positions[None, :]) > 1
+    among_words = weights[:, :, positions][..., positions] * is_far
     telling = among_words.max(-1).mean(-1)
     layer, head = np.unravel_index(telling.argmax(), telling.shape)
     return int(layer), int(head)
@@ -395,9 +395,9 @@ def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.fl
     """
     darkest = float(weights[:, words][words].max())
     rows = []
-    for place in words:
-        cells = "".join(2 * shade(float(weights[place, other]) / darkest) for other in words)
-        nearest = max((other for other in words if other != place), key=lambda other: float(weights[place, other]))
-        looks = f"looks at {tokens[nearest][:_LONGEST]}, {float(weights[place, nearest]):.0%}"
-        rows.append(f"{tokens[place][:_LONGEST]:>{_LONGEST}} {cells} {looks}")
+    for index in words:
+        cells = "".join(2 * shade(float(weights[index, other]) / darkest) for other in words)
+        nearest = max((other for other in words if other != index), key=lambda other: float(weights[index, other]))
+        looks = f"looks at {tokens[nearest][:_LONGEST]}, {float(weights[index, nearest]):.0%}"
+        rows.append(f"{tokens[index][:_LONGEST]:>{_LONGEST}} {cells} {looks}")
     return rows

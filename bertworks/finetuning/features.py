@@ -80,8 +80,8 @@ class FeatureCache:
         """Return the rows of the words that windows label, in parts mapped from files."""
         digest = hashlib.sha256(f"{_FORM} {_PART_TOKENS} {self._encoder}".encode())
         for window in encoded.windows:
-            digest.update(f"{len(window.ids)} {len(window.places)} ".encode())
-            digest.update(window.ids.astype("<i4").tobytes() + window.places.astype("<i8").tobytes())
+            digest.update(f"{len(window.ids)} {len(window.positions)} ".encode())
+            digest.update(window.ids.astype("<i4").tobytes() + window.positions.astype("<i8").tobytes())
         folder = self._folder / digest.hexdigest()[:32]
         parts = {folder / f"part-{number:05}": part for number, part in enumerate(_parts(encoded.windows))}
         make_folder(folder, "folder for features")
@@ -97,13 +97,13 @@ class FeatureCache:
     def _missing(self, parts: _Parts) -> list[Path]:
         """Return which of this rank's parts have to be computed: not as they were written, or without all layers."""
         missing = []
-        for place in list(parts)[self._ranks.rank :: self._ranks.world_size]:
+        for path in list(parts)[self._ranks.rank :: self._ranks.world_size]:
             try:
-                if place.exists() and verify_manifest(place).keys() >= {_file(layer) for layer in self._kept}:
+                if path.exists() and verify_manifest(path).keys() >= {_file(layer) for layer in self._kept}:
                     continue
             except CorruptFile as error:
                 self._note(f"{error}; it is computed again")
-            missing.append(place)
+            missing.append(path)
         return missing
 
     def _fill(self, folder: Path, parts: _Parts, about: str) -> None:
@@ -113,11 +113,11 @@ class FeatureCache:
                 remove_leftovers(folder)
             self._meet()
             missing = self._missing(parts)  # again, for another run may have been at it
-            num_words = _num_words(parts[place] for place in missing)
+            num_words = _num_words(parts[path] for path in missing)
             check_room(folder, folder, num_words * len(self._kept) * self._net.embeddings.norm.weight.nbytes)
             self._note(f"{about}: computing {len(missing)} of {len(parts)} parts in {folder}")
-            for place in missing:
-                self._write(place, parts[place])
+            for path in missing:
+                self._write(path, parts[path])
             self._meet()
         self._note(f"{about}: computed in {time.monotonic() - started:,.1f} s")
 
@@ -125,27 +125,27 @@ class FeatureCache:
         self._ranks.be_patient()
         self._ranks.wait()
 
-    def _write(self, place: Path, windows: Sequence[TagWindow]) -> None:
+    def _write(self, folder: Path, windows: Sequence[TagWindow]) -> None:
         layers = set(self._kept)
-        if place.exists():
+        if folder.exists():
             # With the layers that it has, or those who came for them would take turns with those who come for others.
             layers |= {
-                layer for layer in range(self._net.config.num_hidden_layers + 1) if (place / _file(layer)).exists()
+                layer for layer in range(self._net.config.num_hidden_layers + 1) if (folder / _file(layer)).exists()
             }
-            discard_folder(place)
+            discard_folder(folder)
         rows = compute_rows(self._net, windows, sorted(layers), self._layout)
-        with atomic_folder(place) as temporary:
+        with atomic_folder(folder) as temporary:
             for layer, values in rows.items():
                 # numpy has no bfloat16, but can hold its bits.
                 held = values.view(torch.int16) if values.dtype == torch.bfloat16 else values
                 np.save(temporary / _file(layer), held.numpy(), allow_pickle=False)
 
-    def _opened(self, place: Path) -> Layers:
+    def _opened(self, folder: Path) -> Layers:
         """Map a part that is whole; its manifest is what stands for its content in a run's settings."""
-        files, dtype = read_manifest(place / MANIFEST_NAME), self._net.embeddings.norm.weight.dtype
+        files, dtype = read_manifest(folder / MANIFEST_NAME), self._net.embeddings.norm.weight.dtype
         self.checksums += [files[_file(layer)]["sha256"] for layer in self._layers]
         # Mapped for writing in memory alone, as torch has no tensors that cannot be written.
-        mapped = {layer: np.lib.format.open_memmap(place / _file(layer), mode="c") for layer in self._layers}
+        mapped = {layer: np.lib.format.open_memmap(folder / _file(layer), mode="c") for layer in self._layers}
         return {layer: torch.from_numpy(values).view(dtype) for layer, values in mapped.items()}
 
 
@@ -164,7 +164,7 @@ def _parts(windows: Sequence[TagWindow]) -> Iterator[list[TagWindow]]:
 
 
 def _num_words(parts: Iterable[Sequence[TagWindow]]) -> int:
-    return sum(len(window.places) for part in parts for window in part)
+    return sum(len(window.positions) for part in parts for window in part)
 
 
 def _file(layer: int) -> str:

@@ -175,7 +175,7 @@ def tune(
 
     The kind is the task's if it is not given; inputs are recorded, to resume the run.
     """
-    place, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
+    torch_device, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
     if starts_with_elmo(model, run):
         check_elmo_settings(settings, is_random=is_random)
     start = open_task_start(
@@ -184,12 +184,12 @@ def tune(
     )  # fmt: skip
     for line in start.notes:
         note(line)
-    with joined_ranks(place, settings.train.rank_timeout) as ranks:
+    with joined_ranks(torch_device, settings.train.rank_timeout) as ranks:
         if settings.task.features:
             kept = Path(cache) if cache else None
-            start = start._replace(features=open_features(start.net, kept, run, settings, place, ranks, note))
+            start = start._replace(features=open_features(start.net, kept, run, settings, torch_device, ranks, note))
         task = prepare(settings, dataset, start, note, kind, is_new=not checkpoint_folders(run))
-        trainer = Trainer(task, task.settings, run, place, ranks, view)
+        trainer = Trainer(task, task.settings, run, torch_device, ranks, view)
         with hold_run(run) if ranks.is_first else nullcontext(), closing(task.clock):
             ranks.wait()
             with trainer.start(inputs, note) as progress:

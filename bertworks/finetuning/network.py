@@ -554,7 +554,7 @@ def num_layers(net: Any) -> int:
 
 def rate_scales(net: Any, decay: float) -> dict[str, float]:
     """Return the scale of each parameter's learning rate: 1 for head and pooler, less for each layer further down."""
-    depths = [(names, len(stack) - place) for stack in net.stacks() for place, names in enumerate(stack)]
+    depths = [(names, len(stack) - index) for stack in net.stacks() for index, names in enumerate(stack)]
     return {
         name: decay**depth
         for name, _ in net.named_parameters()

@@ -30,7 +30,7 @@ from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.models.folder import OWN_FILE, read_about, read_json
-from bertworks.report.charts import Curve, chart, escaped, page_file, value_label
+from bertworks.report.charts import Curve, chart, escaped, page_file
 from bertworks.report.logs import (
     IN_PERCENT,
     METRICS_FILE,
@@ -45,7 +45,7 @@ from bertworks.report.logs import (
     read_log,
     training_lines,
 )
-from bertworks.report.page import REPORT_FILE, course_charts, filled_page, tile
+from bertworks.report.page import REPORT_FILE, course_charts, filled_page, memory_facts, optimizer_facts, tile
 from bertworks.tasks.metrics import Breakdown, ClassScore, break_down, gold_of, most_confused
 from bertworks.tasks.task import Example, Task
 from bertworks.train.run_folder import replace_model
@@ -424,9 +424,7 @@ def _data_facts(run: FinetuneRun) -> dict[str, str]:
 def _training_facts(run: FinetuneRun) -> dict[str, str]:
     task, optim, train = run.settings.task, run.settings.optim, run.settings.train
     facts = {
-        "optimizer": optim.name,
-        "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
-        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+        **optimizer_facts(optim),
         "batch": counted(train.batch_size, "example"),
         "epochs": f"{train.epochs:,}",
         "dropout": "the model's own" if task.dropout is None else f"{task.dropout:g}",
@@ -435,9 +433,7 @@ def _training_facts(run: FinetuneRun) -> dict[str, str]:
     facts |= {"class weights": "yes"} if task.class_weights else {}
     facts |= {"frozen layers": str(task.freeze)} if task.freeze else {}
     facts |= {"rate from layer to layer": f"x {task.layer_decay:g}"} if task.layer_decay < 1 else {}
-    if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
-        facts["most memory"] = f"{memory / 1e9:,.2f} GB"
-    return facts
+    return facts | memory_facts(run.timing)
 
 
 def dev_sections(dev: DevRecord | None, notes: Sequence[str]) -> str:

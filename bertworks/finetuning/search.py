@@ -1,19 +1,15 @@
 """`bertworks search`: many runs of one task with other settings or seeds, the best of them, and a table of all.
 
-Each run is a run folder as any other, OUT/<point>/seed-<seed>, until it has ended: then its result is written to
-`grid.json`, its model becomes OUT/model if it is the best so far, and of the folder only logs and settings are kept. So
-a grid of any size takes the disk of one run and one model, and one that was killed is resumed to the same results. That
-order is what makes it safe to kill: after a kill before the result is written the run is whole, and the next start ends
-it again; after a later one there is a result, and the rest is removed.
-
-With `restart_best` the points are searched with one seed, optionally on a part of the examples, and only the
-best is run with all seeds on all examples.
-
-The files of the task are read once, and tokenized once: what items are depends on the examples and on how they are cut,
-and on nothing else that runs differ in. Those of every cut are kept until the grid ends: of one the 100 MB that 400,000
-pairs take. Frozen features are computed once and are there until all runs have ended.
-
-`table7` at the end is another set of runs: the six feature-based rows of the paper's Table 7 on one cache.
+- Each run is an ordinary run folder, OUT/<point>/seed-<seed>, until it ends. Then its model becomes OUT/model if it is
+  the best so far, its result is written to `grid.json`, and only its logs and settings are kept. So a grid of any size
+  needs the disk space of one run and one model.
+- This order makes it safe to kill, and a resumed grid comes to the same results. Before its result is written a run is
+  whole, so the next start finishes it once more; after that, the next start removes what is left of it.
+- With `restart_best` every point is run with one seed, optionally on a part of the examples, and only the best point is
+  run with all seeds on all examples.
+- The files of the task are read once, and tokenized once for each way of cutting them: nothing else that runs differ in
+  changes the items. They are kept until the grid ends; those of 400,000 pairs take 100 MB. Frozen features are computed
+  once, too.
 """
 
 import gc
@@ -24,7 +20,6 @@ import os
 import shutil
 import textwrap
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -40,14 +35,13 @@ from pydantic import Field, ValidationInfo, field_validator
 from bertworks.config import FileRecord, Settings, check_overrides, read_record
 from bertworks.errors import CannotResume, UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_write, discard_folder, remove_leftovers, safe_join
-from bertworks.finetuning.finetune import Init, check_settings, find_data, finetune, tune, usual_for
+from bertworks.finetuning.finetune import Init, check_settings, find_data, tune, usual_for
 from bertworks.finetuning.network import CACHE_FOLDER, AnyPath
 from bertworks.finetuning.report import device_minutes, read_starts
 from bertworks.finetuning.session import Finetuned
 from bertworks.finetuning.settings import FinetuneSettings, Point, points_of, without_effect
-from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model, read_json
-from bertworks.nn.config import FEATURES, FeatureName, layers_of
-from bertworks.report.logs import CHECKPOINTS, MODEL, RECIPE_FILE, Status
+from bertworks.models.folder import find_encoder, find_model, read_json
+from bertworks.report.logs import CHECKPOINTS, MODEL, Status
 from bertworks.report.terminal import News, View, clock, print_note, training_view
 from bertworks.tasks.heads import Items, TaskHead, kind_of
 from bertworks.tasks.own_files import recorded_columns
@@ -57,9 +51,9 @@ from bertworks.train.checkpoint import outcome_of
 from bertworks.train.run_folder import Inputs, check_out, given_as, hold_run, replace_model, write_inputs
 from bertworks.train.warm_start import checksums
 
-GRID_FILE, TABLE_FILE, TABLE7_FILE = "grid.json", "grid.md", "table7.md"
+GRID_FILE, TABLE_FILE = "grid.json", "grid.md"
 _MOST_RESTARTS = 1_000
-_SAME = ("task", "metric", "examples", "data", "model", "init")  # in all runs of a grid; the rest is for people
+_SAME = ("task", "metric", "examples", "data", "model", "init")  # must be equal to resume; the rest is for people
 _WIDTH = 100  # of a table on a terminal
 Note = Callable[[str], None]
 Views = Callable[[], AbstractContextManager[View]]
@@ -286,7 +280,7 @@ class Trial(NamedTuple):
         return self.settings.model_dump(mode="json", exclude_defaults=True)
 
     def work(self, num_examples: int) -> float:
-        """Return how many examples it goes through in all."""
+        """Return how many examples it trains on, each epoch counted."""
         settings = self.settings
         return settings.train.epochs * min(settings.task.max_examples or num_examples, num_examples)
 
@@ -413,7 +407,7 @@ def _clear(run: Path) -> None:
 
 
 def _free_memory() -> None:
-    """Have the device's memory back: a run's parts refer to each other, so only the collector lets go of them."""
+    """Free the device's memory: a run's parts refer to each other, so only the garbage collector frees them."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -695,110 +689,3 @@ def wrapped(text: str) -> list[str]:
 
 def _cut(line: str) -> str:
     return line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."
-
-
-# Titles as in the paper; dev F1 of BERT base, the mean of five restarts.
-_TABLE7: dict[FeatureName, tuple[str, float]] = {
-    "embeddings": ("Embeddings", 91.0),
-    "second-to-last": ("Second-to-Last Hidden", 95.6),
-    "last": ("Last Hidden", 94.9),
-    "sum-last-four": ("Weighted Sum Last Four Hidden", 95.9),
-    "concat-last-four": ("Concat Last Four Hidden", 96.1),
-    "sum-all": ("Weighted Sum All Layers", 95.5),
-}
-
-
-class Table7Row(NamedTuple):
-    """One row of the table."""
-
-    features: FeatureName
-    outcome: Finetuned
-    others: tuple[Finetuned, ...] = ()  # of further restarts
-
-    def facts(self) -> dict[str, Any]:
-        """Return its figures, scores in percent; of several restarts the mean score, and each."""
-        title, paper = _TABLE7[self.features]
-        outcomes = (self.outcome, *self.others)
-        scores = [None if math.isnan(outcome.score) else round(100 * outcome.score, 2) for outcome in outcomes]
-        mean = None if None in scores else round(fmean(100 * outcome.score for outcome in outcomes), 2)
-        return {
-            "features": self.features, "title": title, "paper": paper, self.outcome.metric: mean,
-            "best_step": self.outcome.step, "minutes": round(sum(outcome.minutes for outcome in outcomes), 3),
-        } | ({"restarts": scores} if self.others else {})  # fmt: skip
-
-
-def table7(
-    task: str,
-    *,
-    out: str | Path,
-    overrides: Sequence[str] = (),
-    cache: str | Path | None = None,
-    restarts: int = 1,
-    resume: bool = False,
-    **options: Any,
-) -> list[Table7Row]:
-    """Train the six feature-based rows of the paper's Table 7 into folders of `out`, and write `table7.md` there.
-
-    Each row is a run folder of its own, so it can be opened, measured and resumed; further restarts have theirs beside
-    it. Of a model of four layers the last four are all, and that row is trained once.
-
-    Args:
-        task: a benchmark, or "tag" on your own files.
-        out: the folder of the six runs and the table.
-        overrides: settings for all rows.
-        cache: where features are kept; in `out` without it.
-        restarts: how many seeds a row's score is the mean of, from `train.seed` on.
-        resume: a row that is finished is not trained again.
-        options: as `finetune` takes them.
-
-    Returns:
-        the rows, in the order of the paper; fewer where a signal came.
-    """
-    folder = Path(out)
-    if not resume and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; continue it with --resume, or choose another --out")
-    if restarts < 1:
-        raise UserError(f"restarts {restarts} is too small; at least 1")
-    train = partial(finetune, task, cache=cache or folder / CACHE_FOLDER, resume=resume, **options)
-    found: dict[str, Table7Row] = {}
-    # Those of four layers first: a model that has fewer is refused before anything is trained.
-    for features in sorted(FEATURES, key=lambda name: not name.endswith("four")):
-        if features == "sum-all":
-            num_layers = read_json(folder / "sum-last-four" / MODEL / CONFIG_FILE)["num_hidden_layers"]
-            if layers_of("sum-last-four", num_layers) == layers_of("sum-all", num_layers):
-                found[features] = found["sum-last-four"]._replace(features=features)
-                continue
-        chosen = [*overrides, f"task.features={features}"]
-        outcomes = [train(out=folder / features, overrides=chosen)]
-        first = tomllib.loads((folder / features / RECIPE_FILE).read_text(encoding="utf-8"))["train"]["seed"]
-        for seed in range(first + 1, first + restarts):
-            if not outcomes[-1].signal:
-                run = folder / f"{features}-seed{seed}"
-                outcomes.append(train(out=run, overrides=[*chosen, f"train.seed={seed}"]))
-        found[features] = Table7Row(features, outcomes[0], tuple(outcomes[1:]))
-        if outcomes[-1].signal:
-            break
-    rows = [found[features] for features in FEATURES if features in found]
-    if len(rows) == len(FEATURES):
-        with atomic_write(folder / TABLE7_FILE) as stream:
-            stream.write(table7_markdown(task, rows))
-    return rows
-
-
-def table7_markdown(task: str, rows: Sequence[Table7Row]) -> str:
-    """Return the rows as a table."""
-    lines = [
-        f"The feature-based rows of the paper's Table 7 (CoNLL-2003, BERT base, dev F1 of 5 restarts), and {task} "
-        f"({counted(1 + len(rows[0].others), 'restart')}):",
-        "",
-        "| features | paper | ours | best step | minutes |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        facts = row.facts()
-        score = facts[row.outcome.metric]
-        ours = "-" if score is None else f"{score:.1f}"
-        lines.append(
-            f"| {facts['title']} | {facts['paper']:.1f} | {ours} | {facts['best_step']:,} | {facts['minutes']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"

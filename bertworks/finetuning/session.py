@@ -564,9 +564,9 @@ def some_of(examples: Sequence[Example], count: int) -> list[Example]:
     """
     if not 0 < count < len(examples):
         return list(examples)
-    groups = [example.document if isinstance(example, TagExample) else place for place, example in enumerate(examples)]
+    groups = [example.document if isinstance(example, TagExample) else index for index, example in enumerate(examples)]
     distinct = list(dict.fromkeys(groups))
     order = order_of(len(distinct), seed=0, epoch=0)
-    ranks = {distinct[place]: rank for rank, place in enumerate(order)}
-    chosen = sorted(range(len(examples)), key=lambda place: ranks[groups[place]])[:count]
-    return [examples[place] for place in sorted(chosen)]
+    ranks = {distinct[index]: rank for rank, index in enumerate(order)}
+    chosen = sorted(range(len(examples)), key=lambda index: ranks[groups[index]])[:count]
+    return [examples[index] for index in sorted(chosen)]

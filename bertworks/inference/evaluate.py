@@ -183,31 +183,31 @@ def measure_models(
         hint = f"; there are also: {others}" if others else ""
         raise UserError(f"{dataset.task.title}: the {split} split has no labels to measure with{hint}")
     # Predicted in the models' order of labels, measured as the benchmark does.
-    threshold, said = threshold_for(ensemble, dataset.task)
-    asked = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
-    kind, count = kind_of(asked), len(examples)
+    threshold, remarks = threshold_for(ensemble, dataset.task)
+    measured_task = replace(dataset.task, labels=ensemble.task.labels, threshold=threshold)
+    kind, count = kind_of(measured_task), len(examples)
 
     def done(share: float) -> None:
         progress("measuring", share * count, count, counted(int(share * count), "example"))
 
-    items, rows, loss = ensemble.score(examples, asked, done)
-    predictions = kind.decode(examples, items, rows, asked)
+    items, rows, loss = ensemble.score(examples, measured_task, done)
+    predictions = kind.decode(examples, items, rows, measured_task)
     unknown = ensemble.unknown()
     unknown.add(items.ids)
-    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *said, unknown.warning())))
+    notes = tuple(filter(None, (*dataset.notes, str(skipped) if skipped else "", *remarks, unknown.warning())))
     metrics, breakdown = dict[str, float](), None
     if has_labels:
         loss = loss_of_rows(kind, items, rows, ensemble.models[0].layout) if loss is None else loss
-        metrics = kind.measure(asked, examples, predictions) | {"loss": loss}
-        breakdown = break_down(asked, gold, predictions)
-    asked = replace(asked, threshold=metrics.get("threshold", threshold))
-    return Measured(asked, split, examples, predictions, rows, metrics, breakdown, notes)
+        metrics = kind.measure(measured_task, examples, predictions) | {"loss": loss}
+        breakdown = break_down(measured_task, gold, predictions)
+    measured_task = replace(measured_task, threshold=metrics.get("threshold", threshold))
+    return Measured(measured_task, split, examples, predictions, rows, metrics, breakdown, notes)
 
 
-def threshold_for(ensemble: Ensemble, asked: Task) -> tuple[float | None, list[str]]:
+def threshold_for(ensemble: Ensemble, task: Task) -> tuple[float | None, list[str]]:
     """Return what decides that a question has no answer, as when it is predicted, and notes on it."""
     own = ensemble.task.threshold
-    if own is not None or not asked.has_impossible:
+    if own is not None or not task.has_impossible:
         return own, []
     if ensemble.names_task:
         return math.inf, [
@@ -235,17 +235,17 @@ def write_outputs(
     measured: Measured, wrong: str | None, predictions: str | None, *, csv_safe: bool = False
 ) -> list[str]:
     """Write the requested files, and return lines that name them."""
-    said = []
+    lines = []
     if wrong is not None:
         mistakes = wrong_examples(measured.task, measured.examples, measured.predictions, measured.rows)
         count = write_rows(wrong, mistakes, wrong_columns(measured.examples[0]), csv_safe=csv_safe)
-        said.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
+        lines.append(f"{wrong}: {count:,} of {counted(len(measured.examples), 'example')}")
     if predictions is not None:
         files = write_submission(
             Path(predictions), measured.task, measured.split, measured.examples, measured.predictions
         )
-        said += [f"{path}: {counted(len(measured.predictions), 'prediction')}" for path in files]
-    return said
+        lines += [f"{path}: {counted(len(measured.predictions), 'prediction')}" for path in files]
+    return lines
 
 
 def training_cost(models: Sequence[Model]) -> dict[str, Any]:
@@ -281,14 +281,14 @@ def _dataset_for(
         raise UserError(f"{find_task(task).title} has columns of its own; they are named for your own files alone")
     else:
         dataset = open_dataset(find_task(task), data)
-    asked = dataset.task
-    if asked.kind != learnt.kind:
-        raise UserError(f"{task} is to {asked.kind}, and the model was fine-tuned to {learnt.kind}")
-    if asked.labels and set(asked.labels) != set(learnt.labels):
+    wanted = dataset.task
+    if wanted.kind != learnt.kind:
+        raise UserError(f"{task} is to {wanted.kind}, and the model was fine-tuned to {learnt.kind}")
+    if wanted.labels and set(wanted.labels) != set(learnt.labels):
         raise UserError(
-            f"{task} has the labels {', '.join(asked.labels)}, and the model {', '.join(learnt.labels)[:200]}"
+            f"{task} has the labels {', '.join(wanted.labels)}, and the model {', '.join(learnt.labels)[:200]}"
         )
-    ensemble.check_pairs(asked.is_pair, dataset.origin if is_own else task)
+    ensemble.check_pairs(wanted.is_pair, dataset.origin if is_own else task)
     return dataset
 
 

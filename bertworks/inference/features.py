@@ -53,8 +53,8 @@ def features_of(encodings: Sequence[Encoding], compute: Compute, device: torch.d
             starts_S, layers = compute(numbers)
             hidden = torch.stack(layers).float().cpu().numpy()
         starts = starts_S.tolist()
-        for place, number in enumerate(numbers):
-            found[number] = Features(encodings[number], hidden[:, starts[place] : starts[place + 1]])
+        for index, number in enumerate(numbers):
+            found[number] = Features(encodings[number], hidden[:, starts[index] : starts[index + 1]])
     return [found[number] for number in range(len(encodings))]
 
 
@@ -85,7 +85,7 @@ def _pooled(hidden_TD: Tensor, starts: Tensor, pool: str, skip: int) -> Tensor:
     lengths_S = starts.diff().long()
     if not len(hidden_TD):
         return hidden_TD.new_zeros(len(lengths_S), hidden_TD.shape[1])
-    # A text's place of each row, from 1; those that are skipped get 0.
+    # A text's index of each row, from 1; those that are skipped get 0.
     places_T = torch.arange(1, len(hidden_TD) + 1, device=hidden_TD.device) - starts[:-1].repeat_interleave(lengths_S)
     skipped_S = (lengths_S - 1).clamp(0, skip)
     is_kept_T = places_T > skipped_S.repeat_interleave(lengths_S)
@@ -164,7 +164,7 @@ def write_features(
                 else:
                     firsts, spans = _words(encoding)
                     names = [text[start:end] for start, end in spans]
-                    yield names, [encoding.ids[place] for place in firsts], spans, hidden[:, firsts]
+                    yield names, [encoding.ids[index] for index in firsts], spans, hidden[:, firsts]
 
     if out.suffix == ".safetensors":
         counts = [len(encoding) if per == "token" else len(_words(encoding)[0]) for encoding in encodings]
@@ -179,11 +179,11 @@ def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
     """Return each word's first piece and its span of characters."""
     firsts: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for place, word in enumerate(encoding.word_ids):
+    for index, word in enumerate(encoding.word_ids):
         if word is not None:
-            firsts.setdefault(word, place)
-            ends[word] = encoding.offsets[place][1]
-    return list(firsts.values()), [(encoding.offsets[place][0], ends[word]) for word, place in firsts.items()]
+            firsts.setdefault(word, index)
+            ends[word] = encoding.offsets[index][1]
+    return list(firsts.values()), [(encoding.offsets[index][0], ends[word]) for word, index in firsts.items()]
 
 
 def _write_safetensors(out: Path, rows: Iterator[Row], counts: Sequence[int], num_layers: int, width: int) -> None:

@@ -118,10 +118,10 @@ def texts_of(method: str, texts: str | Sequence[Any], what: str = "text") -> lis
         raise UserError(f"the {what} is empty; give one with a word in it")
     if empty:
         numbers = ", ".join(f"{number:,}" for number in empty[:_MOST_NAMED]) + (", ..." if empty[_MOST_NAMED:] else "")
-        told = "%s: %s of %s texts are empty (numbers %s); their results mean nothing"
+        message = "%s: %s of %s texts are empty (numbers %s); their results mean nothing"
         if len(empty) == 1:
-            told = "%s: %s of %s texts is empty (number %s); its result means nothing"
-        _log.warning(told, method, f"{len(empty):,}", f"{len(given):,}", numbers)
+            message = "%s: %s of %s texts is empty (number %s); its result means nothing"
+        _log.warning(message, method, f"{len(empty):,}", f"{len(given):,}", numbers)
     return given
 
 
@@ -280,7 +280,7 @@ def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> tuple[ND
 
 def _labels_of(encoded: TagWindows, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     windows = zip(encoded.windows, rows, strict=True)
-    return unit_labels(encoded, enumerate(row[window.places] for window, row in windows))
+    return unit_labels(encoded, enumerate(row[window.positions] for window, row in windows))
 
 
 def read_tags(

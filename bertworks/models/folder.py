@@ -222,7 +222,7 @@ def _what_it_is(folder: Path) -> str:
     if (folder / "bert_config.json").exists():
         return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
     if any((folder / name).exists() for name in _RUN_PARTS):
-        return "a run that has no model yet; go on with it, by the command that began it and --resume"
+        return "a run that has no model yet; resume it, by the command that started it and --resume"
     if find_shipped(str(folder)):
         return f"not a model folder, and it hides the shipped model {folder}; rename it, or start in another folder"
     return "not a model folder"

@@ -133,9 +133,9 @@ def read_pooling(folder: Path) -> Pooling:
         )
     _check_transformer(find_encoder(folder))
     modes, steps, include_prompt = ("mean",), [], True  # type: tuple[tuple[str, ...], list[Layer | str], bool]
-    for place, (kind, name) in enumerate(rest):
+    for index, (kind, name) in enumerate(rest):
         module = safe_join(folder, name)
-        if kind == "Pooling" and place == 0:
+        if kind == "Pooling" and index == 0:
             raw = read_json(module / "config.json")
             modes, include_prompt = _modes(raw, module / "config.json"), raw.get("include_prompt", True) is not False
         elif kind in ("Dense", "LayerNorm"):
@@ -145,7 +145,7 @@ def read_pooling(folder: Path) -> Pooling:
                 _check_names(read_json(module / "config.json"), module / "config.json")
             steps.append(kind)
         elif kind != "Dropout":  # which is for training
-            raise UserError(f"{where}: a module {kind[:40]!r}, number {place + 2} of {len(modules)}, is not read here")
+            raise UserError(f"{where}: a module {kind[:40]!r}, number {index + 2} of {len(modules)}, is not read here")
     path = folder / _OWN_CONFIG_FILE
     own = read_json(path) if path.exists() else {}
     prompts, default, kept = own.get("prompts") or {}, own.get("default_prompt_name"), own.get("truncate_dim")

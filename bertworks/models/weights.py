@@ -114,13 +114,13 @@ def _read_header(path: str | os.PathLike[str], stream: IO[bytes]) -> dict[str, E
     try:
         header = _parse(stream.read(length))
         entries = {name: _entry(name, fields, _LENGTH_BYTES + length) for name, fields in header.items()}
-        place = _LENGTH_BYTES + length
+        position = _LENGTH_BYTES + length
         for name, entry in sorted(entries.items(), key=lambda item: item[1].first_byte):
-            if entry.num_bytes and entry.first_byte != place:
+            if entry.num_bytes and entry.first_byte != position:
                 raise ValueError(f"{name[:60]!r} overlaps another tensor or leaves a hole")
-            place = max(place, entry.first_byte + entry.num_bytes)
-        if place != file_bytes:
-            raise ValueError(f"its tensors end at byte {place} and the file at {file_bytes}")
+            position = max(position, entry.first_byte + entry.num_bytes)
+        if position != file_bytes:
+            raise ValueError(f"its tensors end at byte {position} and the file at {file_bytes}")
         return entries
     except (ValueError, KeyError, TypeError, AttributeError, CorruptFile) as error:
         message = f"{error.args[0]!r:.60} is missing" if isinstance(error, KeyError) else str(error)[:200]
@@ -161,11 +161,11 @@ def in_file_order(tensors: Iterable[Announced]) -> list[Announced]:
 def write_file(path: str | os.PathLike[str], tensors: Sequence[Announced], contents: Iterable[memoryview]) -> None:
     """Write tensors whose types and shapes are known before their numbers are; each is dropped when it is written."""
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say this
-    place = 0
+    position = 0
     for name, kind, shape in tensors:
-        end = place + math.prod(shape) * NUM_BYTES[kind]
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [place, end]}
-        place = end
+        end = position + math.prod(shape) * NUM_BYTES[kind]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [position, end]}
+        position = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with atomic_write(path, "wb") as stream:
@@ -278,10 +278,10 @@ def read_sharded(index: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> d
     index = index.absolute()
     # In Hugging Face's cache a snapshot's files are links into the folder of blobs, two levels up.
     in_cache = index.parent.parent.name == "snapshots"
-    root, place = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
+    root, prefix = (index.parents[2], f"snapshots/{index.parent.name}/") if in_cache else (index.parent, "")
     tensors: dict[str, AnyTensor] = {}
     for file_name in sorted(set(names.values())):
-        tensors |= read(safe_join(root, place + file_name))
+        tensors |= read(safe_join(root, prefix + file_name))
     if missing := sorted(set(names) - set(tensors)):
         raise CorruptFile(f"{index} lists {missing[0]!r:.80}, which its file does not hold")
     return tensors
@@ -335,10 +335,10 @@ def put_divided(
     write_weights(folder / LEARNT_FILE, {name: tensor for name, tensor in tensors.items() if name not in frozen})
     if before is None or not _link(before / FROZEN_FILE, folder / FROZEN_FILE, frozen):
         write_weights(folder / FROZEN_FILE, frozen)
-    places = {name: FROZEN_FILE if name in frozen else LEARNT_FILE for name in sorted(tensors)}
+    files = {name: FROZEN_FILE if name in frozen else LEARNT_FILE for name in sorted(tensors)}
     size = sum(tensor.nbytes for tensor in tensors.values())
     with atomic_write(folder / INDEX_FILE) as stream:
-        json.dump({"metadata": {"total_size": size}, "weight_map": places}, stream, indent=1)
+        json.dump({"metadata": {"total_size": size}, "weight_map": files}, stream, indent=1)
 
 
 def _link(source: Path, target: Path, tensors: "Mapping[str, Tensor]") -> bool:

@@ -73,22 +73,22 @@ def chart(
     right = _WIDTH - max(_USUAL_LABEL, len(tick_label(x_ticks.ticks[-1], x_ticks.step))) * _LETTER / 2
 
     def placed(points: Points) -> Points:
-        return [(x_ticks.place(x, left, right), y_ticks.place(y, _BASE, _TOP)) for x, y in points]
+        return [(x_ticks.position(x, left, right), y_ticks.position(y, _BASE, _TOP)) for x, y in points]
 
     def text(x: float, y: float, content: str, anchor: str) -> str:
         return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(content)}</text>'
 
     def line(style: str, points: Points) -> str:
-        places = placed(thinned(points, _MOST_DRAWN))
-        return f'<path class="{style}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in places)}"/>'
+        positions = placed(thinned(points, _MOST_DRAWN))
+        return f'<path class="{style}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in positions)}"/>'
 
     parts = []
     for tick in y_ticks.ticks:
-        y = y_ticks.place(tick, _BASE, _TOP)
+        y = y_ticks.position(tick, _BASE, _TOP)
         parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
         parts.append(text(left - _GAP, y + 4, tick_label(tick, y_ticks.step, percent), "end"))
     for tick in x_ticks.ticks:
-        x = x_ticks.place(tick, left, right)
+        x = x_ticks.position(tick, left, right)
         parts.append(f'<path class="grid" d="M{x:.1f} {_BASE}v4"/>')
         parts.append(text(x, _LABELS, tick_label(tick, x_ticks.step), "middle"))
     parts.append(text(left - _GAP, _LABELS, x_name, "end"))
@@ -129,7 +129,7 @@ class Axis(NamedTuple):
     ticks: list[float]
     step: float
 
-    def place(self, value: float, first: float, last: float) -> float:
+    def position(self, value: float, first: float, last: float) -> float:
         """Return where a value lies between two pixels."""
         return first + (value - self.low) / (self.high - self.low) * (last - first)
 

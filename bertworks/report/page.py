@@ -23,7 +23,7 @@ from bertworks.config import Count, Settings, read_record
 from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
 from bertworks.models.folder import read_json
-from bertworks.recipe import Recipe, load_recipe
+from bertworks.recipe import OptimSettings, Recipe, load_recipe
 from bertworks.report.charts import Curve, chart, chart_style, content_hash, escaped, page_file, value_label
 from bertworks.report.logs import (
     KINDS,
@@ -267,6 +267,21 @@ def course_charts(training: Sequence[Line], timing: Sequence[Line]) -> Iterable[
     yield chart("Norm of all gradients", [Curve("last", points_of(training, "grad_norm"))], from_zero=True)
 
 
+def optimizer_facts(optim: OptimSettings) -> dict[str, str]:
+    """Describe how a run's weights were updated."""
+    return {
+        "optimizer": optim.name,
+        "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
+        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+    }
+
+
+def memory_facts(timing: Sequence[Line]) -> dict[str, str]:
+    """Describe how much memory a run took at its peak, if its logs say so."""
+    memory = max((line.get("memory_bytes") or 0 for line in timing), default=0)
+    return {"most memory": f"{memory / 1e9:,.2f} GB"} if memory else {}
+
+
 def _model_facts(run: Run) -> dict[str, str]:
     sizes, settings, objective = run.config or {}, run.recipe.model, run.recipe.data.objective
     directions = {"ltr": "next words, left to right", "rtl": "next words, right to left"}
@@ -294,7 +309,7 @@ def _data_facts(run: Run) -> dict[str, str]:
     if run.samples is None:
         return facts
     counts = run.samples.counts
-    for split, name in (("train", "for training"), ("holdout", "kept aside")):
+    for split, name in (("train", "for training"), ("holdout", "held out")):
         facts |= {f"{what} {name}": f"{count:,}" for what, count in counts.get(split, {}).items()}
     seen, there = (run.training[-1]["tokens"] if run.training else 0), counts.get("train", {}).get("tokens", 0)
     return {"folder": run.samples.data, **facts, "tokens seen per token of data": f"{seen / max(there, 1):,.2f}"}
@@ -304,17 +319,13 @@ def _training_facts(run: Run) -> dict[str, str]:
     data, optim, train = run.recipe.data, run.recipe.optim, run.recipe.train
     tokens_of = dict.fromkeys(map(run.recipe.batch_tokens, data.lengths()))  # the same at both lengths, or not
     facts = {
-        "optimizer": optim.name,
-        "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
-        "warm-up": counted(round(optim.warmup), "step") if optim.warmup >= 1 else f"{optim.warmup:.0%} of the run",
+        **optimizer_facts(optim),
         "batch": " and ".join(f"{tokens:,}" for tokens in tokens_of) + " tokens",
         "seed": f"{train.seed}",
     }
     if run.timing:
         facts["time in training"] = duration(training_seconds(run.timing))
-    if memory := max((line.get("memory_bytes") or 0 for line in run.timing), default=0):
-        facts["most memory"] = f"{memory / 1e9:,.2f} GB"
-    return facts
+    return facts | memory_facts(run.timing)
 
 
 def samples_section(samples: Samples | None) -> str:

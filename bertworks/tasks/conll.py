@@ -44,8 +44,8 @@ def read_conll(
                 document += 1
             if sentence:
                 if has_one:
-                    place = f"{path.name}:{sentence[0][0]}"
-                    skipped.add(f"sentences under a single {_DOCUMENT_START}", place, "read as a document each")
+                    where = f"{path.name}:{sentence[0][0]}"
+                    skipped.add(f"sentences under a single {_DOCUMENT_START}", where, "read as a document each")
                 tags = _tags(sentence, path, types)
                 yield words_example(str(number), [columns[0] for _, columns in sentence], tags, document)
                 number += 1

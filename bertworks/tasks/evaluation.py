@@ -96,7 +96,7 @@ def _score_by_features(
         loss, total = loss + found.loss * weight, total + weight
         for window, words in zip(encoded.windows, by_window(encoded, found.rows), strict=True):
             scored.append(np.zeros((len(window.ids), words.shape[1]), np.float32))
-            scored[-1][window.places] = words
+            scored[-1][window.positions] = words
         done(len(scored) / max(len(items), 1))
     return Scored(scored, loss / max(total, 1.0))
 
@@ -178,10 +178,10 @@ class WordRows:
         sample = self._parts[0]
         found = [sample[layer].new_empty(len(numbers), sample[layer].shape[1]) for layer in wanted]
         for number in np.unique(part_of):
-            places = torch.from_numpy(np.flatnonzero(part_of == number))
-            rows = torch.from_numpy(numbers)[places] - int(self._starts[number])
+            positions = torch.from_numpy(np.flatnonzero(part_of == number))
+            rows = torch.from_numpy(numbers)[positions] - int(self._starts[number])
             for layer, out in zip(wanted, found, strict=True):
-                out[places] = self._parts[number][layer].index_select(0, rows)
+                out[positions] = self._parts[number][layer].index_select(0, rows)
         return [layer.to(numbers_T.device) for layer in found]
 
 
@@ -190,7 +190,7 @@ def compute_rows(
     net: Bert, windows: Sequence[TagWindow], layers: Sequence[int], layout: BatchLayout
 ) -> dict[int, Tensor]:
     """Let a frozen network in evaluation mode read windows; returns the layers of the words that they label."""
-    starts = np.cumsum([0, *(len(window.places) for window in windows)])
+    starts = np.cumsum([0, *(len(window.positions) for window in windows)])
     dtype, width = net.embeddings.norm.weight.dtype, net.config.hidden_size
     found = {layer: torch.empty(int(starts[-1]), width, dtype=dtype) for layer in layers}
     for numbers in batches([len(window.ids) for window in windows], layout.device):
@@ -198,10 +198,10 @@ def compute_rows(
         tokens = pack([window.ids.tolist() for window in some], None, layout.device, flash=layout.flash)
         hidden = net.encode(tokens, hidden=True, depth=max(layers)).all_hidden
         begins = tokens.packing.cumulative_lengths.tolist()
-        places = np.concatenate([window.places + begin for window, begin in zip(some, begins, strict=False)])
+        positions = np.concatenate([window.positions + begin for window, begin in zip(some, begins, strict=False)])
         rows = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
         for layer, out in found.items():
-            chosen = hidden[layer].index_select(0, torch.from_numpy(places).to(layout.device))
+            chosen = hidden[layer].index_select(0, torch.from_numpy(positions).to(layout.device))
             out[torch.from_numpy(rows)] = chosen.to("cpu", dtype)
     return found
 
@@ -232,7 +232,7 @@ def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindo
 
     def decode(_: Sequence[TagExample], items: Items, scores: Sequence[_Row], task: Task) -> list[list[str]]:
         encoded: TagWindows = items.source
-        numbers, _ = unit_labels(encoded, enumerate(by_window(encoded, scores)))
+        numbers, _scores = unit_labels(encoded, enumerate(by_window(encoded, scores)))
         return decode_tags(encoded, numbers, task.labels)
 
     return KINDS["tag"]._replace(encode=encode, scores=scores, decode=decode)
@@ -246,9 +246,9 @@ def sentence_items(encoded: TagWindows, first_row: int = 0) -> Items:
     assert (np.diff(units) > 0).all(), "rows are in the order of the text"
     bounds = np.unique(np.searchsorted(units, encoded.bounds))
     lengths = np.diff(bounds)
-    places = np.arange(len(units)) - np.repeat(bounds[:-1], lengths)
+    positions = np.arange(len(units)) - np.repeat(bounds[:-1], lengths)
     padded = np.full((len(lengths), lengths.max(initial=0)), UNKNOWN, np.int64)
-    padded[np.repeat(np.arange(len(lengths)), lengths), places] = targets
+    padded[np.repeat(np.arange(len(lengths)), lengths), positions] = targets
     return Items(
         ids=np.arange(first_row, first_row + len(units), dtype=np.int32),
         segment_ids=np.zeros(len(units), np.uint8),

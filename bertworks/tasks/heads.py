@@ -115,8 +115,8 @@ def make_items(encodings: Sequence[Encoding], targets: NDArray[Any], counts: Seq
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     ids, segment_ids = np.empty(bounds[-1], np.int32), np.empty(bounds[-1], np.uint8)
     for number, encoding in enumerate(encodings):
-        place = slice(bounds[number], bounds[number + 1])
-        ids[place], segment_ids[place] = encoding.ids, encoding.segment_ids
+        own = slice(bounds[number], bounds[number + 1])
+        ids[own], segment_ids[own] = encoding.ids, encoding.segment_ids
     per_item = np.ones(len(encodings), np.int64) if counts is None else np.asarray(counts, np.int64)
     firsts = np.concatenate([[0], np.cumsum(per_item)])
     return Items(ids, segment_ids, bounds, firsts, targets, np.ones(targets.shape, np.float32))
@@ -151,10 +151,10 @@ def to_batch(items: Items, numbers: Sequence[int] | NDArray[np.int64], layout: B
     counts = items.firsts[chosen + 1] - items.firsts[chosen]
     sequences = _ranges(items.firsts[chosen], counts)
     lengths = items.bounds[sequences + 1] - items.bounds[sequences]
-    places = _ranges(items.bounds[sequences], lengths)
+    positions = _ranges(items.bounds[sequences], lengths)
     columns: list[NDArray[Any]] = [
-        items.ids[places],
-        items.segment_ids[places],
+        items.ids[positions],
+        items.segment_ids[positions],
         items.targets[chosen],
         items.weights[chosen],
     ]
@@ -314,7 +314,7 @@ def tag_items(encoded: TagWindows) -> Items:
     longest = max((len(window.ids) for window in encoded.windows), default=0)
     targets = np.full((len(encoded.windows), longest), UNKNOWN, np.int64)
     for row, window in zip(targets, encoded.windows, strict=True):
-        row[window.places] = window.targets
+        row[window.positions] = window.targets
     return window_items(encoded, targets, (targets != UNKNOWN).astype(np.float32))
 
 
@@ -352,8 +352,8 @@ def token_rows(scores_TK: Tensor, batch: TaskBatch) -> list[NDArray[np.float32]]
 def decode_tag_rows(_: Sequence[TagExample], items: Items, rows: _Rows, task: Task) -> list[list[str]]:
     """Return the tags of each sentence."""
     windows: TagWindows = items.source
-    labelled = ((number, row[windows.windows[number].places]) for number, row in enumerate(rows))
-    numbers, _ = unit_labels(windows, labelled)
+    labelled = ((number, row[windows.windows[number].positions]) for number, row in enumerate(rows))
+    numbers, _scores = unit_labels(windows, labelled)
     return decode_tags(windows, numbers, task.labels)
 
 

@@ -37,9 +37,9 @@ def read_klue_ner(paths: Sequence[Path], _: Skipped) -> Iterator[TagExample]:
                 text += character
                 tags.append(tag)
             elif text:
-                kept = [place for place, character in enumerate(text) if not character.isspace()]
-                spans, iob2 = tuple((place, place + 1) for place in kept), to_iob2(tags)
-                yield TagExample(name, text, spans, tuple(iob2[place] for place in kept), document)
+                kept = [index for index, character in enumerate(text) if not character.isspace()]
+                spans, iob2 = tuple((index, index + 1) for index in kept), to_iob2(tags)
+                yield TagExample(name, text, spans, tuple(iob2[index] for index in kept), document)
                 document, text, tags = document + 1, "", []
 
 

@@ -182,8 +182,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
     ranks, start = [0.0] * len(values), 0
     for end in range(1, len(order) + 1):
         if end == len(order) or values[order[end]] != values[order[start]]:
-            for place in order[start:end]:
-                ranks[place] = (start + end - 1) / 2
+            for index in order[start:end]:
+                ranks[index] = (start + end - 1) / 2
             start = end
     return ranks
 
@@ -230,13 +230,13 @@ class EntityScores(NamedTuple):
 def entities(tags: Sequence[str], *, strict: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield (type, first index, index after the last) of each entity in a sequence of tags."""
     kind, start = "", 0
-    for place, tag in enumerate([*tags, "O"]):
+    for index, tag in enumerate([*tags, "O"]):
         prefix, _, tag_kind = tag.partition("-")
         if kind and (prefix != "I" or tag_kind != kind):
-            yield kind, start, place
+            yield kind, start, index
             kind = ""
         if not kind and (prefix == "B" or (prefix == "I" and not strict)):
-            kind, start = tag_kind, place
+            kind, start = tag_kind, index
 
 
 def entity_scores(

@@ -344,16 +344,16 @@ def labels_of(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
     value = row.value(columns[0])
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = parse_json(value, row.place, strict=True)
+            value = parse_json(value, row.where, strict=True)
         except CorruptFile as error:
-            raise UserError(f"{row.place}: {value[:60]!r} is not a list of labels: {error}") from error
+            raise UserError(f"{row.where}: {value[:60]!r} is not a list of labels: {error}") from error
     if isinstance(value, str):
         separator = next((sign for sign in _LABEL_SEPARATORS if sign in value), _LABEL_SEPARATORS[0])
         value = value.split(separator)
     found: dict[str, None] = {}
     for part in [] if value is None else value if isinstance(value, list) else [value]:
         if isinstance(part, list | dict):
-            raise UserError(f"{row.place}: {name_kind(part)} where a label is expected")
+            raise UserError(f"{row.where}: {name_kind(part)} where a label is expected")
         if word := label_word(word_of(part).strip()):
             found[word] = None
     return tuple(found)
@@ -368,20 +368,20 @@ def read_choices(paths: Sequence[Path], skipped: Skipped, *, columns: Columns) -
                 endings = _filled_columns(row, columns.endings)
             else:
                 column = columns.endings[0]
-                values, place = row.value(column), f"{row.place}: column {column!r}"
+                values, where = row.value(column), f"{row.where}: column {column!r}"
                 if isinstance(values, dict):
-                    names = [word_of(name) for name in member(values, "label", list, place)]
-                    values = member(values, "text", list, place)
+                    names = [word_of(name) for name in member(values, "label", list, where)]
+                    values = member(values, "text", list, where)
                     if len(names) != len(values):
-                        raise UserError(f"{place}: {counted(len(values), 'text')} and {counted(len(names), 'label')}")
+                        raise UserError(f"{where}: {counted(len(values), 'text')} and {counted(len(names), 'label')}")
                 endings = _strings(values, row, column)
             if len(endings) < 2:
-                raise UserError(f"{row.place}: {counted(len(endings), 'ending')}; a choice needs two")
+                raise UserError(f"{row.where}: {counted(len(endings), 'ending')}; a choice needs two")
             label = None
             if columns.label:
                 word = row.word(columns.label[0])
                 if word in ("", MISSING_NUMBER):
-                    skipped.add(why_missing(word), row.place)
+                    skipped.add(why_missing(word), row.where)
                     continue
                 label = names.index(word) if word in names else choice_of(word, endings, row)
             yield ChoiceExample(_id(row, number, columns), row.text(columns.context or ""), tuple(endings), label)
@@ -393,8 +393,8 @@ def _id(row: Row, number: int, columns: Columns) -> str:
 
 def _strings(values: Any, row: Row, column: str) -> list[str]:
     if not isinstance(values, list):
-        raise UserError(f"{row.place}: column {column!r}: {name_kind(values)} where a list is expected")
-    return [of_kind(value, str, f"{row.place}: {column}[{i}]") for i, value in enumerate(values)]
+        raise UserError(f"{row.where}: column {column!r}: {name_kind(values)} where a list is expected")
+    return [of_kind(value, str, f"{row.where}: {column}[{i}]") for i, value in enumerate(values)]
 
 
 def _filled_columns(row: Row, columns: Sequence[str]) -> list[str]:
@@ -406,7 +406,7 @@ def _filled_columns(row: Row, columns: Sequence[str]) -> list[str]:
     count = len(columns) - is_empty[::-1].index(False)
     if any(is_empty[:count]):
         raise UserError(
-            f"{row.place}: column {columns[is_empty.index(True)]!r} is empty, and an ending after it is not; a row "
+            f"{row.where}: column {columns[is_empty.index(True)]!r} is empty, and an ending after it is not; a row "
             "with fewer endings leaves the last ones empty"
         )
     return endings[:count]
@@ -424,20 +424,20 @@ def read_questions(paths: Sequence[Path], _: Skipped, *, columns: Columns) -> It
         starts: Any = None if columns.answer_start is None else row.values.get(columns.answer_start)
         if isinstance(value, dict):
             if "text" not in value:
-                raise UserError(f"{row.place}: column {columns.answer!r} has no 'text'; it has: {shown_names(value)}")
+                raise UserError(f"{row.where}: column {columns.answer!r} has no 'text'; it has: {shown_names(value)}")
             value, starts = value["text"], value.get("answer_start")
         texts = value if isinstance(value, list) else [] if value in (None, "") else [value]
         places = starts if isinstance(starts, list) else [starts] * len(texts)
         if columns.answer is not None and len(places) != len(texts):
             found = f"{counted(len(texts), 'answer')} and {counted(len(places), 'place')}"
-            raise UserError(f"{row.place}: {found} of answers")
+            raise UserError(f"{row.where}: {found} of answers")
         answers = []
         for text, start in zip(texts, places, strict=False):
-            text = of_kind(text, str, f"{row.place}: answer")
+            text = of_kind(text, str, f"{row.where}: answer")
             word = word_of(start)
             if word and not _START.fullmatch(word):
                 raise UserError(
-                    f"{row.place}: {word[:60]!r} is not the position of an answer, which is a number of characters"
+                    f"{row.where}: {word[:60]!r} is not the position of an answer, which is a number of characters"
                 )
             answers.append(located_answer(text, int(word.removesuffix(".0")) if word else None, context))
         is_impossible = columns.answer is not None and not answers
@@ -461,19 +461,19 @@ def read_tagged(
                 values = row.value(columns.tags)
                 if isinstance(values, list) and values and all(type(one) is int for one in values):
                     raise UserError(
-                        f"{row.place}: column {columns.tags!r} has numbers without names; write the names of the tags, "
+                        f"{row.where}: column {columns.tags!r} has numbers without names; write the names of the tags, "
                         "as B-PER, or Parquet that has them (saved by Hugging Face's datasets with its ClassLabel)"
                     )
                 tags = _strings(values, row, columns.tags)
                 if len(tags) != len(words):
                     raise UserError(
-                        f"{row.place}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one"
+                        f"{row.where}: {counted(len(words), 'word')} and {len(tags)} tags; each word needs one"
                     )
                 if problem := next(filter(None, (tag_problem(tag, types) for tag in tags)), ""):
-                    raise UserError(f"{row.place}: {problem}")
+                    raise UserError(f"{row.where}: {problem}")
             if words or tags is None:  # a prediction is made for every row
                 iob2 = None if tags is None else to_iob2(tags)
                 yield words_example(_id(row, number, columns), words, iob2, number)
             else:
-                skipped.add("rows without words", row.place)
+                skipped.add("rows without words", row.where)
             number += 1

@@ -1,7 +1,8 @@
 """Questions about a text, in SQuAD's JSON: 1.1, 2.0, KorQuAD, and your own files of that form.
 
-An answer counts as located where the context has it at the place that the file gives, or, where a file gives none, at
-its first occurrence. Training leaves out, and counts, questions none of whose answers is located; a score keeps them.
+An answer counts as located where the context has it at the position that the file gives, or, where a file gives none,
+at its first occurrence. Training leaves out questions none of whose answers is located, and counts them; a score keeps
+them.
 
 An empty list of answers, where `is_impossible` is not there, says that a question has none: in SQuAD 2.0, as for its
 official script, and in any file that has answers to other questions and is not of version 1. This is counted too.
@@ -57,13 +58,13 @@ def _questions(content: Any, where: str) -> Iterator[tuple[SpanExample, bool]]:
             in_paragraph = f"{in_article}.paragraphs[{j}]"
             context = member(paragraph, "context", str, in_paragraph)
             for k, record in enumerate(member(paragraph, "qas", list, in_paragraph)):
-                place = f"{in_paragraph}.qas[{k}]"
-                text = member(record, "question", str, place)
+                where = f"{in_paragraph}.qas[{k}]"
+                text = member(record, "question", str, where)
                 key = "guid" if "guid" in record and "id" not in record else "id"  # KLUE-MRC calls it guid
-                name = str(record[key]) if type(record.get(key)) is int else member(record, key, str, place)
-                is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, place)
-                answers = member(record, "answers", list, place) if "answers" in record else []
-                located = tuple(_answer(one, context, f"{place}.answers[{n}]") for n, one in enumerate(answers))
+                name = str(record[key]) if type(record.get(key)) is int else member(record, key, str, where)
+                is_impossible = "is_impossible" in record and member(record, "is_impossible", bool, where)
+                answers = member(record, "answers", list, where) if "answers" in record else []
+                located = tuple(_answer(one, context, f"{where}.answers[{n}]") for n, one in enumerate(answers))
                 is_empty = "answers" in record and not answers and "is_impossible" not in record
                 yield SpanExample(name, text, context, located, is_impossible), is_empty
 
@@ -75,7 +76,7 @@ def _answer(record: Any, context: str, where: str) -> Answer:
 
 
 def located_answer(text: str, start: int | None, context: str) -> Answer:
-    """Return an answer with its place, if the context has it there; without a place, where it first occurs."""
+    """Return an answer with its position, if the context has it there; without one, where it first occurs."""
     if not text:
         return Answer(NOT_LOCATED, text)
     if start is None:

@@ -163,7 +163,7 @@ def wrong_examples(
     if task.kind == "tag":
         for example, tags in zip(examples, predictions, strict=True):
             assert isinstance(example, TagExample)
-            if num_wrong := sum(right != said for right, said in zip(example.tags or (), tags, strict=True)):
+            if num_wrong := sum(right != guess for right, guess in zip(example.tags or (), tags, strict=True)):
                 found.append(_described(example, tuple(tags), score=num_wrong / len(tags)))
     elif task.kind == "answer":
         rules = KOREAN if task.answers_are_korean else ENGLISH
@@ -171,21 +171,21 @@ def wrong_examples(
             assert isinstance(example, SpanExample)
             # The best guess, or that there is no answer where that is likelier.
             is_none = answered.is_none(task.threshold)
-            said = "" if is_none else answered.guesses[0].text
+            guess = "" if is_none else answered.guesses[0].text
             right = list(dict.fromkeys(answer.text for answer in example.answers)) or [""]
-            if not any(is_exact(said, answer, rules) for answer in right):
+            if not any(is_exact(guess, answer, rules) for answer in right):
                 shares = answered.probabilities(with_null=task.has_impossible or is_none)
-                found.append(_described(example, said, score=shares[-1] if is_none else shares[0]) | {"gold": right})
+                found.append(_described(example, guess, score=shares[-1] if is_none else shares[0]) | {"gold": right})
     else:
-        for example, said, gold, row in zip(examples, predictions, gold_of(examples), rows, strict=True):
-            if (set(gold) != set(said)) if task.kind == "multilabel" else gold != said:
-                found.append(_described(example, said, score=_sureness(task, gold, said, row.astype(np.float64))))
+        for example, guess, gold, row in zip(examples, predictions, gold_of(examples), rows, strict=True):
+            if (set(gold) != set(guess)) if task.kind == "multilabel" else gold != guess:
+                found.append(_described(example, guess, score=_sureness(task, gold, guess, row.astype(np.float64))))
     return sorted(found, key=lambda one: -one["score"])
 
 
-def _sureness(task: Task, gold: Any, said: Any, row: NDArray[np.float64]) -> float:
+def _sureness(task: Task, gold: Any, guess: Any, row: NDArray[np.float64]) -> float:
     if task.kind == "multilabel":  # of the label that is wrong and that the model was surest of
-        is_wrong = [(label in gold) != (label in said) for label in task.labels]
+        is_wrong = [(label in gold) != (label in guess) for label in task.labels]
         return float((1 / (1 + np.exp(-np.abs(row[is_wrong])))).max())
     return float(1 / np.exp(row - row.max()).sum())
 

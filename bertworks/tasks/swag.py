@@ -46,7 +46,7 @@ def choice_of(word: str, endings: Sequence[str], row: Row) -> int:
     if not 0 <= number < len(endings):
         last = len(endings) - 1
         raise UserError(
-            f"{row.place}: {word[:60]!r} is not the number of an ending; allowed: 0 to {last}, or A to {chr(65 + last)}"
+            f"{row.where}: {word[:60]!r} is not the number of an ending; allowed: 0 to {last}, or A to {chr(65 + last)}"
         )
     return number
 

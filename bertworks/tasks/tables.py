@@ -89,7 +89,7 @@ def is_json_object(path: Path) -> bool:
 
 
 def member(record: Any, name: str, kind: type[_Value], where: str) -> _Value:
-    """Return an object's value of the wanted kind, or raise UserError with the place."""
+    """Return an object's value of the wanted kind, or raise UserError with where it stands."""
     if not isinstance(record, dict):
         raise UserError(f"{where}: {name_kind(record)} where an object with {name!r} is expected")
     if name not in record:
@@ -108,7 +108,7 @@ class Row(NamedTuple):
     """The values of a row by column, and its position in the file."""
 
     values: Mapping[str, Any]
-    place: str  # for messages: file and line
+    where: str  # for messages: file and line
     num_own: int | None = None  # how many of the first values are columns, and not of an opened object
 
     @property
@@ -118,7 +118,7 @@ class Row(NamedTuple):
 
     def text(self, column: str) -> str:
         """Return a value that must be there and be text."""
-        return of_kind(self.value(column), str, f"{self.place}: column {column!r}")
+        return of_kind(self.value(column), str, f"{self.where}: column {column!r}")
 
     def text_or_nothing(self, column: str) -> str:
         """Return a value that must be there and be text, or null, which is "" like an empty cell."""
@@ -127,17 +127,17 @@ class Row(NamedTuple):
     def value(self, column: str) -> Any:
         """Return a value that must be there."""
         if column not in self.values:
-            raise UserError(f"{self.place}: no column {column!r}; there are: {shown_names(self.values)}")
+            raise UserError(f"{self.where}: no column {column!r}; there are: {shown_names(self.values)}")
         value = self.values[column]
         if isinstance(value, bytes) or (isinstance(value, list) and any(isinstance(one, bytes) for one in value)):
-            raise UserError(f"{self.place}: column {column!r} is binary, and not UTF-8 text")
+            raise UserError(f"{self.where}: column {column!r} is binary, and not UTF-8 text")
         return value
 
     def word(self, column: str) -> str:
         """Return a value that must be there, as a word: 1, 1.0 and true are "1", "1" and "true", and nothing is ""."""
         value = self.value(column)
         if isinstance(value, list | dict):
-            raise UserError(f"{self.place}: column {column!r}: {name_kind(value)} where one value is expected")
+            raise UserError(f"{self.where}: column {column!r}: {name_kind(value)} where one value is expected")
         return word_of(value)
 
     def label(self, column: str) -> str:
@@ -215,13 +215,13 @@ def _table(
     if header is None:
         header = header_of(records, path)
     for number, cells in records:
-        place = f"{path}:{number}"
+        where = f"{path}:{number}"
         if len(cells) == len(header) or (not is_named and len(cells) > len(header)):
-            yield Row(dict(zip(header, cells, strict=False)), place)
+            yield Row(dict(zip(header, cells, strict=False)), where)
         elif short_rows is not None:
-            short_rows.add("rows with a wrong number of columns", place)
+            short_rows.add("rows with a wrong number of columns", where)
         else:
-            yield Row(dict(zip(header, fitted(cells, header, place), strict=True)), place)
+            yield Row(dict(zip(header, fitted(cells, header, where), strict=True)), where)
 
 
 def _without_apostrophes(
@@ -234,14 +234,14 @@ def _without_apostrophes(
         yield number, [cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell for cell in cells]
 
 
-def _record_row(record: Any, place: str) -> Row:
+def _record_row(record: Any, where: str) -> Row:
     if not isinstance(record, dict):
-        raise UserError(f"{place}: {name_kind(record)} where a record {{...}} is expected")
+        raise UserError(f"{where}: {name_kind(record)} where a record {{...}} is expected")
     values = dict(record)
     for name, value in record.items():
         if isinstance(value, dict):
             values |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
-    return Row(values, place, len(record))
+    return Row(values, where, len(record))
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -262,13 +262,13 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             check_growth(path, size, bytes_out)
             for record in batch.to_pylist():
                 number += 1
-                place = f"{path}: row {number}"
+                where = f"{path}: row {number}"
                 for column, value in record.items():
                     if is_binary[column]:
                         record[column] = _as_text(value)
                     elif column in names_of:
-                        record[column] = _named(value, names_of[column], f"{place}: column {column!r}")
-                yield _record_row(record, place)
+                        record[column] = _named(value, names_of[column], f"{where}: column {column!r}")
+                yield _record_row(record, where)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise CorruptFile(f"{path} is not an intact Parquet file: {reason}") from error
@@ -347,7 +347,7 @@ def read_texts(paths: Sequence[Path], skipped: Skipped, columns: TextColumns) ->
             example = example_of(row, number, columns)
             if columns.label is not None and example.label is None:
                 is_score = columns.words is None
-                skipped.add("rows without a label" if is_score else why_missing(row.word(columns.label)), row.place)
+                skipped.add("rows without a label" if is_score else why_missing(row.word(columns.label)), row.where)
             else:
                 yield example
             number += 1
@@ -377,7 +377,7 @@ def label_of(word: str, row: Row, words: Mapping[str, str]) -> str:
     """Return the label that a file's word stands for."""
     if word not in words:
         shown = ", ".join([*list(words)[:_MAX_LABELS_SHOWN], *["..."] * (len(words) > _MAX_LABELS_SHOWN)])
-        raise UserError(f"{row.place}: {word[:60]!r} is not a label here; allowed: {shown}")
+        raise UserError(f"{row.where}: {word[:60]!r} is not a label here; allowed: {shown}")
     return words[word]
 
 
@@ -390,5 +390,5 @@ def score_of(word: str, row: Row, columns: TextColumns) -> float:
         score = math.nan
     if not (abs(score) <= _MAX_SCORE and low <= score <= high):
         allowed = f" from {low:g} to {high:g}" if math.isfinite(high) else ""
-        raise UserError(f"{row.place}: {word[:60]!r} is not a score; it must be a number{allowed}")
+        raise UserError(f"{row.where}: {word[:60]!r} is not a score; it must be a number{allowed}")
     return score

@@ -73,11 +73,12 @@ def side_by_side(num_pieces: int, room: int, sentence_starts: _Numbers, word_sta
     ascending.
     """
 
-    def nearest(places: _Numbers, wish: float, first: int) -> int | None:
-        """Return the place nearest to the wish that makes a window that is not empty and not too long."""
-        after = int(np.searchsorted(places, wish))
-        allowed = [int(place) for place in places[max(after - 1, 0) : after + 1] if first < place <= first + room]
-        return min(allowed, key=lambda place: abs(place - wish), default=None)
+    def nearest(positions: _Numbers, wish: float, first: int) -> int | None:
+        """Return the position nearest to the wish that makes a window that is not empty and not too long."""
+        after = int(np.searchsorted(positions, wish))
+        both = positions[max(after - 1, 0) : after + 1].tolist()
+        allowed = [position for position in both if first < position <= first + room]
+        return min(allowed, key=lambda position: abs(position - wish), default=None)
 
     cuts = [0]
     while (left := num_pieces - cuts[-1]) > room:
@@ -92,16 +93,16 @@ def overlapping(num_pieces: int, room: int, stride: int) -> _Numbers:
     return np.append(np.arange(0, last, stride), last)
 
 
-def most_central(places: _Numbers, starts: _Numbers, room: int) -> _Numbers:
+def most_central(positions: _Numbers, starts: _Numbers, room: int) -> _Numbers:
     """Return for each piece the window that has most text on the side where it has less: the nearest middle."""
-    return np.searchsorted(starts[1:] + starts[:-1] + room - 1, 2 * places)
+    return np.searchsorted(starts[1:] + starts[:-1] + room - 1, 2 * positions)
 
 
 class TagWindow(NamedTuple):
     """What a model reads at once, and which of its tokens label a unit."""
 
     ids: NDArray[np.int32]  # [CLS] and [SEP] included
-    places: _Numbers  # of the labelling tokens in `ids`
+    positions: _Numbers  # of the labelling tokens in `ids`
     units: _Numbers  # what each labels
     targets: _Numbers  # the number of its right label, or UNKNOWN
 
@@ -156,29 +157,31 @@ def encode_tags(
     numbered = enumerate(pieces_of(tokenizer, [example.text for example in examples]))
     for _, document in groupby(numbered, lambda one: examples[one[0]].document if context == "document" else one[0]):
         # Its sentences end to end: their pieces, where each starts, and which pieces label which units.
-        ids, starts, places, units = list[NDArray[np.int32]](), [0], list[_Numbers](), list[_Numbers]()
+        ids, starts, positions, units = list[NDArray[np.int32]](), [0], list[_Numbers](), list[_Numbers]()
         for number, sentence in document:
             labelling, own, sources = _labelling(sentence, examples[number].spans)
             begin, end = bounds[number], bounds[number + 1]
             labelled_by[begin:end] = np.where(sources == NO_UNIT, NO_UNIT, sources + begin)
             ids.append(sentence.ids)
-            places.append(labelling + starts[-1])
+            positions.append(labelling + starts[-1])
             units.append(own + begin)
             starts.append(starts[-1] + len(sentence.ids))
-        ids_T, places_U, units_U = np.concatenate(ids), np.concatenate(places), np.concatenate(units)
+        ids_T, positions_U, units_U = np.concatenate(ids), np.concatenate(positions), np.concatenate(units)
         if is_training:
-            cuts = side_by_side(len(ids_T), room, np.array(starts[:-1]), places_U)
-            firsts, lasts, parts = cuts[:-1], cuts[1:], np.searchsorted(places_U, cuts)
+            cuts = side_by_side(len(ids_T), room, np.array(starts[:-1]), positions_U)
+            firsts, lasts, parts = cuts[:-1], cuts[1:], np.searchsorted(positions_U, cuts)
         else:
             firsts = overlapping(len(ids_T), room, stride)
             lasts = np.minimum(firsts + room, len(ids_T))
-            parts = np.searchsorted(most_central(places_U, firsts, room), np.arange(len(firsts) + 1))
+            parts = np.searchsorted(most_central(positions_U, firsts, room), np.arange(len(firsts) + 1))
         for number, (first, last) in enumerate(zip(firsts.tolist(), lasts.tolist(), strict=True)):
             part = slice(parts[number], parts[number + 1])
             if part.start < part.stop:  # where no unit is labelled there is nothing to compute
                 window_ids = np.concatenate([special[:1], ids_T[first:last], special[1:]])
                 window_units = units_U[part]
-                windows.append(TagWindow(window_ids, places_U[part] - first + 1, window_units, targets[window_units]))
+                windows.append(
+                    TagWindow(window_ids, positions_U[part] - first + 1, window_units, targets[window_units])
+                )
     return TagWindows(windows, bounds, labelled_by)
 
 
@@ -253,7 +256,7 @@ class AnswerWindow(NamedTuple):
     """What a model reads at once."""
 
     ids: NDArray[np.int32]
-    context_place: int  # of the context's first piece in `ids`
+    context_start: int  # of the context's first piece in `ids`
     question: int  # the number of its example
     first_piece: int  # of the context, that the window starts with
     may_start: NDArray[np.bool_]  # for each piece of the context here: has no other window more context for it
@@ -263,7 +266,7 @@ class AnswerWindow(NamedTuple):
     @property
     def segment_ids(self) -> NDArray[np.int32]:
         """0 for [CLS], the question and [SEP]; 1 for the context and [SEP]."""
-        return (np.arange(len(self.ids)) >= self.context_place).astype(np.int32)
+        return (np.arange(len(self.ids)) >= self.context_start).astype(np.int32)
 
 
 class AnswerWindows(NamedTuple):
@@ -296,9 +299,9 @@ def encode_answers(
     if cut.doc_stride < 1 or cut.max_query < 1:
         raise UserError(f"doc_stride={cut.doc_stride} and max_query={cut.max_query} must be 1 or more")
     numbers: dict[str, int] = {}
-    places = [numbers.setdefault(example.context, len(numbers)) for example in examples]
+    context_of = [numbers.setdefault(example.context, len(numbers)) for example in examples]
     split = list(pieces_of(tokenizer, list(numbers)))
-    contexts = [split[place] for place in places]
+    contexts = [split[number] for number in context_of]
     # A model that reads little keeps half of its window for the context.
     longest = min(cut.max_query, (cut.max_length - _ANSWER_SPECIAL) // 2)
     questions = pieces_of(tokenizer, [example.question for example in examples])
@@ -314,12 +317,12 @@ def encode_answers(
         context = contexts[number]
         cuts = context_cuts(len(context.ids), cut.max_length - len(head) - 1, cut.doc_stride)
         best = most_context(len(context.ids), cuts)
-        for place, (first, last) in enumerate(cuts):
+        for which, (first, last) in enumerate(cuts):
             ids = np.concatenate([head, context.ids[first:last], head[-1:]])
             start = end = NO_ANSWER
             if answer is not None and first <= answer[0] and answer[1] < last:
                 start, end = (piece - first + len(head) for piece in answer)
-            windows.append(AnswerWindow(ids, len(head), number, first, best[first:last] == place, start, end))
+            windows.append(AnswerWindow(ids, len(head), number, first, best[first:last] == which, start, end))
     return AnswerWindows(windows, contexts)
 
 
@@ -397,9 +400,9 @@ def best_pairs(
     begin = np.where(may_start_C, starts_C, -np.inf)
     scores = (begin[:, None] + sliding_window_view(padded, width)).ravel()
     worst = np.partition(scores, -n_best)[-n_best] if len(scores) > n_best else -np.inf
-    places = np.flatnonzero((scores >= worst) & (scores > -np.inf))
-    places = places[np.argsort(-scores[places], kind="stable")][:n_best]
-    return [(float(scores[place]), int(place // width), int(place // width + place % width)) for place in places]
+    indices = np.flatnonzero((scores >= worst) & (scores > -np.inf))
+    indices = indices[np.argsort(-scores[indices], kind="stable")][:n_best]
+    return [(float(scores[index]), int(index // width), int(index // width + index % width)) for index in indices]
 
 
 def decode_answers(
@@ -424,7 +427,7 @@ def decode_answers(
     for number, scores in logits:
         window = encoded.windows[number]
         null_scores[window.question] = min(null_scores[window.question], scores[NO_ANSWER].sum())
-        first, last = window.context_place, window.context_place + len(window.may_start)
+        first, last = window.context_start, window.context_start + len(window.may_start)
         starts_C, ends_C = scores[first:last].T
         found = best_pairs(starts_C, ends_C, window.may_start, n_best, max_answer_length)
         begin = window.first_piece

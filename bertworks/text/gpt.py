@@ -50,8 +50,8 @@ UNK, START, DELIMITER, CLASSIFY = "<unk>", "_start_", "_delimiter_", "_classify_
 FINE_TUNING_TOKENS = (START, DELIMITER, CLASSIFY)
 END_OF_WORD = "</w>"
 _NEVER = -1  # the rank of a pair that was not learned
-_PLACE_BITS = 8  # hold any place in a word of 200 letters
-_PLACE = (1 << _PLACE_BITS) - 1
+_POSITION_BITS = 8  # hold any position in a word of 200 letters
+_POSITION = (1 << _POSITION_BITS) - 1
 Merges = Sequence[tuple[str, str]]
 
 
@@ -83,31 +83,31 @@ class BytePairs:
         return matches
 
     def _join(self, word: str) -> list[Match]:
-        """Join pairs, best first: in a heap by rank and place; a pair that is there no longer is skipped."""
+        """Join pairs, best first: in a heap by rank and position; a pair that is there no longer is skipped."""
         rank_of, wholes = self._ranks.get, self._wholes
         ids = [self._ids.get(letter, self._unk_id) for letter in letters_of(word)]
         ends, befores = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))
-        ranks = [*(rank_of(pair, _NEVER) for pair in pairwise(ids)), _NEVER]  # of the pair that begins at a place
-        waiting = [rank << _PLACE_BITS | place for place, rank in enumerate(ranks) if rank != _NEVER]
+        ranks = [*(rank_of(pair, _NEVER) for pair in pairwise(ids)), _NEVER]  # of the pair that begins at a position
+        waiting = [rank << _POSITION_BITS | position for position, rank in enumerate(ranks) if rank != _NEVER]
         heapify(waiting)
         while waiting:
             best = heappop(waiting)
-            rank, place = best >> _PLACE_BITS, best & _PLACE
-            if ranks[place] != rank:
+            rank, position = best >> _POSITION_BITS, best & _POSITION
+            if ranks[position] != rank:
                 continue
-            joined = ends[place]
-            ids[place], ends[place] = wholes[rank], ends[joined]
-            ranks[place] = ranks[joined] = _NEVER
-            befores[ends[place]] = place
-            for left, right in ((befores[place], place), (place, ends[place])):
+            joined = ends[position]
+            ids[position], ends[position] = wholes[rank], ends[joined]
+            ranks[position] = ranks[joined] = _NEVER
+            befores[ends[position]] = position
+            for left, right in ((befores[position], position), (position, ends[position])):
                 if left >= 0 and right < len(ids):
                     rank = ranks[left] = rank_of((ids[left], ids[right]), _NEVER)
                     if rank != _NEVER:
-                        heappush(waiting, rank << _PLACE_BITS | left)
-        matches, place = [], 0
-        while place < len(ids):
-            matches.append((ids[place], place, ends[place]))
-            place = ends[place]
+                        heappush(waiting, rank << _POSITION_BITS | left)
+        matches, position = [], 0
+        while position < len(ids):
+            matches.append((ids[position], position, ends[position]))
+            position = ends[position]
         return matches
 
 

@@ -72,9 +72,9 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
     true_ids = packed.token_ids.copy()
     if settings.objective.startswith("mlm"):  # for what was masked, from the same token
         is_there = packed.masked_weights > 0
-        places = packed.masked_positions[is_there].astype(np.int64)
-        true_ids[places] = packed.masked_ids[is_there]
-        places = rows = np.sort(places)
+        positions = packed.masked_positions[is_there].astype(np.int64)
+        true_ids[positions] = packed.masked_ids[is_there]
+        positions = rows = np.sort(positions)
     else:  # for some pieces, from the token that comes to them
         some: list[int] = []
         for number in range(num_instances):
@@ -82,8 +82,8 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
             first, last = int(packed.cumulative_lengths[number]) + 2, int(packed.cumulative_lengths[number + 1]) - 2
             if first <= last:
                 some += sorted({*np.linspace(first, last, _MOST_ASKED).astype(int).tolist()})
-        places = np.array(some, np.int64)
-        rows = places + (-1 if settings.objective == "ltr" else 1)
+        positions = np.array(some, np.int64)
+        rows = positions + (-1 if settings.objective == "ltr" else 1)
 
     batch = to_device(packed, next(net.parameters()).device, settings.max_length, flash=False)
     was_training = net.training
@@ -102,12 +102,12 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
     net.train(was_training)
 
     pieces, blanks = dataset.tokenizer.pieces, {}
-    for place, row, best, best_shares in zip(
-        places.tolist(), rows.tolist(), ids.tolist(), shares.tolist(), strict=True
+    for position, row, best, best_shares in zip(
+        positions.tolist(), rows.tolist(), ids.tolist(), shares.tolist(), strict=True
     ):
-        blanks[place] = Blank(
-            piece=pieces[true_ids[place]],
-            seen=pieces[packed.token_ids[place]] if row == place else None,
+        blanks[position] = Blank(
+            piece=pieces[true_ids[position]],
+            seen=pieces[packed.token_ids[position]] if row == position else None,
             guesses=[
                 Guess(piece=pieces[id], probability=round(share, 6))
                 for id, share in zip(best, best_shares, strict=True)
@@ -116,7 +116,7 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
     samples = []
     for number in range(num_instances):
         first, end = (int(packed.cumulative_lengths[number + more]) for more in (0, 1))
-        own = {place: blank for place, blank in blanks.items() if first <= place < end}
+        own = {position: blank for position, blank in blanks.items() if first <= position < end}
         samples.append(
             Sample(
                 texts=spans_of(packed, true_ids, range(first, end), list(own), dataset),
@@ -129,28 +129,28 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
 
 
 def spans_of(
-    packed: Packed, true_ids: NDArray[np.int32], places: Iterable[int], asked: Sequence[int], dataset: Dataset
+    packed: Packed, true_ids: NDArray[np.int32], positions: Iterable[int], predicted: Sequence[int], dataset: Dataset
 ) -> list[list[Span]]:
     """Return each text of an instance, without the special tokens around it, cut where a piece was to be predicted."""
     special = special_ids(dataset.tokenizer)
     texts: dict[int, list[int]] = {}
-    for place in places:
-        if true_ids[place] not in (special.cls, special.sep):
-            texts.setdefault(int(packed.segment_ids[place]), []).append(place)
+    for position in positions:
+        if true_ids[position] not in (special.cls, special.sep):
+            texts.setdefault(int(packed.segment_ids[position]), []).append(position)
     found = []
     for own in texts.values():
-        text, in_text = decoded_places(dataset.tokenizer, [int(true_ids[place]) for place in own])
+        text, in_text = decoded_positions(dataset.tokenizer, [int(true_ids[position]) for position in own])
         spans, done = [], 0
-        for place, (start, end) in zip(own, in_text, strict=True):
-            if place in asked:
+        for position, (start, end) in zip(own, in_text, strict=True):
+            if position in predicted:
                 spans += [Span(text=text[done:start])] if start > done else []
-                spans.append(Span(text=text[start:end], blank=asked.index(place)))
+                spans.append(Span(text=text[start:end], blank=predicted.index(position)))
                 done = end
         found.append([*spans, Span(text=text[done:])] if done < len(text) else spans)
     return found
 
 
-def decoded_places(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+def decoded_positions(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
     """Return a text for ids, none of them special, and the start and end of each piece in it.
 
     The text is what `decode` gives. Where that has put together letters of two pieces (the parts of a Hangul syllable,
@@ -158,13 +158,13 @@ def decoded_places(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, li
     """
     pieces = [tokenizer.pieces[id] for id in ids]
     is_gpt = tokenizer.kind == "gpt-bpe"
-    # Without the mark of a piece's place in a word.
+    # Without the mark of a piece's position in a word.
     letters = [
         piece.removesuffix(END_OF_WORD) if is_gpt else piece.removeprefix(CONTINUATION) or piece for piece in pieces
     ]
     text = tokenizer.decode(ids)
-    places = piece_places(text, pieces, letters)
-    if places is None:
+    positions = piece_positions(text, pieces, letters)
+    if positions is None:
         begins = [
             pieces[number - 1].endswith(END_OF_WORD) if is_gpt else not piece.startswith(CONTINUATION)
             for number, piece in enumerate(pieces)
@@ -173,14 +173,14 @@ def decoded_places(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, li
             f" {some}" if is_begin and number else some
             for number, (some, is_begin) in enumerate(zip(letters, begins, strict=True))
         )
-        places = piece_places(text, pieces, letters)
-    assert places is not None, "a plain text has every piece as it is"
-    return text, places
+        positions = piece_positions(text, pieces, letters)
+    assert positions is not None, "a plain text has every piece as it is"
+    return text, positions
 
 
-def piece_places(text: str, pieces: Sequence[str], letters: Sequence[str]) -> list[tuple[int, int]] | None:
+def piece_positions(text: str, pieces: Sequence[str], letters: Sequence[str]) -> list[tuple[int, int]] | None:
     """Return where each piece stands in a text, with or without its mark; None if one does not stand there."""
-    places, at = [], 0
+    positions, at = [], 0
     for both in zip(pieces, letters, strict=True):
         while text.startswith(" ", at):
             at += 1
@@ -188,6 +188,6 @@ def piece_places(text: str, pieces: Sequence[str], letters: Sequence[str]) -> li
         shown = next((form for form in both if text.startswith(form, at)), None)
         if shown is None:
             return None
-        places.append((at, at + len(shown)))
+        positions.append((at, at + len(shown)))
         at += len(shown)
-    return places
+    return positions

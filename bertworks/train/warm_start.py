@@ -145,11 +145,11 @@ def new_words(tokenizer: Tokenizer, dataset: Dataset, folder: Path) -> list[str]
         raise UserError(f"{dataset.folder} holds {dataset.tokenizer.kind} tokens, and the model reads pieces; {how}")
     if pieces[: len(known)] != known:
         differing = (id for id, (ours, theirs) in enumerate(zip(pieces, known, strict=False)) if ours != theirs)
-        place = next(differing, len(pieces))
-        found = repr(pieces[place])[:40] if place < len(pieces) else "missing"
+        id = next(differing, len(pieces))
+        found = repr(pieces[id])[:40] if id < len(pieces) else "missing"
         raise UserError(
-            f"the vocabulary of {dataset.folder} is not the model's: id {place} is {found}, and should be "
-            f"{known[place]!r:.40}; {how}"
+            f"the vocabulary of {dataset.folder} is not the model's: id {id} is {found}, and should be "
+            f"{known[id]!r:.40}; {how}"
         )
     if dataset.tokenizer.rules != tokenizer.rules:
         raise UserError(

@@ -84,7 +84,7 @@ def test_features_are_those_of_the_model_bit_for_bit(model, tmp_path):
     found = rows_of(cache_of(tmp_path, model, (0, 2, 4)).find(encoded), (0, 2, 4))
     wanted = np.concatenate(
         [
-            one.hidden[[0, 2, 4]][:, window.places]
+            one.hidden[[0, 2, 4]][:, window.positions]
             for one, window in zip(model.features(texts), encoded.windows, strict=True)
         ],
         axis=1,

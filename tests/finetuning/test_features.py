@@ -15,9 +15,9 @@ from toy_tasks import write_task
 import bertworks as bw
 from bertworks.errors import ConfigError, UserError
 from bertworks.finetuning.finetune import finetune
-from bertworks.finetuning.search import table7
 from bertworks.finetuning.session import alike_order_of
 from bertworks.finetuning.settings import settings_for
+from bertworks.finetuning.table7 import table7
 from bertworks.inference.evaluate import measure_models
 from bertworks.inference.predict import Ensemble
 from bertworks.nn.config import FEATURES, layers_of

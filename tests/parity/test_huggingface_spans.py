@@ -59,7 +59,7 @@ def test_tags_of_every_window_are_transformers(tmp_path):
     assert len(encoded.windows) > 3
     numbers, probabilities = predict_tags(model.net, encoded, BatchLayout(torch.device("cpu")))
     for window in encoded.windows:
-        shares = outputs_of(theirs, window).logits[0].softmax(-1).numpy()[window.places]
+        shares = outputs_of(theirs, window).logits[0].softmax(-1).numpy()[window.positions]
         np.testing.assert_array_equal(numbers[window.units], shares.argmax(-1))
         np.testing.assert_allclose(probabilities[window.units], shares.max(-1), atol=1e-5)
     assert {entity["type"] for entity in model.tag(TEXT)} <= {"PER", "LOC"}
@@ -94,7 +94,7 @@ def test_answers_are_the_best_pairs_of_transformers_scores(tmp_path):
         outputs = outputs_of(theirs, window)
         starts, ends = outputs.start_logits[0].tolist(), outputs.end_logits[0].tolist()
         null_scores.append(starts[0] + ends[0])
-        shift = window.context_place
+        shift = window.context_start
         for i in np.flatnonzero(window.may_start):
             for j in range(i, len(window.may_start)):
                 score = starts[shift + i] + ends[shift + j]

@@ -82,7 +82,7 @@ def test_a_level_axis_reaches_from_zero_to_the_last_value(steps, most):
     assert axis.ticks[0] == 0
     assert 2 <= len(axis.ticks) <= most + 1
     assert axis.ticks[-1] <= axis.high * (1 + 1e-9)
-    assert (axis.place(0, 40, 500), axis.place(axis.high, 40, 500)) == (40, 500)
+    assert (axis.position(0, 40, 500), axis.position(axis.high, 40, 500)) == (40, 500)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=5), st.booleans())

@@ -57,11 +57,11 @@ def search(example, encoded, logits, n_best, max_pieces):
     pieces, found = encoded.contexts[0], []
     for number, scores in logits:
         window = encoded.windows[number]
-        count = len(window.ids) - window.context_place - 1
+        count = len(window.ids) - window.context_start - 1
         for i in range(count):
             for j in range(i, min(i + max_pieces, count)):
                 if window.may_start[i]:
-                    score = scores[window.context_place + i, 0] + scores[window.context_place + j, 1]
+                    score = scores[window.context_start + i, 0] + scores[window.context_start + j, 1]
                     found.append((-float(score), i + window.first_piece, j + window.first_piece))
     texts = {}
     for score, first, last in sorted(found):
@@ -125,8 +125,8 @@ def test_targets_point_at_the_answer_or_at_cls(context, data):
     for window in encoded.windows:
         own = range(window.first_piece, window.first_piece + len(window.may_start))
         if inside and inside[0] in own and inside[-1] in own:
-            assert window.start - window.context_place + window.first_piece == inside[0]
-            assert window.end - window.context_place + window.first_piece == inside[-1]
+            assert window.start - window.context_start + window.first_piece == inside[0]
+            assert window.end - window.context_start + window.first_piece == inside[-1]
         else:
             assert (window.start, window.end) == (0, 0)
 
@@ -156,7 +156,7 @@ def test_a_window_without_the_whole_answer_points_at_cls():
 def test_the_text_of_the_targets_is_the_answer(context, text):
     encoded = encode_answers(TOKENIZER, [question(context, text)])
     (window,), (pieces,) = encoded.windows, encoded.contexts
-    first, last = (place - window.context_place for place in (window.start, window.end))
+    first, last = (place - window.context_start for place in (window.start, window.end))
     assert context[pieces.starts[first] : pieces.ends[last]] == text
 
 
@@ -228,7 +228,7 @@ def test_an_empty_context_has_no_answer():
 
 def test_a_question_longer_than_the_window_leaves_half_of_it_to_the_context():
     encoded = encode_answers(TOKENIZER, [question("a b c d", "d", question="why " * 99)], Cut(max_length=9))
-    assert {window.context_place for window in encoded.windows} == {5}
+    assert {window.context_start for window in encoded.windows} == {5}
     assert any(window.start for window in encoded.windows)
 
 

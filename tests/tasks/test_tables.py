@@ -31,7 +31,7 @@ def test_lines_may_end_with_a_carriage_return_alone(write, end):
     for name, sign in (("a.tsv", "\t"), ("a.csv", ","), ("b.csv", ";")):
         path = write(name, end.join((f"text{sign}label", f"one{sign}1", f"two{sign}0", "")))
         assert values(path) == expected
-        assert [row.place for row in rows(path)] == [f"{path}:2", f"{path}:3"]
+        assert [row.where for row in rows(path)] == [f"{path}:2", f"{path}:3"]
 
 
 def test_a_carriage_return_inside_a_row_stays_there(write):
@@ -123,7 +123,7 @@ def test_csv_has_quotes_and_rows_of_several_lines_and_knows_where_each_starts(wr
     path = write("a.csv", 'text,label\n"two\nlines, ""quoted""",1\nplain,0\n')
     found = list(rows(path))
     assert [row.values["text"] for row in found] == ['two\nlines, "quoted"', "plain"]
-    assert [row.place for row in found] == [f"{path}:2", f"{path}:4"]
+    assert [row.where for row in found] == [f"{path}:2", f"{path}:4"]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -159,12 +159,12 @@ def test_a_text_of_a_megabyte_is_read_from_csv(write):
 def test_json_lines_keep_their_types_and_open_objects_by_one_level(write):
     path = write("a.jsonl", '{"text": "a", "labels": {"label": 4.5}}\n\n{"text": "b", "labels": {"label": 1}}\n')
     assert [row["labels.label"] for row in values(path)] == [4.5, 1]
-    assert [row.place for row in rows(path)] == [f"{path}:1", f"{path}:3"]
+    assert [row.where for row in rows(path)] == [f"{path}:1", f"{path}:3"]
 
 
 def test_a_json_list_has_records_by_number(write):
     path = write("a.json", '[{"text": "a"}, {"text": "b"}]')
-    assert [(row.values["text"], row.place) for row in rows(path)] == [("a", f"{path}: [0]"), ("b", f"{path}: [1]")]
+    assert [(row.values["text"], row.where) for row in rows(path)] == [("a", f"{path}: [0]"), ("b", f"{path}: [1]")]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_parquet_gives_rows_by_number(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), path)
     assert values(path) == [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
-    assert [row.place for row in rows(path)] == [f"{path}: row 1", f"{path}: row 2"]
+    assert [row.where for row in rows(path)] == [f"{path}: row 1", f"{path}: row 2"]
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CorruptFile, match="not an intact Parquet file"):
         values(path)

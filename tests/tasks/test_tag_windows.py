@@ -53,8 +53,8 @@ def pieces_by_word(example):
 def right_answers(encoded):
     """What a perfect model would say."""
     for number, window in enumerate(encoded.windows):
-        logits = np.zeros((len(window.places), len(LABELS)), np.float32)
-        logits[np.arange(len(window.places)), window.targets] = 9
+        logits = np.zeros((len(window.positions), len(LABELS)), np.float32)
+        logits[np.arange(len(window.positions)), window.targets] = 9
         yield number, logits
 
 
@@ -70,7 +70,7 @@ def test_each_word_with_a_piece_is_labelled_once_by_its_first_piece(documents, m
     for window in encoded.windows:
         assert len(window.ids) <= max_length
         assert (window.ids[0], window.ids[-1]) == (TOKENIZER.id_of("[CLS]"), TOKENIZER.id_of("[SEP]"))
-        for place, unit, target in zip(window.places, window.units, window.targets, strict=True):
+        for place, unit, target in zip(window.positions, window.units, window.targets, strict=True):
             pieces, tag = words[unit]
             assert window.ids[place] == pieces[0]
             assert LABELS[target] == tag
@@ -108,7 +108,7 @@ def test_words_far_from_the_ends_of_a_document_have_a_quarter_of_a_window_beside
     examples = examples_of([[[("new", "O")] * 50] * 4])
     encoded = encode_tags(TOKENIZER, examples, max_length=42)
     for window in encoded.windows:
-        for place, unit in zip(window.places, window.units, strict=True):
+        for place, unit in zip(window.positions, window.units, strict=True):
             assert min(place - 1, len(window.ids) - 2 - place) >= min(9, unit, 199 - unit)
 
 

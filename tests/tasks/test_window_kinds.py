@@ -94,7 +94,7 @@ def test_tag_is_cross_entropy_at_the_labelled_tokens(net):
     loss = correct = total = 0
     for window in windows:
         logits = net.heads["tag"](hidden_of(net, window)).double()
-        for place, target in zip(window.places, window.targets, strict=True):
+        for place, target in zip(window.positions, window.targets, strict=True):
             if target != UNKNOWN:
                 loss -= float(logits[place].log_softmax(-1)[target])
                 correct += int(logits[place].argmax() == target)
@@ -173,7 +173,7 @@ def test_an_empty_sequence_of_weight_0_makes_no_nan(net):
 
 
 def test_a_batch_without_labels_is_no_error(net):
-    window = tag_windows()[0]._replace(places=np.zeros(0, int), units=np.zeros(0, int), targets=np.zeros(0, int))
+    window = tag_windows()[0]._replace(positions=np.zeros(0, int), units=np.zeros(0, int), targets=np.zeros(0, int))
     sums = tag(net, tag_batch([window]))
     assert (sums.loss.item(), sums.total.item()) == (0, 0)
 

@@ -9,12 +9,12 @@ from bertworks.text.gpt import GptTokenizer
 from bertworks.text.normalize import Rules
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import SPECIAL_TOKENS
-from bertworks.train.guesses import decoded_places
+from bertworks.train.guesses import decoded_positions
 
 
 def marked(tokenizer, ids):
     """The text with every piece in brackets."""
-    text, places = decoded_places(tokenizer, ids)
+    text, places = decoded_positions(tokenizer, ids)
     parts, done = [], 0
     for start, end in places:
         parts += [text[done:start], "<", text[start:end], ">"]
@@ -39,7 +39,7 @@ def test_any_ids_give_the_text_of_decode_with_each_piece_in_its_place(pieces):
     rng = random.Random(0)
     for _ in range(300):
         ids = [rng.randrange(len(SPECIAL_TOKENS), len(tokenizer.pieces)) for _ in range(rng.randint(1, 20))]
-        text, places = decoded_places(tokenizer, ids)
+        text, places = decoded_positions(tokenizer, ids)
         assert text == tokenizer.decode(ids)
         for id, (start, end) in zip(ids, places, strict=True):
             piece = tokenizer.pieces[id]

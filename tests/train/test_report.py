@@ -112,7 +112,7 @@ def test_what_was_trained_is_told(tmp_path):
     assert "A BERT of size 1x32x2 with 6,407 parameters, after 40 steps and 10,240 tokens." in text
     for fact in (
         "layers 3", "width 64", "vocabulary 12,345", "parameters 6,407", "objective mlm+nsp", "folder wiki",
-        "documents for training 48", "tokens kept aside 600", "tokens seen per token of data 4.10", "masked 15%",
+        "documents for training 48", "tokens held out 600", "tokens seen per token of data 4.10", "masked 15%",
         "optimizer adam", "learning rate 3e-3, linear", "warm-up 5 steps", "batch 256 tokens",
         "time in training 1 min 20 s", "most memory 0.50 GB",
     ):  # fmt: skip
