@@ -466,7 +466,13 @@ def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     entries = read_manifest(folder / MANIFEST_NAME)
     for name, entry in entries.items():
         try:
-            _verify_file(safe_join(folder, name), entry["bytes"], entry["sha256"])
+            path = safe_join(folder, name)
+            if not path.is_file():
+                raise CorruptFile(f"{path} is missing, but {MANIFEST_NAME} lists it")
+            if (size := path.stat().st_size) != entry["bytes"]:
+                raise CorruptFile(f"{path} has {size} bytes where {MANIFEST_NAME} says {entry['bytes']}")
+            if sha256_of(path) != entry["sha256"]:
+                raise CorruptFile(f"{path} was altered: its sha256 is not the one in {MANIFEST_NAME}")
         except OSError as error:
             raise UserError(f"cannot read {folder / name}: {error.strerror}") from error
     return entries
@@ -487,15 +493,6 @@ def read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
             raise
         raise CorruptFile(f"{manifest} is not a manifest: {error}") from error
     return dict(entries)
-
-
-def _verify_file(path: Path, size: int, digest: str) -> None:
-    if not path.is_file():
-        raise CorruptFile(f"{path} is missing, but {MANIFEST_NAME} lists it")
-    if path.stat().st_size != size:
-        raise CorruptFile(f"{path} has {path.stat().st_size} bytes where {MANIFEST_NAME} says {size}")
-    if sha256_of(path) != digest:
-        raise CorruptFile(f"{path} was altered: its sha256 is not the one in {MANIFEST_NAME}")
 
 
 def safe_join(folder: str | os.PathLike[str], name: str) -> Path:

@@ -248,8 +248,8 @@ class Unit(NamedTuple):
     number: int
     text: bytes
     num_duplicates: int  # documents that stood earlier in the corpus and were left out
-    # Where the first document continues one that was cut: the key of that one's first piece, else nothing.
-    goes_on_from: bytes = b""
+    # Where the first document continues one that was cut: the key of that document's first piece; else nothing.
+    first_piece_key: bytes = b""
 
     def documents(self) -> list[bytes]:
         """Return the documents, each as its lines joined by newlines."""
@@ -263,18 +263,18 @@ class Unit(NamedTuple):
 def cut_units(blocks: Iterable[str], *, drop_duplicates: bool = False) -> Iterator[Unit]:
     """Cut blocks of lines, as `Corpus.blocks` gives them, into units."""
     seen = SeenDigests()
-    goes_on_from = b""
+    first_piece_key = b""
     for number, text in enumerate(_cut(blocks)):
-        unit = Unit(number, text, 0, goes_on_from)
+        unit = Unit(number, text, 0, first_piece_key)
         if drop_duplicates:  # of documents that are the same to the letter, the first is kept
             documents = unit.documents()
             is_new = seen.add(b"".join(hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in documents))
             kept = [document + _DOCUMENT_END for document, new in zip(documents, is_new, strict=True) if new]
-            before = goes_on_from if len(is_new) and is_new[0] else b""
+            before = first_piece_key if len(is_new) and is_new[0] else b""
             unit = Unit(number, b"".join(kept), len(documents) - len(kept), before)
         yield unit
         is_cut = not text.endswith(_DOCUMENT_END)  # then the unit is one piece of one document
-        goes_on_from = (goes_on_from or digest64(text.removesuffix(_LINE_END))) if is_cut else b""
+        first_piece_key = (first_piece_key or digest64(text.removesuffix(_LINE_END))) if is_cut else b""
 
 
 def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
@@ -399,7 +399,7 @@ def make_arrays(
     """
     gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, and of documents
     num_empty = num_too_short = 0
-    first_piece_key = unit.goes_on_from
+    first_piece_key = unit.first_piece_key
     for documents in in_batches(unit.documents(), _TOKENIZED_AT_ONCE):
         for document, ids, lengths in _tokenize(documents, tokenizer, options, vocab_size):
             key, first_piece_key = first_piece_key or digest64(document), b""

@@ -3,22 +3,22 @@
 - A network that can be fine-tuned gives a row for each of the tokens that it is called with, `pooled_of(tokens)` gives
   a row for each sequence, `scores(head, rows)` what a head of `heads` makes of rows, and `stacks()` says which weights
   are its layers'. Its tokenizer encodes texts and pairs as BERT's does.
-- A BERT learns by itself, beside another one (`--with`) or under a BiLSTM. One that looks to the left alone is summed
-  up by its last token, for [CLS] at its front has seen nothing.
+- A BERT is fine-tuned by itself, beside another one (`--with`) or under a BiLSTM. One that reads from the left alone is
+  summed up by its last token, because [CLS] at the front has seen nothing.
 - A GPT-1 gets special pieces around texts, and its language model keeps training, as in its paper.
-- An ELMo stays as it is; the mix of its layers, the BiLSTMs and the head are drawn from the seed and learn. With
-  `--init random` there was no pre-training: the ELMo is drawn as well, and all of it learns, as of a BERT.
-- With `task.features` a BERT stays as it is, and a BiLSTM reads its layers (the paper's Table 7). The network of such a
-  run is an encoder with the reader as its tag head, so that its model folder tags texts. The trainer sees the reader
-  alone; the encoder computes features once (`features.py`) and is written beside the reader.
-- Only those rows of the token embedding that occur in a train set are trained as such: `TrainedRows`. A row that never
-  occurs has no gradient, so Adam moves it by weight decay alone: w (1 - r1 d)(1 - r2 d) ... over the rates of all
-  updates. That is one number for all such rows, kept in float64 and applied when the table is looked at. The optimizer
-  is spared the rest, which for most tasks is most of the table. The network holds the rows in use, and its feed numbers
-  ids accordingly; `whole` puts the table together again, to measure texts with other tokens and to write models. A
-  checkpoint has the rows at rest as they were in the beginning, for those of its model have been rounded.
-- The language model's loss is the mean over all its guesses in the batch, times its weight (the GPT paper's lambda); so
-  it is weighted in the logs too, where losses add up.
+- An ELMo is frozen; the mix of its layers, the BiLSTMs and the head are drawn from the seed and trained. With
+  `--init random` the ELMo is drawn from the seed, too, and all of it is trained, as with a BERT.
+- With `task.features` a BERT is frozen, and a BiLSTM reads its layers (the paper's Table 7). The network of such a run
+  is an encoder with the reader as its tag head, so that its model folder tags texts. The trainer sees the reader alone;
+  the encoder computes features once (`features.py`) and is written beside the reader.
+- Only the rows of the token embedding that occur in the train set are trained: `TrainedRows`. A row that never occurs
+  has no gradient, so Adam changes it by weight decay alone: w (1 - r1 d)(1 - r2 d) ... over the rates of all updates.
+  That is one factor for all such rows, kept in float64 and applied when the table is read. So the optimizer skips these
+  rows, which for most tasks are most of the table. The network holds the rows in use, and its feed numbers ids
+  accordingly; `whole` restores the whole table, to measure texts with other tokens and to write models. A checkpoint
+  stores the unused rows as they were at the start, because those in its model have been rounded.
+- The language model's loss is the mean over all its predictions in the batch, times its weight (lambda in GPT's paper);
+  in the logs it is weighted, too, so that the losses there add up.
 """
 
 import copy
@@ -490,17 +490,15 @@ class TrainedRows:
     def whole(self) -> Iterator[None]:
         """Put the whole table into the network for a while."""
         cut = self._embedding.weight
-        self._embedding.weight = nn.Parameter(self._put_together(cut.detach()), requires_grad=False)
+        table = cut.new_empty(len(self._used) + len(self._unused), cut.shape[1])
+        with torch.no_grad():
+            table[self._used.to(cut.device)] = cut
+            table[self._unused.to(cut.device)] = (self.at_rest * self.factor()).to(cut.device)
+        self._embedding.weight = nn.Parameter(table, requires_grad=False)
         try:
             yield
         finally:
             self._embedding.weight = cut
-
-    def _put_together(self, cut: Tensor) -> Tensor:
-        table = cut.new_empty(len(self._used) + len(self._unused), cut.shape[1])
-        table[self._used.to(cut.device)] = cut
-        table[self._unused.to(cut.device)] = (self.at_rest * self.factor()).to(cut.device)
-        return table
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint must hold to resume."""
@@ -520,7 +518,7 @@ def task_objective(kind: TaskHead, task: Task, lm_weight: float) -> Objective:
     def with_lm(net: Any, batch: TaskBatch) -> dict[str, Sums]:
         reading: Any = Reading(net, batch.tokens)
         sums: Sums = reading.lm_sums()
-        # A part that only fills up a batch has no weights, and is not to be learnt.
+        # A micro-batch that only fills up a batch has no weights, and nothing is learnt from it.
         counts = (batch.weights.sum() > 0).float()
         lm = Sums(sums.loss * counts * lm_weight, sums.correct * counts, sums.total * counts)
         return {**alone(reading, batch), LM: lm}
@@ -565,6 +563,6 @@ def rate_scales(net: Any, decay: float) -> dict[str, float]:
 
 @torch.no_grad()
 def begin_with_mean(start: TaskStart, scores: NDArray[np.float32]) -> None:
-    """Let a new head give every text the mean score: at a fine-tuning's rates most of a run may go by until it does."""
+    """Let a new head give every text the mean score; learning that alone could take most of a fine-tuning run."""
     if _BIAS in start.about.get("drawn", ()):  # a GPT-1's has none
         start.net.get_parameter(_BIAS).fill_(float(scores.mean(dtype=np.float64)))

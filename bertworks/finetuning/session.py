@@ -60,9 +60,9 @@ from bertworks.train.trainer import Batches, MicroBatch, Result, Shapes, Trainer
 _BATCHES_SORTED = 50
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_FAR = 30  # scores from 0 to 5 are learnt well, in the thousands hardly: a step is as long as the rate
+_FAR = 30  # scores from 0 to 5 are learnt well, thousands hardly: a step of Adam is about as long as the rate
 _WIDE = 10
-_FEW_STEPS = 50  # in which a new head has hardly started to learn
+_FEW_STEPS = 50  # in fewer a new head has hardly started to learn
 _SMALL_BATCH = 8
 _SHARE_OF_LAST = 0.35  # of a block's memory, where one token of a text is read
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ def prepare(
     for remark in remarks(items, task.kind, start.tokenizer.pieces):
         noted(f"{TRAIN}: {remark}")
     for remark in few_steps(len(items), len(examples), settings, task.kind) if is_new else ():
-        note(remark)  # it is nothing to know of the model
+        note(remark)  # of this run alone: it is not recorded with the model
     dev = examples_of(dataset, DEV, noted)
     dev_items = kind.encode(dev, start.tokenizer, task, settings.task.cut())
 
@@ -144,8 +144,8 @@ def prepare(
     steps = train.epochs * steps_per_epoch(len(items), train)
     update = {"max_steps": min(train.max_steps, steps), "compile": bool(train.compile)}
     settings = settings.model_copy(update={"train": train.model_copy(update=update)})
-    # LAMB looks at the norm of the whole table; a network that is sharded has it in parts; a language model scores all
-    # of it, and two encoders have two.
+    # The table stays whole for LAMB, which needs its norm, for a sharded network, which has it in parts, for a language
+    # model, which scores all of it, and for two encoders, which have two.
     is_cut = isinstance(start.net, Bert) and start.net.embeddings.token.weight.requires_grad
     is_cut = is_cut and not train.shard and settings.optim.name != "lamb"
     table = TrainedRows(start.net, items.ids) if is_cut else None
@@ -490,9 +490,9 @@ def order_of(num_items: int, seed: int, epoch: int) -> NDArray[np.int64]:
 def alike_order_of(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return an order of an epoch in which the items of a batch are of similar length, for an LSTM.
 
-    Its steps are as many as the longest sentence has words, each a product with all weights for however few sentences
-    go on: with batches as they come it takes 1.7 times as long. Lengths are sorted among some tens of batches, and
-    batches then go in an order of their own; the last one, which is short, stays last.
+    An LSTM takes as many steps as the longest sentence of a batch has words, each a product with all weights, however
+    few sentences are that long: with batches in random order it takes 1.7 times as long. Lengths are sorted within some
+    tens of batches, and these batches are then shuffled; the last one, which is short, stays last.
     """
     order = order_of(len(lengths), seed, epoch)
     num_sorted = _BATCHES_SORTED * batch_size
@@ -556,11 +556,11 @@ def few_steps(num_items: int, num_examples: int, settings: FinetuneSettings, kin
 
 
 def some_of(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return the first `count` of a fixed shuffle, in their old order; 0: all. For a search that need not see them all.
+    """Return `count` examples of a fixed shuffle, in their old order, for a search that need not see them all; 0: all.
 
-    Which examples those are depends on their number alone, not on a run's seed: what is compared learns from the same
-    ones, and a smaller part is within a larger one. Sentences of one document stay together, as each is read with those
-    around it; the last document may be cut.
+    Which examples those are depends on their number alone, not on a run's seed: runs that are compared learn from the
+    same ones, and a smaller part is within a larger one. Sentences of one document stay together, as each is read with
+    those around it; the last document may be cut.
     """
     if not 0 < count < len(examples):
         return list(examples)

@@ -163,19 +163,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for name in (*_NEEDED_FILES, INDEX_FILE if is_divided else WEIGHTS_FILE):
         if name not in listed:
             raise CorruptFile(f"{path / MANIFEST_NAME} does not list {name}, which is needed to resume")
-    state = _read_state(path)
-    found = _tensors(path)
-    for name, tensors in found.items():
-        check_layout(path / name, layout_of(tensors), state["tensors"][name])
-    return Checkpoint(path, state["step"], state, found[WEIGHTS_FILE], found[OPTIMIZER_FILE])
-
-
-def _tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Return the model's tensors, in however many files they lie, and the optimizer's."""
-    return {WEIGHTS_FILE: read_tensors(folder, read_weights), OPTIMIZER_FILE: read_weights(folder / OPTIMIZER_FILE)}
-
-
-def _read_state(path: Path) -> dict[str, Any]:
     where = path / STATE_FILE
     state = read_json(where)
     if type(written := state.get("format")) is int and written > FORMAT:
@@ -187,7 +174,15 @@ def _read_state(path: Path) -> dict[str, Any]:
     layouts = state.get("tensors")
     if not isinstance(layouts, dict) or not all(isinstance(layouts.get(name), dict) for name in _TENSOR_FILES):
         raise CorruptFile(f"{where} does not say which tensors there are")
-    return state
+    found = _tensors(path)
+    for name, tensors in found.items():
+        check_layout(path / name, layout_of(tensors), layouts[name])
+    return Checkpoint(path, state["step"], state, found[WEIGHTS_FILE], found[OPTIMIZER_FILE])
+
+
+def _tensors(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the model's tensors, in however many files they lie, and the optimizer's."""
+    return {WEIGHTS_FILE: read_tensors(folder, read_weights), OPTIMIZER_FILE: read_weights(folder / OPTIMIZER_FILE)}
 
 
 def layout_of(tensors: Mapping[str, Tensor]) -> Layout:

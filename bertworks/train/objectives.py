@@ -71,7 +71,11 @@ def to_device(packed: Packed, device: torch.device, max_length: int, *, flash: b
 def mlm_and_nsp(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
     """Masked pieces and next sentences, the paper's two tasks."""
     hidden_TD = net(batch.tokens)
-    return {"mlm": _mlm(net, hidden_TD, batch), "nsp": _nsp(net, hidden_TD, batch)}
+    masked_pieces = _mlm(net, hidden_TD, batch)
+    # The sequences that make up the padding at the end of a batch have no pair.
+    pooled_SD = net.pooled(hidden_TD, batch.tokens.packing, len(batch.next_labels))
+    logits_S2 = net.heads["nsp"](pooled_SD)
+    return {"mlm": masked_pieces, "nsp": sums_of(logits_S2, batch.next_labels, batch.next_weights)}
 
 
 def mlm(net: Bert, batch: TrainBatch) -> dict[str, Sums]:
@@ -93,13 +97,6 @@ def _mlm(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
     masked_MD = hidden_TD.index_select(0, batch.masked_positions)
     logits_MV = net.heads["mlm"](masked_MD, net.embeddings.token.weight)
     return sums_of(logits_MV, batch.masked_ids, batch.masked_weights)
-
-
-def _nsp(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
-    # The sequences that make up the padding at the end of a batch have no pair.
-    pooled_SD = net.pooled(hidden_TD, batch.tokens.packing, len(batch.next_labels))
-    logits_S2 = net.heads["nsp"](pooled_SD)
-    return sums_of(logits_S2, batch.next_labels, batch.next_weights)
 
 
 Objective = Callable[[Any, Any], dict[str, Sums]]

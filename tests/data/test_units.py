@@ -118,8 +118,8 @@ def test_pieces_of_a_document_that_was_cut_go_on_from_the_first(documents, drop)
             first_piece = first_piece or unit.documents()[0]
     found = list(cut_units([corpus_text(documents)], drop_duplicates=drop))
     if drop:  # a piece that was dropped takes its key with it
-        expected = [key if unit.goes_on_from else b"" for key, unit in zip(expected, found, strict=True)]
-    assert [unit.goes_on_from for unit in found] == expected
+        expected = [key if unit.first_piece_key else b"" for key, unit in zip(expected, found, strict=True)]
+    assert [unit.first_piece_key for unit in found] == expected
 
 
 def test_what_follows_a_dropped_piece_does_not_follow_its_choice():
@@ -127,4 +127,4 @@ def test_what_follows_a_dropped_piece_does_not_follow_its_choice():
     found = list(cut_units([giant, giant, "after\n\n"], drop_duplicates=True))
     assert sum(unit.num_duplicates for unit in found) > 0
     (last,) = [unit for unit in found if b"after" in unit.documents()]
-    assert (last.documents(), last.goes_on_from) == ([b"after"], b"")
+    assert (last.documents(), last.first_piece_key) == ([b"after"], b"")
