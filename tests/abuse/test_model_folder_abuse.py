@@ -335,9 +335,9 @@ def test_a_folder_of_the_original_bert_is_told_the_way(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "checkpoints"])
-def test_a_run_that_was_killed_before_its_first_model_is_told_to_go_on(tmp_path, name):
+def test_a_run_that_was_killed_before_its_first_model_is_told_to_resume(tmp_path, name):
     (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match=r"has no config\.json: a run that has no model yet; go on .* --resume"):
+    with pytest.raises(UserError, match=r"has no config\.json: a run that has no model yet; resume it, .* --resume"):
         bw.load(tmp_path)
 
 
