@@ -28,7 +28,7 @@ the configuration says so: of a network that looks to the left alone no other ha
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -312,6 +312,13 @@ class Encoded(NamedTuple):
     attentions: list[list[Tensor]]  # for every layer and sequence, [N, L, L]
 
 
+class Engine(Protocol):
+    """Another way to compute the encoder: faster on one kind of processor, or in another runtime."""
+
+    def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
+        """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
+
+
 class Bert(nn.Module):
     """The encoder and its heads.
 
@@ -319,7 +326,12 @@ class Bert(nn.Module):
         config: the sizes.
         heads: which heads to have and how many outputs each has, see `make_head`.
         pooler: whether to have the layer over [CLS] that is trained with NSP; heads that read it bring it along.
+
+    Attributes:
+        engine: computes the encoder instead of the blocks, for inference; None: the blocks do.
     """
+
+    engine: Engine | None = None
 
     def __init__(self, config: BertConfig, heads: dict[str, int] | None = None, *, pooler: bool = True) -> None:
         super().__init__()
@@ -338,6 +350,8 @@ class Bert(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the last layer's output, [T, D]."""
+        if self.engine is not None:
+            return self.engine(tokens)
         x_TD, packing = self._begin(tokens)
         for block in cast(Iterable[Block], self.blocks):
             x_TD = call_block(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
@@ -387,6 +401,8 @@ class Bert(nn.Module):
         """Return the last layer's output at the token that the pooler reads of each sequence, [S, D]; none is empty."""
         if not self._summary_sees_all():
             return self(tokens).index_select(0, self._summary_places(tokens.packing))
+        if self.engine is not None:
+            return self.engine(tokens, self._summary_places(tokens.packing))
         x_TD, packing = self._begin(tokens)
         return rows_of_blocks(self.blocks, x_TD, packing, tokens.dropout_seed, self._summary_places(tokens.packing))
 
