@@ -325,11 +325,17 @@ def test_results_that_a_full_disk_refuses_are_an_error(tmp_path, command):
     assert ended.stderr.splitlines()[-1].startswith("error: cannot write standard output: No space left on device")
 
 
+def in_the_foreground():
+    """Undo what a shell does for its background, where these tests may run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_command_whose_output_nobody_reads_ends_at_once_and_quietly(tmp_path):
     """It reads from a pipe that gives nothing, so no write tells it."""
     (tmp_path / "v.txt").write_text("[UNK]\nlow\n")
     command = [sys.executable, "-m", "bertworks", "tokenize", "--vocab", str(tmp_path / "v.txt"), "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, preexec_fn=in_the_foreground) as process:
         process.stdin.write(b"low\n" * 10_000)
         process.stdin.flush()
         assert process.stdout.readline() == b"low\n"
@@ -348,7 +354,8 @@ def test_a_command_ends_with_its_children_when_nobody_reads():
         "import bertworks.demo.run as run; run.run_demo = work\n"
         "sys.argv = ['bertworks', 'demo']; cli.main()"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes, preexec_fn=in_the_foreground) as process:
         children = [int(number) for number in process.stdout.readline().split()[1:]]
         process.stdout.close()
         assert process.wait(timeout=20) == 128 + signal.SIGPIPE

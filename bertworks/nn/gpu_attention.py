@@ -362,6 +362,11 @@ def gpu_attention_backward(
     return grad_qkv_T3NH
 
 
+@gpu_attention_backward.register_fake
+def _(qkv_T3NH: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(qkv_T3NH)
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     qkv_T3NH, starts, seed, *ctx.settings = inputs
     ctx.save_for_backward(qkv_T3NH, *output, starts, seed)
