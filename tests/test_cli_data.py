@@ -45,7 +45,7 @@ def test_prepare_warns_of_text_that_the_vocabulary_does_not_know(bertworks, voca
     (tmp_path / "other.txt").write_text("고양이가 앉았다.\n\n개가 달렸다.\n", encoding="utf-8")
     code, _, err = bertworks("prepare", tmp_path / "other.txt", "--vocab", vocabulary, "--out", tmp_path / "data")
     assert code == 0
-    assert "66.7% of the tokens are [UNK]; is the vocabulary one for this language?" in err
+    assert "66.7% of the tokens are [UNK]; is the vocabulary for this language?" in err
 
 
 def test_prepared_data_is_not_overwritten(bertworks, corpus, vocabulary, prepared):
@@ -243,4 +243,4 @@ def test_a_file_that_is_named_twice_is_told_to_be_read_once(bertworks, vocabular
     (tmp_path / "a.txt").write_text("the cat\n")
     files = (tmp_path / "a.txt", tmp_path / "." / "a.txt")
     assert bertworks("prepare", *files, "--vocab", vocabulary, "--out", tmp_path / "data")[0] == 0
-    assert "a.txt is named more than once, and read once" in caplog.text
+    assert "a.txt is given more than once, and read once" in caplog.text
