@@ -276,5 +276,5 @@ def test_python_plans_as_the_command_does_however_the_package_is_imported(bertwo
     for _ in range(2):
         assert bw.plan("mini", overrides=["train.max_minutes=30"], gpu="a100-80") == told
     assert bw.plan(load_recipe("mini"))["gpu"] == "h200"
-    with pytest.raises(UserError, match=r"say them: model\.preset=base"):
+    with pytest.raises(UserError, match=r"to plan, give a size such as model\.preset=base"):
         bw.plan("continue")
