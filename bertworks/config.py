@@ -434,10 +434,10 @@ def _parse_recipe(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Put a recipe's values over those of the shipped recipe that it is like; returns what is wrong with that, too.
+    """Merge a recipe's values into those of the shipped recipe that it is like; also returns any problems.
 
-    `names` are the recipes on the way here. A shipped one has no problems of its own, so whatever is wrong with the
-    values together is reported for the recipe that was given.
+    `names` are the recipes that led to this one. A shipped recipe has no problems itself, so any problem of the merged
+    values is reported for the recipe that was given.
     """
     if _LIKE not in values:
         return values, []

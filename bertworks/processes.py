@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 Text = TypeVar("Text", str, bytes)
 _FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
 _BAR_WIDTH = 16
-_LINE_EVERY_S = 30.0  # where there is no terminal
+_LINE_EVERY_S = 30.0  # if there is no terminal
 
 
 def num_workers(given: int | None) -> int:

@@ -10,8 +10,8 @@ Pairs are made as in google-research/bert's create_pretraining_data.py:
 - **Short sequences.** Inputs in fine-tuning are often shorter, such as single sentences. So that pre-training covers
   them too, a document gets, with probability 0.1 (`short_seq_prob`), a random shorter target length.
 - **A and B.** A chunk is cut into A and B between two of its sentences. A cut inside a sentence would make the task too
-  easy: a broken sentence that goes on in B gives the answer away. The position of the cut is random, so A and B vary in
-  length and number of sentences.
+  easy: a broken sentence that continues in B gives the answer away. The position of the cut is random, so A and B vary
+  in length and number of sentences.
 - **Random next.** With probability 0.5, B is the rest of the chunk, which really follows A. Otherwise B comes from
   another document, starting at a random sentence. With as many positive as negative examples, a constant answer is
   right only half of the time. B must be from another document, because text of the same one might really follow A.

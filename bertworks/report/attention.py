@@ -29,7 +29,7 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
     Args:
         tokens: the pieces in order, [CLS] and [SEP] included.
         segment_ids: 0 for a token of the first sentence, 1 for one of the second.
-        attentions: [layers, heads, tokens, tokens]; the row of a token says how much it attends to each.
+        attentions: [layers, heads, tokens, tokens]; the row of a token has its attention weights for all tokens.
         title: the model's name and the text, shown above the picture.
     """
     num_layers, num_heads, num_tokens = attentions.shape[:3]

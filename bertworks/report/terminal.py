@@ -155,7 +155,7 @@ class Panel:
         self._write(f"{_ERASE_BELOW}\n{drawn.get()}{rows_up}")
 
     def _write(self, text: str) -> None:
-        assert self._stream, "the panel stands"
+        assert self._stream, "the panel is shown"
         self._stream.write(text)
         self._stream.flush()
 

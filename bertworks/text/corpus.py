@@ -62,7 +62,7 @@ _SAME_KIND = {".ndjson": ".jsonl", ".jsonlines": ".jsonl", ".tab": ".tsv"}
 _OTHER_PACKINGS = frozenset(
     (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".7z", ".rar", ".lz4", ".lzma", ".lz", ".z", ".br")
 )
-# Other files in a folder that may contain text; if any are skipped, the user is told which.
+# Other files in a folder that may contain text; if any are skipped, a warning lists them.
 _MAYBE_TEXT = frozenset(
     (*TABLES, ".json", ".md", ".rst", ".tex", ".html", ".htm", ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".hwp",
      ".hwpx", ".rtf", ".odt", ".epub", ".arrow", ".zip", ".tar", ".tgz", ".7z")

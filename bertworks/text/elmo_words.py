@@ -51,7 +51,7 @@ BEGIN, END, UNK = "<S>", "</S>", "<UNK>"
 SPECIAL_WORDS = (BEGIN, END, UNK)
 MAX_CHARACTERS = 50  # of a word, including the marks at both ends
 _BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = range(256, 261)
-NUM_CHARACTERS = _PADDING + 2  # the ids are 1 to 261, and 0 where there is no word
+NUM_CHARACTERS = _PADDING + 2  # the ids are 1 to 261, and 0 for padding after a sentence
 
 
 def character_ids(words: Sequence[str]) -> "NDArray[np.uint16]":
@@ -81,7 +81,7 @@ class WordTokenizer(BaseTokenizer):
 
     @classmethod
     def from_vocab(cls, path: str | os.PathLike[str], rules: Rules | None = None) -> "WordTokenizer":
-        """Read a word list, one word a line."""
+        """Read a word list, one word per line."""
         return cls(read_vocabulary(path, unknown=UNK), rules)
 
     @classmethod

@@ -46,7 +46,8 @@ BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see `build_trie`
 ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 
 if hasattr(os, "register_at_fork"):
-    # A process forked while another thread compiles would wait forever for a lock that nobody in it holds.
+    # A process forked while another thread compiles would wait forever for the compiler's lock, because only that
+    # thread, which does not exist in the new process, could release it.
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,
@@ -57,7 +58,7 @@ if hasattr(os, "register_at_fork"):
 class Tables(NamedTuple):
     """The lookup tables of the compiled loop."""
 
-    entries: NDArray[np.int32]  # by code point: what the rules do with it; UNKNOWN until it occurs
+    entries: NDArray[np.int32]  # by code point: the result of the rules; UNKNOWN until it occurs
     neighbours: NDArray[np.uint8]  # by code point: what it implies for a sigma beside it; UNMET until it occurs
     sequences: NDArray[np.int32]  # (letter, combining class) of characters that become several; first σ and ς
     trie: NDArray[np.int32]

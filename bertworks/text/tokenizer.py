@@ -96,7 +96,7 @@ class Encoding:
 
     @property
     def word_ids(self) -> list[int | None]:
-        """The number of the word each token is part of, counted from 0 in each text; None for [CLS] and [SEP]."""
+        """The number of each token's word, counted from 0 in each text; None for [CLS] and [SEP]."""
         return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
 
     def cut(self, length: int) -> "Encoding":
@@ -437,7 +437,7 @@ class Tokenizer(BaseTokenizer):
         strip_accents: bool | None = None,
         split_cjk: bool = True,
     ) -> "Tokenizer":
-        """Read a vocabulary file, one piece a line; the settings are those of the class."""
+        """Read a vocabulary file, one piece per line; the settings are those of the class."""
         return cls(read_vocabulary(path), lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
 
     @classmethod
