@@ -401,6 +401,6 @@ def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.fl
     for index in words:
         cells = "".join(2 * shade(float(weights[index, other]) / darkest) for other in words)
         nearest = max((other for other in words if other != index), key=lambda other: float(weights[index, other]))
-        looks = f"looks at {tokens[nearest][:_LONGEST]}, {float(weights[index, nearest]):.0%}"
+        looks = f"attends to {tokens[nearest][:_LONGEST]}, {float(weights[index, nearest]):.0%}"
         rows.append(f"{tokens[index][:_LONGEST]:>{_LONGEST}} {cells} {looks}")
     return rows

@@ -350,7 +350,7 @@ def samples_section(samples: Samples | None) -> str:
         blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
         articles.append(f'<article class="sample">{texts}<ol class="blanks">{blanks}</ol></article>')
     return (
-        '<section aria-labelledby="samples"><h2 id="samples">What it guesses</h2>'
+        '<section aria-labelledby="samples"><h2 id="samples">Predictions</h2>'
         f'<p class="note">{escaped(note)}</p>{"".join(articles)}</section>'
     )
 
@@ -373,7 +373,7 @@ def _blank(number: int, blank: Blank) -> str:
     piece, seen, guesses = blank.piece.removesuffix(END_OF_WORD), "", ""
     if blank.seen not in (None, MASK):
         seen = (
-            "shown as it is"
+            "shown unchanged"
             if blank.seen == blank.piece
             else f"shown as {(blank.seen or '').removesuffix(END_OF_WORD)}"
         )
