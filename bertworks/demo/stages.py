@@ -94,9 +94,7 @@ TO_ATTEND = "The soup was cold, but the waiter who brought it was very kind."
 
 _COPIES = 4  # the help has half a megabyte, too little for a measurement
 _ROUNDS = 3  # of a measurement; the fastest counts, because the first one also loads the compiled code
-_LOOKED_AT = (
-    50  # instances; the one with the most different pieces is shown, because the help contains tables of dashes
-)
+_LOOKED_AT = 50  # instances; the one with the most different pieces is shown: the help has tables of dashes
 _LONGEST = 12  # letters of a word in the drawing of a head
 
 

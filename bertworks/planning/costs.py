@@ -44,13 +44,9 @@ _KEPT_BYTES_OF_NORMS = 2 * 2 * 4
 _EMBEDDED_BYTES = 6  # per number of a token's embedding: the fp32 sum, and the input of the first block
 _SCORES_AT_ONCE = 1 << 28  # scores that a language model computes at once, see nn/bert.py
 _KEPT_WIDTHS_OF_CPU, _KEPT_PAIRS_OF_CPU, _SCORES_OF_CPU = 21, 3, 4
-_KEPT_BY_LSTMS_OF_CPU = (
-    2.0  # times what cuDNN keeps, because on a CPU every operation of every step keeps its own activations
-)
+_KEPT_BY_LSTMS_OF_CPU = 2.0  # times what cuDNN keeps: every operation of every step keeps activations
 _READ_SHARE_OF_CPU = 0.33  # repeated words of a batch are read once, and most padding is skipped
-_KEPT_CELLS_OF_CPU = (
-    15  # numbers per LSTM cell and step: four gates before and after activation, and what is computed from them
-)
+_KEPT_CELLS_OF_CPU = 15  # per LSTM cell and step: gates before and after activation, and what follows from them
 _PROGRAM_BYTES = 0.4 * GIGA  # Python, torch, the tokenizer and the data
 _CONTEXT_BYTES = 1.0 * GIGA  # CUDA itself, and the workspaces of its libraries
 _USABLE_SHARE = 0.95  # of a card's memory, because of fragmentation

@@ -47,9 +47,7 @@ _METRICS = {  # the metrics of tasks, with their names in the panel
     "accuracy": "accuracy", "matthews": "matthews", "f1": "F1", "f1_macro": "F1 macro", "pearson": "pearson",
     "spearman": "spearman", "exact_match": "EM",
 }  # fmt: skip
-_STEEP_SHARE = (
-    0.05  # the start of a run is left out of the scale: the loss falls so steeply there that the rest would look flat
-)
+_STEEP_SHARE = 0.05  # the steep start of the loss, left out of the scale, or the rest would look flat
 _FEW_POINTS = 20  # with fewer points none is left out
 _BLANK = 0x2800
 # The bit of each dot, by its row and column in the character, as Unicode numbers them.
