@@ -6,7 +6,7 @@ The public names are imported when they are first used, so that `import bertwork
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares them
     from bertworks.data.prepare import prepare as prepare
     from bertworks.errors import UserError as UserError
     from bertworks.finetuning.finetune import finetune as finetune

@@ -1,14 +1,13 @@
 """Settings: read from TOML recipes and overrides, and checked before anything is loaded or allocated.
 
-A recipe is a file of sections, shipped with the package under a name or anywhere under a path that ends in `.toml`;
-`section.key=value` on the command line overrides it. Settings are strict (a text "8" is not a number, nor is true) and
-frozen, and a key that nobody reads is an error, not a comment. All problems of a recipe are reported at once, a line
-each, in plain words; the values in them are shortened, as they come from outside.
+A recipe is a file of sections. It is either shipped with the package, and given by name, or your own, and given by a
+path that ends in `.toml`. `section.key=value` on the command line overrides it. Settings are strict (neither the text
+"8" nor true is accepted as a number) and frozen, and an unknown key is an error. All problems of a recipe are reported
+at once, one per line; values are shortened, because they come from outside.
 
-A recipe may begin with `like = "base"`: then it is that shipped recipe but for what it says itself, and a variant is a
-file of what differs. An override's value is read as TOML, and as plain text where it is not TOML, so
-`vocab.algorithm=bpe` needs no quotes. Of two overrides of one key the last one wins: a script may append the user's to
-its own.
+A recipe may begin with `like = "base"`: it then starts from that shipped recipe and lists only what differs. An
+override's value is parsed as TOML, or taken as plain text if it is not TOML, so `vocab.algorithm=bpe` needs no quotes.
+If a key is overridden twice, the last one wins, so a script can append the user's overrides to its own.
 """
 
 import json
@@ -28,14 +27,15 @@ from bertworks.errors import ConfigError, CorruptFile, UserError, counted, did_y
 
 _NUM_SPECIAL_TOKENS = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 _MAX_VOCAB_SIZE = 10_000_000
-# A recipe has some 2 kB. tomllib takes quadratic time over dotted keys (16 s for one of 32,000 parts), hence the lines.
+# A recipe has about 2 kB. tomllib needs quadratic time for dotted keys (16 s for one of 32,000 parts), so the length of
+# lines is limited too.
 _MAX_RECIPE_BYTES = 1 << 16
 _MAX_LINE_LENGTH = 1_000
 _LIKE = "like"
 _FROM = "# From:"
 _POSITION = re.compile(r" \(at (?P<where>line \d+, column \d+|end of document)\)$")
 
-# The message for each kind of pydantic error; other kinds keep pydantic's own words.
+# The message for each kind of pydantic error; other kinds keep pydantic's own message.
 _RULES = {
     "int_type": "{given} is not a whole number",
     "float_type": "{given} is not a number",
@@ -57,11 +57,12 @@ _RULES = {
     "value_error": "{error}",
 }
 
-# How pydantic calls the kinds that a value may be of, in the place of an error, where the key of an object is too.
+# If a value may have one of several types, pydantic adds the name of the type to the location of an error, after the
+# keys.
 _BRANCH_NAME = re.compile(
     r"(constrained-)?(int|float|str|bool)|(literal|list|tuple|dict|function-\w+)\[.*\]", re.DOTALL
 )
-# What a value is not, of a key that may be one of several kinds.
+# What to call each type in a message about a key that accepts several types.
 _BRANCHES = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -71,7 +72,7 @@ _BRANCHES = {
 
 
 def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> list[str]:
-    """Describe an error; where a key may be one of several kinds, pydantic reports each kind and only one is shown."""
+    """Describe errors; if a key accepts several types, pydantic reports one error per type and only one is shown."""
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = error["loc"]
@@ -83,7 +84,7 @@ def explain_all(errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> li
 
 def _explain_key(path: tuple[str | int, ...], errors: Sequence[ErrorDetails], known: Mapping[str, bool]) -> str:
     for error in errors:
-        if len(errors) == 1 or error["type"] not in _BRANCHES:  # of the right kind, but not a value that is allowed
+        if len(errors) == 1 or error["type"] not in _BRANCHES:  # the right type, but a value that is not allowed
             return _explain({**error, "loc": path}, known)
     kinds = [_BRANCHES[error["type"]].format(**error.get("ctx", {})) for error in errors]
     return f"{_show_key(path)}: {shorten(errors[0]['input'])} is neither {' nor '.join(kinds)}"
@@ -95,13 +96,13 @@ def _explain(error: ErrorDetails, known: Mapping[str, bool]) -> str:
     given = shorten(error["input"])
     rule = _RULES.get(error["type"])
     if error["type"] == "model_type" and not error["ctx"]["class_name"].endswith("Settings"):
-        rule = _RULES["dict_type"]  # of a file in JSON, not of a recipe
+        rule = _RULES["dict_type"]  # in a JSON file, not in a recipe
     message = rule.format(given=given, **error.get("ctx", {})) if rule else f"{given}: {error['msg']}"
     return f"{_show_key(error['loc'])}: {message}"
 
 
 def unknown_key(path: Sequence[str | int], known: Mapping[str, bool]) -> str:
-    """Name the nearest key of the same section, else of any; compared without the section, which would drown a typo."""
+    """Suggest the nearest key of the same section, else of any; only the key's last part is compared."""
     beside = [key for key in known if key.split(".")[:-1] == list(path[:-1])]
     for candidates in (beside, list(known)):
         by_name = {key.rpartition(".")[2]: key for key in candidates}
@@ -112,18 +113,18 @@ def unknown_key(path: Sequence[str | int], known: Mapping[str, bool]) -> str:
 
 
 def nearest(given: str, by_name: Mapping[str, str]) -> str:
-    """Return " (did you mean 'x'?)", x being what stands for the nearest name; "" where none is near."""
+    """Return " (did you mean 'x'?)" with the entry of the nearest name, or "" if none is close."""
     found = get_close_matches(given.lower(), by_name, n=1)
     return f" (did you mean {by_name[found[0]]!r}?)" if found else ""
 
 
 def _show_key(path: Sequence[str | int]) -> str:
-    """Join the parts of a key; one that is not plain is quoted and shortened, for it may hold a line break or worse."""
+    """Join the parts of a key; unusual parts are quoted and shortened, because they may contain line breaks."""
     return ".".join(p if re.fullmatch(r"[\w-]{1,60}", p := str(part)) else shorten(p) for part in path[:6])
 
 
 def shorten(value: Any) -> str:
-    """Show a value from outside in some 60 characters, as TOML would spell it where that is no trouble."""
+    """Show a value from outside in about 60 characters, in TOML's spelling where that is easy."""
     if isinstance(value, bool):
         return str(value).lower()
     brief = reprlib.Repr()
@@ -131,17 +132,17 @@ def shorten(value: Any) -> str:
     brief.maxlevel, brief.maxlong, brief.maxdict = 3, 30, 2
     try:
         return brief.repr(value)
-    except ValueError:  # Python spells out no integer of more than 4,300 digits; a caller of `validate` may have one.
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits, and callers may pass one
         return "a number of thousands of digits"
 
 
 class Settings(BaseModel):
-    """A group of settings that cannot be changed once made and takes no key that it does not know."""
+    """A group of settings: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-# In a file: more than there is of anything, and a float has room for it.
+# A count in a file. The limit is larger than any real count, and a float holds it exactly.
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
@@ -151,12 +152,12 @@ def _names_of_columns(value: Any) -> str | list[str]:
     raise ValueError(f"{shorten(value)} is neither text nor a list of texts")
 
 
-# A column of a file, or several; no union, for which pydantic reports a problem for each kind that a value is not.
+# A column of a file, or several. Not a union type: pydantic would report one problem per type.
 ColumnNames = Annotated[Any, AfterValidator(_names_of_columns)]
 
 
 def heads_share(width: str) -> AfterValidator:
-    """Return the check that heads can share a width: on their field, so that it is reported with all else wrong."""
+    """Return a check that heads divide a width; as a field's check its problem is reported together with the others."""
 
     def check(heads: int, info: ValidationInfo) -> int:
         total = info.data.get(width)
@@ -168,21 +169,21 @@ def heads_share(width: str) -> AfterValidator:
 
 
 class FileRecord(BaseModel):
-    """A part of a JSON file: keys that are read are checked strictly, all others are ignored."""
+    """A part of a JSON file: known keys are checked strictly, all others are ignored."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class TokenizerSettings(Settings):
-    """How text is cleaned before it is cut into pieces; stripping accents follows lower-casing unless it is set."""
+    """How text is normalised before it is split; accents are stripped if text is lower-cased, unless set otherwise."""
 
     lowercase: bool = Field(default=True, description="Lower-case all text.")
-    strip_accents: bool | None = Field(default=None, description="Take accents off; not set: as lowercase.")
-    split_cjk: bool = Field(default=True, description="Make every Chinese character a word.")
+    strip_accents: bool | None = Field(default=None, description="Strip accents; not set: the same as lowercase.")
+    split_cjk: bool = Field(default=True, description="Make every Chinese character a separate word.")
 
 
 class VocabSettings(Settings):
-    """How a vocabulary is learnt: its size with all reserved pieces, and which characters and words are counted in."""
+    """How a vocabulary is learned: its size including reserved pieces, and which characters and words are used."""
 
     size: int = Field(
         default=30522, ge=100, le=_MAX_VOCAB_SIZE, description="Number of pieces, including special and unused ones."
@@ -194,7 +195,7 @@ class VocabSettings(Settings):
     coverage: float = Field(default=0.99995, gt=0, le=1, description="The share of the text's characters to cover.")
     min_count: int = Field(default=20, ge=1, le=10**15, description="Ignore words that occur less often.")
 
-    # On the field and not on the whole section: so it is reported together with whatever else is wrong there.
+    # A check of the field, not of the whole section, so that it is reported together with the section's other problems.
     @field_validator("unused")
     @classmethod
     def _leave_room_for_pieces(cls, unused: int, info: ValidationInfo) -> int:
@@ -209,7 +210,7 @@ class VocabSettings(Settings):
 
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl", "bilm"]
-# By kind of tokens the objectives that they are learnt by, the usual one first, each with its kinds of predictions.
+# For each kind of tokens its objectives, the default first; for each objective the kinds of predictions it has.
 OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
     "wordpiece": {"mlm+nsp": ("mlm", "nsp"), "mlm": ("mlm",), "ltr": ("lm",), "rtl": ("lm",)},
     "gpt-bpe": {"ltr": ("lm",)},
@@ -218,36 +219,46 @@ OBJECTIVES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class DataSettings(Settings):
-    """How instances are made; the defaults are those of the paper and the original script."""
+    """How training instances are made; the defaults are those of the paper and the original script."""
 
     objective: Objective = Field(default="mlm+nsp", description="The pre-training objective.")
     max_length: int = Field(default=128, ge=8, le=65_536, description="The longest sequence, in tokens.")
     short_length: int | None = Field(
-        default=None, ge=8, le=65_536, description="The longest sequence in the first part of a run, if it has one."
+        default=None,
+        ge=8,
+        le=65_536,
+        description="The longest sequence in the first part of a run; not set: the run has one part.",
     )
-    short_share: float = Field(default=0.9, ge=0, le=1, description="That part's share of a run's steps, or time.")
+    short_share: float = Field(
+        default=0.9, ge=0, le=1, description="The share of a run's steps, or of its time, that the first part takes."
+    )
     short_batch: int | None = Field(
-        default=None, ge=1, le=10**15, description="Sequences of a batch in that part; not set: train.batch_size."
+        default=None, ge=1, le=10**15, description="Sequences of a batch in the first part; not set: train.batch_size."
     )
-    short_seq_prob: float = Field(default=0.1, ge=0, le=1, description="The share of instances of random length.")
-    mask_rate: float = Field(default=0.15, gt=0, lt=1, description="The share of tokens that are to be predicted.")
+    short_seq_prob: float = Field(
+        default=0.1, ge=0, le=1, description="The share of documents whose sequences get a random shorter length."
+    )
+    mask_rate: float = Field(default=0.15, gt=0, lt=1, description="The share of tokens to predict.")
     mask_share: float = Field(default=0.8, ge=0, le=1, description="The share of those that become [MASK].")
     random_share: float = Field(
-        default=0.1, ge=0, le=1, description="The share that becomes a random piece; the rest stay as they are."
+        default=0.1, ge=0, le=1, description="The share of those that become a random piece; the rest stay unchanged."
     )
     whole_word: bool = Field(default=False, description="Mask all pieces of a word, or none.")
     max_predictions: int | None = Field(
-        default=None, ge=1, le=65_536, description="The most per sequence; not set: as many as the rate gives."
+        default=None,
+        ge=1,
+        le=65_536,
+        description="Most tokens to predict in a sequence; not set: as many as mask_rate gives.",
     )
     dupe_factor: int = Field(
-        default=0, ge=0, le=10**15, description="Pairs and masks repeat after so many epochs; 0: never."
+        default=0, ge=0, le=10**15, description="The number of epochs after which pairs and masks repeat; 0: never."
     )
 
     def lengths(self) -> list[int]:
-        """Return the lengths of sequences that a run has, the short one first."""
+        """Return the sequence lengths of a run, the short one first."""
         return sorted({self.short_length or self.max_length, self.max_length})
 
-    # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
+    # Checks of fields, not of the whole section, so that they are reported together with the section's other problems.
     @field_validator("short_length")
     @classmethod
     def _short_is_not_long(cls, short_length: int | None, info: ValidationInfo) -> int | None:
@@ -275,14 +286,14 @@ class DataSettings(Settings):
 
 
 _BOUNDS = {"ge": "at least {}", "gt": "more than {}", "le": "at most {}", "lt": "less than {}"}
-_NO_BOUND = 10**15  # a limit that only keeps numbers exact is not shown as one
+_NO_BOUND = 10**15  # a limit this large only keeps numbers exact, so it is not shown
 
 SomeSettings = TypeVar("SomeSettings", bound=Settings)
 SomeModel = TypeVar("SomeModel", bound=BaseModel)
 
 
 def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: Sequence[str] = ()) -> SomeSettings:
-    """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    """Return a shipped recipe by name, or your own by path, changed by `section.key=value` overrides."""
     check_overrides(overrides)
     where, raw = _read_recipe(name_or_path)
     values, problems = _with_likes(_parse_recipe(raw, where), [name_or_path])
@@ -291,7 +302,7 @@ def read_recipe(model_class: type[SomeSettings], name_or_path: str, overrides: S
 
 
 def is_like(name_or_path: str, name: str) -> bool:
-    """Tell whether a recipe, which can be read, is the shipped one of a name or like it, by however many steps."""
+    """Tell whether a readable recipe is the shipped one of a given name, or starts from it, directly or indirectly."""
     like: Any = name_or_path
     while isinstance(like, str) and like != name:
         where, raw = _read_recipe(like)
@@ -300,12 +311,12 @@ def is_like(name_or_path: str, name: str) -> bool:
 
 
 def validate(model_class: type[SomeModel], values: Mapping[str, Any], where: str) -> SomeModel:
-    """Build settings or a record of a file from plain values; a ConfigError names `where` and every problem."""
+    """Build settings or a file record from plain values; a ConfigError names `where` and lists every problem."""
     return _build(model_class, values, where, problems=[])
 
 
 def read_record(model_class: type[SomeModel], values: Mapping[str, Any], where: str) -> SomeModel:
-    """Build a record from what a file of ours holds; a CorruptFile says in a line what is wrong, and of how much."""
+    """Build a record from one of our own files; a CorruptFile names the first problem and counts the others."""
     try:
         return validate(model_class, values, where)
     except ConfigError as error:
@@ -320,7 +331,7 @@ def from_overrides(
     where: str,
     usual: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> SomeSettings:
-    """Build settings from `key=value` alone; what is not given is as usual, by section, or keeps its default."""
+    """Build settings from `key=value` alone; other keys take the values in `usual`, by section, or their defaults."""
     check_overrides(overrides)
     values: dict[str, Any] = {section: dict(keys) for section, keys in (usual or {}).items()}
     problems = _apply_overrides(values, overrides, model_class)
@@ -328,7 +339,7 @@ def from_overrides(
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse what is no list of texts: of one text every letter would be read."""
+    """Refuse anything but a list of texts: a single text would be read letter by letter."""
     if isinstance(overrides, str):
         raise UserError(f"overrides are a list, not one text; write overrides=[{shorten(overrides)}]")
     if not isinstance(overrides, Sequence) or not all(isinstance(one, str) for one in overrides):
@@ -336,7 +347,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the sections of a recipe file as they are written, or raise UserError with what is wrong with the file."""
+    """Return the sections of a recipe file as written; a UserError describes what is wrong with the file."""
     return _parse_recipe(_read_file(path), str(path))
 
 
@@ -352,7 +363,7 @@ def recipe_summary(name: str) -> str:
 
 
 def recipe_origin(name: str) -> str:
-    """Return the origin of a shipped recipe, from its header: a paper, a table."""
+    """Return the origin of a shipped recipe, such as a paper or a table, from its header."""
     header = _read_shipped(name).decode()
     return next((line[len(_FROM) :].strip() for line in header.splitlines() if line.startswith(_FROM)), "")
 
@@ -361,19 +372,19 @@ def to_toml(recipe: Settings) -> str:
     """Write a recipe with every default filled in, as text that loads to an equal recipe."""
     sections = []
     for name, section in recipe:
-        # TOML has no null: a setting that is None is left out, and None is what it defaults to.
+        # TOML has no null: a setting that is None is left out, and its default is None.
         lines = [f"{key} = {_toml_value(value)}" for key, value in section if value is not None]
         sections.append("\n".join([f"[{name}]", *lines]) + "\n")
     return "\n".join(sections)
 
 
 def _toml_value(value: bool | int | float | str) -> str:
-    # JSON writes these four as TOML does, but for the delete character, which TOML wants escaped.
+    # JSON spells these four types as TOML does, except for the delete character, which TOML requires to be escaped.
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _read_recipe(name_or_path: str) -> tuple[str, bytes]:
-    """Return the recipe's name in errors, and its bytes."""
+    """Return a recipe's name for error messages, and its bytes."""
     if name_or_path.endswith(".toml"):
         return name_or_path, _read_file(Path(name_or_path))
     return f"recipe {name_or_path}", _read_shipped(name_or_path)
@@ -423,10 +434,10 @@ def _parse_recipe(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Put a recipe's values over those of the shipped recipe that it is like; returns what is wrong with that, too.
+    """Merge a recipe's values into those of the shipped recipe that it is like; also returns any problems.
 
-    `names` are the recipes on the way here. A shipped one has no problems of its own, so whatever is wrong with the
-    values together is reported for the recipe that was given.
+    `names` are the recipes that led to this one. A shipped recipe has no problems itself, so any problem of the merged
+    values is reported for the recipe that was given.
     """
     if _LIKE not in values:
         return values, []
@@ -444,7 +455,7 @@ def _with_likes(values: dict[str, Any], names: list[str]) -> tuple[dict[str, Any
 
 
 def _explain_toml(error: ValueError | RecursionError) -> tuple[str, str]:
-    """Return (", line 3, column 5", reason) for what tomllib raises; only its own errors know a position."""
+    """Return (", line 3, column 5", reason) for an exception of tomllib; only its own errors have a position."""
     if isinstance(error, RecursionError):
         return "", "the values are nested too deeply"
     message = str(error)
@@ -453,7 +464,7 @@ def _explain_toml(error: ValueError | RecursionError) -> tuple[str, str]:
 
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str], model_class: type[Settings]) -> list[str]:
-    """Put each `section.key=value` into values and return what is wrong with those that cannot be put there."""
+    """Put each `section.key=value` into values and return the problems of those that are wrong."""
     known = _dotted_keys(model_class)
     problems = []
     for override in overrides:
@@ -478,7 +489,7 @@ def _parse_override(text: str) -> Any:
         raise ValueError("is not a value")
     if len(text) > _MAX_LINE_LENGTH:
         raise ValueError(f"is too long; at most {_MAX_LINE_LENGTH:,} characters")
-    # A line break would begin further keys; a lone surrogate is how Python passes on an argument that is not UTF-8.
+    # A line break would start another key. Python turns bytes of an argument that are not UTF-8 into lone surrogates.
     if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text):
         raise ValueError("has control characters or is not UTF-8")
     try:
@@ -493,7 +504,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for name in path[:-1]:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
-            return  # The recipe has a plain value for a section, which is reported elsewhere.
+            return  # The recipe has a plain value where a section belongs; that is reported elsewhere.
     values[path[-1]] = value
 
 
@@ -509,7 +520,7 @@ def _build(model_class: type[SomeModel], values: Mapping[str, Any], where: str, 
 
 
 def _dotted_keys(model_class: type[BaseModel], prefix: str = "") -> dict[str, bool]:
-    """Return every key that the settings have, as written in an override; True for a value, False for a section."""
+    """Return every key of the settings as written in an override; True for a value, False for a section."""
     keys = {}
     for name, field in model_class.model_fields.items():
         is_section = isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
@@ -520,7 +531,7 @@ def _dotted_keys(model_class: type[BaseModel], prefix: str = "") -> dict[str, bo
 
 
 def described(settings: Settings, prefix: str = "") -> list[dict[str, Any]]:
-    """Return every setting of all sections: its key, its value here, what is allowed, and what it does."""
+    """Return every setting of all sections: its key, its current value, the allowed values and its description."""
     rows = []
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
@@ -544,6 +555,6 @@ def described(settings: Settings, prefix: str = "") -> list[dict[str, Any]]:
 def _allowed_values(kind: Any) -> list[str]:
     if get_origin(kind) is Literal:
         return [str(value) for value in get_args(kind)]
-    if get_args(kind):  # one of several kinds; None is a setting that is left out
+    if get_args(kind):  # one of several types; None means that the setting may be left out
         return [value for one in get_args(kind) if one is not type(None) for value in _allowed_values(one)]
     return {bool: ["true", "false"], int: ["a whole number"], float: ["a number"], str: ["text"]}.get(kind, ["text"])

@@ -1,17 +1,16 @@
-"""Files that are either whole or not there, folders that one process holds, and JSON from outside.
+"""Atomic writes of files and folders, manifests, locks on folders, and JSON from outside.
 
-`atomic_write` and `atomic_folder` write under a temporary name, sync to disk and rename, so a kill, a full disk or a
-pulled plug leaves the old state. A manifest lists the size and sha256 of every file of a folder and is written last:
-a folder with a manifest that verifies is complete. `safe_join` is the one way a name from a user becomes a path.
-`exclusive` keeps two runs from writing into one folder.
+`atomic_write` and `atomic_folder` write under a temporary name, sync to disk and rename. After a kill, a full disk or a
+power cut the old state is still there. A manifest lists the size and sha256 of every file of a folder and is written
+last: a folder whose manifest verifies is complete. Names from users become paths only through `safe_join`. `exclusive`
+keeps two runs from writing into the same folder.
 
-`parse_json` is the one place where JSON from outside is parsed, with everything refused that a parser lets through.
-Python's own parser ends deep nesting with a RecursionError and integers of thousands of digits with a bare ValueError,
-returns integers that no float can hold, and lone surrogates that no file can be written with. Here the first three are
-a CorruptFile with file and line, and a lone surrogate becomes U+FFFD. NaN and infinity, which are not JSON but what
-Python's writer writes, are refused where the caller is `strict`. What a parsed value must look like is checked
-afterwards: of our own records by a class and `config.validate`. Nothing here needs pydantic, as opening a tokenizer
-must stay fast.
+`parse_json` is the one place where JSON from outside is parsed. It is stricter than Python's parser, which raises a
+RecursionError on deep nesting and a bare ValueError on integers of thousands of digits, returns integers that no float
+can hold, and returns lone surrogates, which cannot be written to a file. Here the first three raise a CorruptFile with
+file and line, and a lone surrogate becomes U+FFFD. NaN and infinity are not JSON, but Python writes them; they are
+refused if the caller is `strict`. The structure of a parsed value is checked afterwards; for our own records by a class
+and `config.validate`. Nothing here imports pydantic, because opening a tokenizer must stay fast.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from typing import IO, Any, Literal
 
 from bertworks.errors import CannotResume, CorruptFile, UserError, shown
 
-MAX_BYTES = 10_000_000  # of a file that describes something; those that hold data have limits of their own
+MAX_BYTES = 10_000_000  # of a file with settings or descriptions; data files have other limits
 _MAX_DEPTH = 100
 _MAX_DIGITS = 300  # a float has room for 308
 _LONG_NUMBER = b"0" * _MAX_DIGITS
@@ -45,19 +44,19 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 _AS_ZEROS = bytes(ord("0") if byte in b"0123456789" else byte for byte in range(256))
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-# A backslash that is written twice comes first, as in "\\ud800", which is text; then the pairs, then what has no pair.
+# The order matters: first an escaped backslash (as in "\\ud800", which is text), then pairs, then lone surrogates.
 _ESCAPES = re.compile(
     r"(?P<kept>\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 
 
 def read_object(path: Path, *, max_bytes: int = MAX_BYTES, unique: bool = False) -> dict[str, Any]:
-    """Return the object that a JSON file holds, or raise UserError with the file and what is wrong.
+    """Return the object in a JSON file, or raise UserError with the file and what is wrong.
 
     Args:
         path: the file.
         max_bytes: how large it may be.
-        unique: whether a key that occurs twice is an error; else the last one counts.
+        unique: whether a repeated key is an error; otherwise its last value counts.
     """
     content = read_json(path, max_bytes=max_bytes, unique=unique)
     if not isinstance(content, dict):
@@ -66,9 +65,9 @@ def read_object(path: Path, *, max_bytes: int = MAX_BYTES, unique: bool = False)
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES, unique: bool = False) -> Any:
-    """Return what a JSON file holds, or raise UserError with the file and what is wrong."""
+    """Return the value in a JSON file, or raise UserError with the file and what is wrong."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # such as a pipe, which would be waited for
+        if path.exists() and not path.is_file() and not path.is_dir():  # such as a pipe, which would block
             raise UserError(f"cannot read {path}: it is not a regular file")
         with open(path, "rb") as stream:
             data = stream.read(max_bytes + 1)
@@ -80,28 +79,28 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES, unique: bool = False) -
 
 
 def parse_json(data: bytes | str, where: str, *, line: int = 1, strict: bool = False, unique: bool = False) -> Any:
-    """Parse JSON, or raise CorruptFile with its place.
+    """Parse JSON, or raise CorruptFile with file and line.
 
     Args:
         data: the JSON.
         where: the name of the file.
-        line: that it begins at.
+        line: the line of the file at which it begins.
         strict: whether NaN and infinity are errors.
-        unique: whether a key that occurs twice in an object is one.
+        unique: whether a key that occurs twice in an object is an error.
     """
     try:
         text = without_surrogates(data.decode(json.detect_encoding(data)) if isinstance(data, bytes) else data)
         raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
-        # Only where there may be such a number, as looking at each makes the parser slower.
+        # Only if there may be such a number, because checking each integer makes the parser slower.
         has_long = len(raw) > _MAX_DIGITS and _LONG_NUMBER in raw.translate(_AS_ZEROS)
         value = _decoder(strict, unique, has_long).decode(text)
         brackets = raw.translate(None, _NOT_BRACKETS) if len(raw) > _MAX_DEPTH else b""
-        # Brackets in texts are counted too, so this only tells that a value need not be looked through.
+        # Brackets inside strings are counted too, so this only tells which values need no closer look.
         if len(brackets) > _MAX_DEPTH and max(accumulate(map(_STEPS.__getitem__, brackets))) > _MAX_DEPTH:
             _check_depth(value)
     except json.JSONDecodeError as error:
-        place = f"{where}:{line + error.lineno - 1}"
-        raise CorruptFile(f"{place}: not JSON: {error.msg} at column {error.colno}") from error
+        location = f"{where}:{line + error.lineno - 1}"
+        raise CorruptFile(f"{location}: not JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
         raise CorruptFile(f"{where}:{line}: not JSON: nested too deeply") from error
     except UnicodeDecodeError as error:
@@ -113,7 +112,7 @@ def parse_json(data: bytes | str, where: str, *, line: int = 1, strict: bool = F
 
 
 def without_surrogates(text: str) -> str:
-    """Replace the escapes of lone surrogates in JSON, which no file can be written with."""
+    """Replace the escapes of lone surrogates in JSON, because such text cannot be written to a file."""
     return _ESCAPES.sub(lambda found: found["kept"] or "\\ufffd", text) if _SURROGATE.search(text) else text
 
 
@@ -146,7 +145,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object, or raise ValueError where a name is in it twice; for json's `object_pairs_hook`."""
+    """Make a JSON object, or raise ValueError if a key is repeated; for json's `object_pairs_hook`."""
     content = dict(pairs)
     if len(content) < len(pairs):
         (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
@@ -155,15 +154,15 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def name_kind(value: Any) -> str:
-    """Name the kind of a parsed value in words."""
+    """Name the type of a parsed value in words."""
     return KIND_NAMES.get(type(value), f"a {type(value).__name__}")
 
 
 MANIFEST_NAME = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
 LOCK_NAME = ".lock"
-MAX_MANIFEST_BYTES = 1 << 28  # which has a line for each file, and prepared data may have a hundred thousand
-_ORPHANS_END_S = 10.0  # how long to wait for the processes of a run that was killed: they notice and end
+MAX_MANIFEST_BYTES = 1 << 28  # it has a line per file, and prepared data may have a hundred thousand files
+_ORPHANS_END_S = 10.0  # how long to wait for the child processes of a killed run, which notice and end
 _HASH_CHUNK_BYTES = 1 << 20
 _MAX_NAME_BYTES = 200
 _NAME = re.compile(r"[\w][\w.+ -]*", re.UNICODE)
@@ -173,21 +172,21 @@ _TEMPORARY_NAME = re.compile(
 
 
 def usable_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a file may have; one with a NUL, too long, or going round in links is a UserError.
+    """Return a usable path; a path with a NUL, one that is too long or a cycle of links is a UserError.
 
-    Wherever a path comes in, from a user, a recipe or a file, it comes in through here or is written to.
+    Every path from a user, a recipe or a file passes through here, unless it is only written to.
     """
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        pass  # whoever opens it knows what is missing
+        pass  # whoever opens it reports this
     except (OSError, ValueError) as error:
         raise UserError(f"{shown(path)} is not a usable path: {_why_not(error)}") from error
     return Path(path)
 
 
 def make_folder(path: str | os.PathLike[str], what: str = "folder") -> Path:
-    """Make a folder, unless it is there."""
+    """Make a folder, if it does not exist."""
     folder = usable_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -222,9 +221,9 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
 
 
 def check_can_write(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
-    """Raise now what `atomic_write` would raise after minutes of work: no such folder, no permission, not a file.
+    """Raise early what `atomic_write` would raise after minutes of work: no such folder, no permission, not a file.
 
-    One of the sources, which are read for it, is not written either.
+    A path that is also one of the sources, the files to read, is refused too.
     """
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
@@ -237,7 +236,7 @@ def check_can_write(path: str | os.PathLike[str], *sources: str | os.PathLike[st
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary folder to fill; when the block ends it gets a manifest and its real name."""
+    """Yield a temporary folder to fill; when the block ends, it gets a manifest and its real name."""
     target = _resolve_target(path)
     if target.exists():
         raise UserError(f"{path} exists already; choose another name or remove it")
@@ -259,19 +258,19 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def set_aside(path: Path) -> Path:
-    """Take a file's or folder's name away at one stroke, and return the temporary name that it has now."""
+    """Rename a file or folder atomically to a temporary name, and return that name."""
     aside = _temporary_beside(path)
     os.rename(path, aside)
     return aside
 
 
 def discard_folder(folder: Path) -> None:
-    """Remove a folder; a kill on the way leaves it whole, or a leftover, but no half of it under its name."""
+    """Remove a folder; after a kill it is either whole, or a leftover under a temporary name, but never half there."""
     shutil.rmtree(set_aside(folder))
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers left in a folder; only for who holds it alone, as others may be writing still."""
+    """Remove what killed writers left in a folder; only safe for a process that holds the folder's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if not _TEMPORARY_NAME.fullmatch(path.name):
             continue
@@ -282,7 +281,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _resolve_target(path: str | os.PathLike[str]) -> Path:
-    """Follow links, so that a linked file is written where it lies and the link stays; refuse what no file can have."""
+    """Follow links, so that a link stays and the file it points to is written; refuse impossible paths."""
     try:
         target = Path(os.path.realpath(path))
         target.exists()
@@ -299,17 +298,17 @@ def _file_target(path: str | os.PathLike[str]) -> Path:
 
 
 def _temporary_beside(target: Path) -> Path:
-    # 40 characters at most of the name: a name of the full 255 bytes plus ours would be too long for the file system.
+    # At most 40 characters of the name: a full 255 bytes plus our prefix would be too long for the file system.
     return target.with_name(f"{TEMPORARY_PREFIX}{target.name[:40]}-{os.urandom(16).hex()}")
 
 
 @contextlib.contextmanager
 def _refusals_named(path: str | os.PathLike[str], temporary: Path) -> Iterator[None]:
-    """Turn the system's refusals to write into a UserError; an error about some other file is not ours to name."""
+    """Turn the system's errors about this file into a UserError; errors about other files pass through."""
     try:
         yield
     except OSError as error:
-        # Of a copy the system names source and target, whichever of the two it refuses.
+        # For a copy the system names both source and target, whichever of them failed.
         named = [name for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
         about = [Path(os.fsdecode(name)) for name in named] or [temporary]
         if not any(one == temporary or temporary in one.parents or one in temporary.parents for one in about):
@@ -318,7 +317,7 @@ def _refusals_named(path: str | os.PathLike[str], temporary: Path) -> Iterator[N
 
 
 def refusal_text(error: OSError, folder: str | os.PathLike[str]) -> str:
-    """Say why the system refuses to write into a folder, of a full disk also what is free and what to do."""
+    """Explain why the system cannot write into a folder; for a full disk, also how much is free and what to do."""
     if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"the folder {folder} does not exist"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -328,7 +327,7 @@ def refusal_text(error: OSError, folder: str | os.PathLike[str]) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename inside a folder last through a power cut."""
+    """Sync a folder, so that a rename in it survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -352,10 +351,11 @@ def _sync_tree(folder: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a folder for this process alone while the block runs; a UserError names whoever holds it already.
+    """Lock a folder for this process while the block runs; if it is locked, a UserError names the holder.
 
-    The system holds the lock, on a file that says who has it: so a kill, or a reboot, frees it, and what a dead process
-    left behind is taken over. A file whose mere being there is the lock would stop a run that continues elsewhere.
+    The lock is the operating system's, on a file that records the holder. So a kill or a reboot frees it, and the file
+    of a dead process is taken over. If the file's existence were the lock, it would block a run that is resumed
+    elsewhere.
     """
     path = Path(folder) / LOCK_NAME
     descriptor = _locked(path)
@@ -363,7 +363,7 @@ def exclusive(folder: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == owner:  # a forked child has the lock too, and is not the one to give it up
+        if os.getpid() == owner:  # a forked child shares the lock and must not release it
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
@@ -391,7 +391,7 @@ def _locked(path: Path) -> int:
             continue
         except OSError as error:
             logging.getLogger(__name__).warning(
-                "%s cannot be locked here (%s); see that nothing else writes to it", path.parent, error.strerror
+                "%s cannot be locked here (%s); make sure that nothing else writes to it", path.parent, error.strerror
             )
             return descriptor
         if _is_still(path, descriptor):
@@ -402,7 +402,7 @@ def _locked(path: Path) -> int:
                 os.close(descriptor)
                 raise UserError(f"cannot write {path}: {refusal_text(error, path.parent)}") from error
             return descriptor
-        os.close(descriptor)  # the holder before removed it, so the next to come would lock another file
+        os.close(descriptor)  # the previous holder has removed this file, so the next process would lock a new one
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -413,7 +413,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> dict[str, Any]:
-    """Say who wrote a lock's file; nothing if it is just being written."""
+    """Return who holds the lock, from its file; nothing if the file is just being written."""
     with contextlib.suppress(CorruptFile):
         found = parse_json(os.pread(descriptor, 1 << 12, 0), LOCK_NAME)
         return found if isinstance(found, dict) else {}
@@ -421,7 +421,7 @@ def _holder(descriptor: int) -> dict[str, Any]:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Tell whether the process is gone whose children still hold its lock; of another host nothing is known."""
+    """Tell whether the holder is dead (its children may still hold the lock); unknown for another host."""
     if holder.get("host") != socket.gethostname() or type(holder.get("pid")) is not int:
         return not holder
     try:
@@ -445,7 +445,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def digest64(data: bytes) -> bytes:
-    """Return a checksum of 8 bytes, by which texts are chosen by what they are: the same on every machine."""
+    """Return a checksum of 8 bytes, the same on every machine; used to choose texts by their content."""
     import hashlib
 
     return hashlib.blake2b(data, digest_size=8).digest()
@@ -479,7 +479,7 @@ def verify_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(manifest: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries of a manifest, whatever has become of the files that it lists."""
+    """Return the entries of a manifest without checking the files."""
     try:
         entries = read_object(manifest, max_bytes=MAX_MANIFEST_BYTES, unique=True)["files"]
         for name, entry in entries.items():
@@ -502,7 +502,7 @@ def safe_join(folder: str | os.PathLike[str], name: str) -> Path:
     percent signs or look-alike dots; links that lead out of the folder are refused.
     """
     parts = name.split("/")
-    # Only then encode: the pattern has no room for the lone surrogates that UTF-8 refuses.
+    # Encode only after matching: the pattern excludes lone surrogates, which UTF-8 cannot encode.
     if not all(_NAME.fullmatch(part) for part in parts) or len(name.encode()) > _MAX_NAME_BYTES:
         raise UserError(
             f"{name[:60]!r} is not a usable name: relative, at most {_MAX_NAME_BYTES} bytes, "

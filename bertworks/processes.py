@@ -1,11 +1,11 @@
-"""Work in several processes on one machine: bounded, interruptible, with clear errors; and the bar of long work.
+"""Worker processes on one machine: bounded, interruptible, with clear errors; and progress bars for long work.
 
-Processes are forked where that is sound: they start at once, and a caller's script needs no main guard. Ctrl-C reaches
-this process alone, which ends the others; without that each of them would print a traceback. When this process is
-killed, the others notice and end too, instead of waiting for work forever.
+Processes are forked on Linux: they start at once, and a caller's script needs no main guard. Ctrl-C reaches only this
+process, which ends the others; otherwise each of them would print a traceback. When this process is killed, the others
+notice and end too, instead of waiting for work forever.
 
-Long work calls a `ProgressCallback` now and then: on a terminal it shows a bar that disappears at the end; elsewhere,
-as in a notebook or a log file, it prints a line every half a minute.
+Long work calls a `ProgressCallback` regularly. On a terminal it shows a bar that disappears at the end; elsewhere, as
+in a notebook or a log file, it prints a line every half minute.
 """
 
 import gc
@@ -28,18 +28,20 @@ Result = TypeVar("Result")
 Text = TypeVar("Text", str, bytes)
 _FOR_THE_PARENT = (signal.SIGTERM, signal.SIGUSR1)
 _BAR_WIDTH = 16
-_LINE_EVERY_S = 30.0  # where there is no terminal
+_LINE_EVERY_S = 30.0  # if there is no terminal
 
 
 def num_workers(given: int | None) -> int:
-    """Return how many processes to use: as given, or one for each core."""
+    """Return how many processes to use: the given number, or one per core."""
     if given is not None and given < 1:
-        raise UserError(f"{given} worker processes are not possible; choose 1 or more, or none to have one per core")
+        raise UserError(
+            f"{given} worker processes are not possible; choose 1 or more, or leave it out to use one per core"
+        )
     return given or os.cpu_count() or 1
 
 
 def in_batches(texts: Iterable[Text], length: int) -> Iterator[list[Text]]:
-    """Group texts to about this length in all: one piece of work for many small ones, little memory for large ones."""
+    """Group texts into batches of about this total length: fewer pieces of work if texts are small, bounded memory."""
     batch: list[Text] = []
     gathered = 0
     for text in texts:
@@ -53,7 +55,7 @@ def in_batches(texts: Iterable[Text], length: int) -> Iterator[list[Text]]:
 
 
 def start_process(name: str, work: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Start a process of its own that ends with this one; signals to the whole group are left to this process."""
+    """Start a process that ends with this one and ignores signals to the process group, which this process handles."""
     make: Callable[..., BaseProcess] = process_context().Process  # type: ignore[attr-defined]
     process = make(target=_begin_alone, args=(work, *arguments), name=name, daemon=True)
     with _blocked(signal.SIGINT, *_FOR_THE_PARENT):
@@ -62,7 +64,7 @@ def start_process(name: str, work: Callable[..., None], *arguments: Any) -> Base
 
 
 def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
-    # A run that gets a signal to end saves first, and for that its workers must still be there.
+    # A run that is signalled to end saves first, and needs its workers for that.
     for number in _FOR_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     _begin(work, *arguments)
@@ -72,11 +74,11 @@ def _begin_alone(work: Callable[..., None], *arguments: Any) -> None:
 def worker_pool(
     workers: int, prepare: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of processes, in each of which `prepare` was called; one that dies is a UserError, never a hang."""
+    """Yield a pool of processes, each of which has called `prepare`; if one dies, a UserError is raised, not a hang."""
     pool = ProcessPoolExecutor(workers, process_context(), _begin, (prepare, *arguments))
     try:
         with _blocked(signal.SIGINT):
-            pool.submit(os.getpid)  # any work: it starts the processes
+            pool.submit(os.getpid)  # any work will do: it starts the processes
         yield pool
     except BrokenProcessPool as error:
         raise UserError(
@@ -84,7 +86,7 @@ def worker_pool(
             f"lower --workers, now {workers}, or close other programs"
         ) from error
     except BaseException:
-        # Nobody waits for their work any more.
+        # Nobody needs their results any more.
         for process in list((pool._processes or {}).values()):
             process.kill()
         raise
@@ -94,7 +96,7 @@ def worker_pool(
 
 @contextmanager
 def _blocked(*signals: signal.Signals) -> Iterator[None]:
-    """Start processes with signals blocked, which they inherit: none must reach one before it knows to ignore it."""
+    """Block signals while processes start, and so in them too: none may arrive before the process ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -105,7 +107,7 @@ def _blocked(*signals: signal.Signals) -> Iterator[None]:
 def wait_for(
     pending: set[Future[Result]], most: int, use: Callable[[Result], object] | None = None
 ) -> set[Future[Result]]:
-    """Wait until at most so many are under way, and give results to `use`; an error in a process is raised here."""
+    """Wait until at most `most` futures are pending, and pass results to `use`; errors in a process are raised here."""
     while len(pending) > most:
         done, pending = wait(pending, return_when=FIRST_COMPLETED)
         for future in done:
@@ -116,7 +118,7 @@ def wait_for(
 
 
 def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
-    # What was inherited is not to be cleared up here: a destructor that joins a thread of the parent would crash.
+    # Do not collect inherited objects here: a destructor that joins a thread of the parent would crash.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -132,15 +134,15 @@ def _begin(prepare: Callable[..., None] | None, *arguments: Any) -> None:
 
 
 def process_context() -> multiprocessing.context.BaseContext:
-    """Return the way in which processes are started here."""
+    """Return the multiprocessing context: fork on Linux, spawn elsewhere."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
 class ProgressCallback(Protocol):
-    """A function that is called with how far the work is."""
+    """A function that is called with the progress of some work."""
 
     def __call__(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
-        """Show that `done` of `total` (None: unknown) units of a stage are finished; `detail` has counts and speeds."""
+        """Show that `done` of `total` units of a stage (None: unknown) are finished; `detail` has counts and speeds."""
 
 
 def silent(stage: str, done: float, total: float | None, detail: str = "") -> None:
@@ -149,7 +151,7 @@ def silent(stage: str, done: float, total: float | None, detail: str = "") -> No
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[ProgressCallback]:
-    """Give a callback that writes to the error stream: a bar on a terminal, now and then a line elsewhere."""
+    """Yield a callback that writes to standard error: a bar on a terminal, elsewhere a line from time to time."""
     if quiet or not sys.stderr.isatty():
         yield silent if quiet else _lines()
         return
@@ -159,14 +161,14 @@ def progress_bar(*, quiet: bool = False) -> Iterator[ProgressCallback]:
     from rich.table import Column
 
     columns = (
-        # Without markup: a file of the name "[red]" is no colour, and one of the name "[/]" no mistake.
+        # Without markup: a file named "[red]" must not change the colour, and one named "[/]" must not fail.
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=_BAR_WIDTH),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
-        # On a narrow terminal the end of the counts goes, rather than the bar becoming two lines that flicker.
+        # On a narrow terminal the end of the counts is cut; otherwise the bar would take two lines and flicker.
         TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
@@ -183,7 +185,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator[ProgressCallback]:
 
 
 def _lines() -> ProgressCallback:
-    """Return a ProgressCallback that writes a line when there was none for long."""
+    """Return a ProgressCallback that writes a line if the last one was long ago."""
     last = time.monotonic()
 
     def write(stage: str, done: float, total: float | None, detail: str = "") -> None:
@@ -191,7 +193,7 @@ def _lines() -> ProgressCallback:
         if time.monotonic() - last >= _LINE_EVERY_S:
             last = time.monotonic()
             share = f" {done / total:.0%}" if total else ""
-            with suppress(BrokenPipeError):  # that nobody reads it is no reason to end the work
+            with suppress(BrokenPipeError):  # the work goes on even if nobody reads this
                 print(printable(f"{stage}{share}{f', {detail}' * bool(detail)}"), file=sys.stderr, flush=True)
 
     return write

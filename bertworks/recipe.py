@@ -14,23 +14,23 @@ OptimizerName = Literal["adam", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
 _DECAY_SHARE = 0.2
-MOST = 10**15  # of what is counted: more than all computers could train, few enough to be counted exactly
-_FURTHER = "continue"  # the recipe that says nothing of a model's sizes
+MOST = 10**15  # of any count: more than anybody could train, and small enough to be exact in a float
+_FURTHER = "continue"  # the recipe without a model's size
 
 
 class ModelSettings(Settings):
-    """What is trained: the `[model]` section of a recipe. The vocabulary's size is the data's."""
+    """What is trained: the `[model]` section of a recipe. The size of the vocabulary comes from the data."""
 
     kind: Literal["bert", "gpt", "elmo"] = Field(default="bert", description="The kind of network.")
     preset: str = Field(default="base", description="A published size, or layers x width as 4x256.")
     hidden_act: Activation = Field(default="gelu", description="The activation of feed-forward layers.")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="The dropout of all layers, attention included.")
     max_positions: int = Field(default=512, ge=8, le=65_536, description="The longest text, in tokens.")
-    positions: Positions = Field(default="learned", description="How positions are made.")
+    positions: Positions = Field(default="learned", description="How positions are encoded.")
 
     @property
     def tokens(self) -> Literal["wordpiece", "gpt-bpe", "words"]:
-        """Which kind of tokens such a model reads."""
+        """The kind of tokens that this kind of model reads."""
         return {"bert": "wordpiece", "gpt": "gpt-bpe", "elmo": "words"}[self.kind]  # type: ignore[return-value]
 
 
@@ -39,26 +39,32 @@ class OptimSettings(Settings):
 
     name: OptimizerName = Field(default="adam", description="adam is without bias correction, as the original.")
     lr: float = Field(default=1e-4, gt=0, le=100, description="The highest learning rate.")
-    weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay, but for biases and LayerNorms.")
+    weight_decay: float = Field(default=0.01, ge=0, le=1, description="Weight decay, except for biases and LayerNorms.")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="The decay of Adam's mean of gradients.")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="The decay of Adam's mean of squared gradients.")
-    eps: float = Field(default=1e-6, gt=0, le=1, description="Added to the square root of that mean, outside of it.")
-    clip: float = Field(default=1.0, ge=0, description="The largest norm of all gradients together; 0: no limit.")
+    eps: float = Field(
+        default=1e-6, gt=0, le=1, description="Added to the square root of the mean of squared gradients."
+    )
+    clip: float = Field(
+        default=1.0,
+        ge=0,
+        description="The largest norm of all gradients together; larger ones are scaled down; 0: no limit.",
+    )
     schedule: Schedule = Field(default="linear", description="How the learning rate falls after the warm-up.")
     decay_share: float = Field(
-        default=_DECAY_SHARE, gt=0, le=1, description="The share of a run, at its end, in which wsd decays."
+        default=_DECAY_SHARE, gt=0, le=1, description="The last share of a run, in which the schedule wsd decays."
     )
     warmup: float = Field(
         default=10_000.0, ge=0, le=MOST, description="Warm-up in steps; less than 1: a share of the run."
     )
-    clock: bool = Field(default=False, description="Whether the schedule goes by max_minutes instead of max_steps.")
+    clock: bool = Field(default=False, description="Whether the schedule follows max_minutes instead of max_steps.")
 
     # On fields and not on the whole section: so they are reported together with whatever else is wrong there.
     @field_validator("decay_share")
     @classmethod
     def _only_wsd_has_a_decay_share(cls, decay_share: float, info: ValidationInfo) -> float:
         schedule = info.data.get("schedule", "wsd")
-        if schedule != "wsd" and decay_share != _DECAY_SHARE:  # which the recipe of a run says, whatever its schedule
+        if schedule != "wsd" and decay_share != _DECAY_SHARE:  # every run's recipe.toml has the default
             raise ValueError(f"{decay_share} is for schedule wsd, and the schedule is {schedule}; leave it out")
         return decay_share
 
@@ -80,29 +86,44 @@ class TrainSettings(Settings):
     max_tokens: int | None = Field(default=None, ge=1, le=MOST, description="Tokens after which a run ends.")
     max_minutes: float | None = Field(default=None, gt=0, le=MOST, description="Minutes after which it ends.")
     batch_size: int = Field(default=256, ge=1, le=MOST, description="Batch size, in sequences of max_length.")
-    slices: int = Field(default=1, ge=1, le=MOST, description="Micro-batches that a batch is computed in.")
+    slices: int = Field(default=1, ge=1, le=MOST, description="Number of micro-batches that a batch is split into.")
     log_every: int = Field(default=10, ge=1, le=MOST, description="Steps between lines of the logs.")
     eval_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between evaluations.")
     eval_batches: int = Field(default=4, ge=1, le=MOST, description="Batches of an evaluation.")
     save_every: int = Field(default=1_000, ge=1, le=MOST, description="Steps between checkpoints.")
-    save_minutes: float = Field(default=15.0, gt=0, le=MOST, description="Most minutes of work that a kill may cost.")
+    save_minutes: float = Field(
+        default=15.0,
+        gt=0,
+        le=MOST,
+        description="Most minutes between checkpoints, which is the most work that a kill can cost.",
+    )
     keep: int = Field(default=2, ge=1, le=MOST, description="Number of checkpoints to keep.")
     seed: int = Field(default=0, ge=0, lt=1 << 62, description="The seed of weights, masks, order and dropout.")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="auto: bfloat16 on a GPU.")
-    compile: bool | None = Field(default=None, description="Whether the network is compiled; not set: on a GPU.")
-    recompute: bool = Field(default=False, description="Keep only each block's input and recompute the rest.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="The number type of computations; auto: bfloat16 on a GPU, else float32."
+    )
+    compile: bool | None = Field(default=None, description="Whether to compile the network; not set: only on a GPU.")
+    recompute: bool = Field(
+        default=False, description="Keep only each block's input and recompute the rest, to save memory."
+    )
     shard: bool = Field(default=False, description="Spread weights and optimizer over the ranks (FSDP2).")
     rank_timeout: float = Field(default=25.0, gt=0, le=600, description="Seconds to wait for a rank that hangs.")
-    deterministic: bool = Field(default=False, description="On a GPU: the same numbers every time, somewhat slower.")
+    deterministic: bool = Field(
+        default=False, description="On a GPU: the same numbers every time, but somewhat slower."
+    )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about gradients that are not finite."
     )
-    max_skips: int = Field(default=10, ge=1, le=MOST, description="Most steps to skip for that in a run.")
+    max_skips: int = Field(
+        default=10, ge=1, le=MOST, description="With on_nonfinite=skip: the most steps to skip in a run."
+    )
     on_save_error: Literal["stop", "continue"] = Field(
         default="stop", description="What to do when a checkpoint cannot be written."
     )
-    loader_workers: int = Field(default=0, ge=0, le=64, description="Processes that make batches; 0: a thread.")
-    check_memory: bool = Field(default=True, description="On a CPU: refuse a run that needs too much memory.")
+    loader_workers: int = Field(
+        default=0, ge=0, le=64, description="Number of processes that make batches; 0: a thread makes them."
+    )
+    check_memory: bool = Field(default=True, description="On a CPU: refuse a run that needs more memory than is free.")
 
 
 class Recipe(Settings):
@@ -116,23 +137,23 @@ class Recipe(Settings):
     train: TrainSettings = TrainSettings()
 
     def sequences_of(self, length: int) -> int:
-        """Return how many whole sequences of one of a run's lengths a batch has room for."""
+        """Return how many whole sequences of a given length a batch holds."""
         data = self.data
         is_short = length == data.short_length and length < data.max_length
         return data.short_batch if is_short and data.short_batch else self.train.batch_size
 
     def batch_tokens(self, length: int) -> int:
-        """Return how many tokens those sequences have."""
+        """Return how many tokens a batch of sequences of a given length has."""
         return self.sequences_of(length) * length
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Return a shipped recipe by its name or one of your own by its path, with `section.key=value` overrides on top."""
+    """Return a shipped recipe by name, or your own by path, changed by `section.key=value` overrides."""
     return read_recipe(Recipe, name_or_path, overrides)
 
 
 def as_recipe(recipe: Recipe | str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Return a recipe as it is, or the one of that name or path with overrides on top."""
+    """Return a recipe unchanged, or load the one of that name or path and apply the overrides."""
     if not isinstance(recipe, Recipe):
         return load_recipe(os.fspath(recipe), overrides)
     if overrides:
@@ -141,16 +162,19 @@ def as_recipe(recipe: Recipe | str | os.PathLike[str], overrides: Sequence[str] 
 
 
 def check_has_model(recipe: Recipe | str | os.PathLike[str]) -> None:
-    """Refuse, where no model is given, the recipe that is for training one further, and those that are like it."""
+    """Refuse the recipe `continue`, and recipes like it, when no model was given to train further."""
     if not isinstance(recipe, Recipe) and is_like(os.fspath(recipe), _FURTHER):
-        raise UserError(f"the recipe {_named(os.fspath(recipe))} trains a model further; say which with --from MODEL")
+        raise UserError(
+            f"the recipe {_named(os.fspath(recipe))} trains a model further; give the model with --from MODEL"
+        )
 
 
 def check_has_sizes(recipe: str, settings: Recipe) -> None:
-    """Refuse to count with a recipe that does not give the model's size."""
+    """Refuse to plan with a recipe that does not give the model's size."""
     if is_like(recipe, _FURTHER) and "preset" not in settings.model.model_fields_set:
         raise UserError(
-            f"the recipe {_named(recipe)} has the sizes of the model it is given; say them: model.preset=base"
+            f"the recipe {_named(recipe)} takes the model's size from --from MODEL; to plan, give a size such as "
+            "model.preset=base"
         )
 
 

@@ -367,7 +367,7 @@ def test_a_command_ends_with_its_children_when_nobody_reads():
 def test_a_nul_among_the_arguments_is_refused(bertworks):
     for command in cli.app.registered_commands:
         code, _, err = bertworks(command.callback.__name__, "a\0b")
-        assert (code, err) == (2, "error: argument 1, 'a\\x00b', has a NUL character, which no name can have\n")
+        assert (code, err) == (2, "error: argument 1, 'a\\x00b', has a NUL character, which is not allowed\n")
 
 
 def test_what_a_terminal_would_obey_is_escaped_wherever_it_comes_from(bertworks, tmp_path):

@@ -80,7 +80,7 @@ def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_o
         patches.setattr(RunLog, "train", interrupted)
         code, out, err = bertworks(*command, "--out", run)
     assert (code, out.count("\n")) == (130, 1)
-    assert "after 3 steps; not measured yet, so there is no model; saved: checkpoints/step-00000003" in out
+    assert "after 3 steps; not evaluated yet, so there is no model; saved: checkpoints/step-00000003" in out
     assert (run / "checkpoints/step-00000003").is_dir()
     assert err.splitlines()[-1] == f"next: bertworks finetune --resume --out {run}"
     monkeypatch.chdir(tmp_path)

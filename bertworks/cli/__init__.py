@@ -1,7 +1,7 @@
 """The command `bertworks`. Each command is a thin wrapper; what it needs is imported when it runs.
 
-Commands are added, and listed by `--help`, in the order of a model's life. A user's mistake ends in one or two lines
-and exit code 2, an interruption in 130.
+Commands are added, and listed by `--help`, in the order of a model's life. A user's mistake gives one or two lines and
+exit code 2; an interruption gives exit code 130.
 """
 
 import os
@@ -28,7 +28,7 @@ from bertworks.errors import UserError, printable, shortened, shown
 from bertworks.files import refusal_text
 
 _MAX_USAGE_LINE = 300
-_UsageError: Any = typer.BadParameter.__base__  # which typer does not name
+_UsageError: Any = typer.BadParameter.__base__  # typer does not export this class
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,8 +40,8 @@ app = typer.Typer(
 )
 
 
-class _ReaderIsGone(Exception):  # noqa: N818 -- no error, but an end
-    """Nobody reads standard output any more."""
+class _ReaderIsGone(Exception):  # noqa: N818 -- a way to end, not an error
+    """The reader of standard output has closed it."""
 
 
 class _Command(TyperCommand):
@@ -50,7 +50,7 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for number, argument in enumerate(args, 1):
             if "\0" in argument:
-                raise UserError(f"argument {number}, {shown(argument)}, has a NUL character, which no name can have")
+                raise UserError(f"argument {number}, {shown(argument)}, has a NUL character, which is not allowed")
         for option, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(option, TyperOption) and not option.is_flag and not option.multiple:
                 raise UserError(f"{option.opts[0]} is given {count} times; give it once")
@@ -62,7 +62,7 @@ class _Command(TyperCommand):
         except BrokenPipeError as error:
             if not _is_unread():
                 raise UserError(f"lost the connection to a child process: {error.strerror}") from error
-            raise _ReaderIsGone from error  # as it is, click would end with 1
+            raise _ReaderIsGone from error  # click itself would exit with 1
 
 
 for _command in (
@@ -87,11 +87,11 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take the options before the command."""
+    """Parse the options before the command."""
 
 
 def main() -> NoReturn:
-    """Run the command; a user's mistake ends in a line and exit code 2."""
+    """Run the command; a user's mistake gives one or two lines and exit code 2."""
     reader_is_gone = _end_without_reader()
     code = 2
     try:
@@ -112,34 +112,34 @@ def main() -> NoReturn:
             reason = refusal_text(error, os.path.dirname(os.path.abspath(what)))
         say(f"error: {what or 'a file or a stream could not be read or written'}: {reason}", err=True)
     if reader_is_gone.is_set():
-        # What is still to be flushed at the end goes nowhere, and not into a message about that.
+        # Discard what is still to be flushed at exit; otherwise Python would print an error about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
     sys.exit(code)
 
 
 def _is_unread(timeout_ms: int | None = 0) -> bool:
-    """Tell whether nobody reads standard output any more; waits for that, without a timeout forever."""
+    """Tell whether standard output was closed by its reader; waits up to the timeout, without one forever."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # of the other end's closing poll tells in any case
+    poll.register(sys.stdout.fileno(), 0)  # poll always reports that the other end was closed
     return bool(poll.poll(timeout_ms))
 
 
 def _end_without_reader() -> threading.Event:
-    """End the command as Ctrl-C does when nobody reads its output any more, as after `| head -1`: training saves first.
+    """End the command as Ctrl-C does when the reader of its output is gone, as after `| head -1`; training saves first.
 
-    The next write would fail, but in long work that may be minutes away.
+    The next write would fail anyway, but in long work it may be minutes away.
     """
     is_gone = threading.Event()
     try:
         is_watched = sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # closed, or none of the system's
+    except (AttributeError, OSError, ValueError):  # closed, or not a system stream
         return is_gone
 
     def watch() -> None:
         _is_unread(None)
         is_gone.set()
-        is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)  # as in a shell's background
+        is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)  # as for background jobs of a shell
         os.kill(os.getpid(), signal.SIGTERM if is_ignored else signal.SIGINT)
 
     if is_watched:

@@ -1,4 +1,4 @@
-"""The command for other people's checkpoints: convert."""
+"""The command that converts checkpoints from and to other formats: convert."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ def convert(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A checkpoint of the original BERT (its prefix, .index file or folder), or a model or run folder.",
+            help="A checkpoint of the original BERT (prefix, .index file or folder), or a model or run folder.",
         ),
     ],
     destination: Annotated[
@@ -24,7 +24,7 @@ def convert(
         bool | None,
         typer.Option(
             "--cased/--lowercase",
-            help="Whether the model is cased; default: judged by its vocabulary.",
+            help="Whether the model is cased; default: found from its vocabulary.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def convert(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back; or a folder's number type."""
+    """Convert a TensorFlow checkpoint of the original BERT to a model folder, or back; or change a folder's dtype."""
     from bertworks.models.convert import convert
 
     lowercase = None if cased is None else not cased

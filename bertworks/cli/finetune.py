@@ -1,7 +1,7 @@
 """The commands `finetune` (one run), `search` (many runs of one task) and `glue` (all tasks of GLUE).
 
-`finetune` takes what earlier versions had there, too, for the scripts that people have: `--grid`, `--restarts` and
-their kin are hidden options that do what `search` does, and `finetune glue` is `glue`.
+For existing scripts, `finetune` also accepts the options of earlier versions: `--grid`, `--restarts` and related
+options are hidden and do what `search` does, and `finetune glue` is the same as `glue`.
 """
 
 import math
@@ -34,40 +34,45 @@ TABLE7 = "table7"
 TaskArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="TASK", help="A task of `bertworks tasks`; classify, regress, tag, answer, ...: your own files."
+        metavar="TASK", help="A task of `bertworks tasks`; or, for your own files, classify, regress, tag, answer, ..."
     ),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option(help="A model folder, a run folder, or a name, of `models` or in the cache.")
+    str | None,
+    typer.Option(
+        help="A model folder, a run folder, or the name of a model (see `models`, or in the Hugging Face cache)."
+    ),
 ]
 OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
-InitOption = Annotated[str, typer.Option(help="model, or random: only its sizes and vocabulary.")]
+InitOption = Annotated[str, typer.Option(help="model: its weights; random: only its sizes and vocabulary.")]
 BesideOption = Annotated[
-    str | None, typer.Option("--with", help="A second BERT, of the other direction, that reads the same texts.")
+    str | None, typer.Option("--with", help="A second BERT of the other direction, to read the same texts.")
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint; --out RUN is enough.")]
 FeaturesOption = Annotated[
     str | None,
-    typer.Option(help="Tagging on frozen layers: last, concat-last-four, ..., or table7: all six of the paper."),
+    typer.Option(help="Tag with frozen layers: last, concat-last-four, ...; or table7: all six choices of the paper."),
 ]
 CacheOption = Annotated[str | None, typer.Option(help="A folder that caches frozen layers for several runs.")]
 _GRID_HELP = (
-    "Try the paper's batch sizes, rates (or those the model recommends) and epochs, and every list of values given: "
-    "optim.lr=3e-4,1e-4."
+    "Try the paper's batch sizes, rates (or the model's recommended ones) and epochs, and every given list of values, "
+    "such as optim.lr=3e-4,1e-4."
 )
 GridOption = Annotated[bool, typer.Option("--grid", help=_GRID_HELP)]
 GridOrNotOption = Annotated[
     bool | None,
-    typer.Option("--grid/--no-grid", help=f"{_GRID_HELP} --no-grid: only the settings as given; default: --grid."),
+    typer.Option("--grid/--no-grid", help=f"{_GRID_HELP} --no-grid: only the given settings; default: --grid."),
 ]
 RestartsOption = Annotated[int | None, typer.Option(help="Number of seeds to run, starting at train.seed.")]
 RestartBestOption = Annotated[
-    bool, typer.Option("--restart-best", help="With a grid: one seed for each point, --restarts for the best one only.")
+    bool, typer.Option("--restart-best", help="With a grid: one seed per point; --restarts only for the best point.")
 ]
 SearchExamplesOption = Annotated[
-    int | None, typer.Option(help="With --restart-best: number of examples for the search; default: all.")
+    int | None, typer.Option(help="With --restart-best: number of training examples in the search; default: all.")
 ]
-FromMnliOption = Annotated[bool, typer.Option("--from-mnli", help="Start RTE, MRPC and STS-B from the model of MNLI.")]
+FromMnliOption = Annotated[
+    bool, typer.Option("--from-mnli", help="Start RTE, MRPC and STS-B from the model fine-tuned on MNLI.")
+]
 
 
 def finetune(
@@ -93,7 +98,7 @@ def finetune(
     search_examples: Annotated[int | None, typer.Option(hidden=True)] = None,
     from_mnli: Annotated[bool, typer.Option("--from-mnli", hidden=True)] = False,
 ) -> None:
-    """Fine-tune a model for a task, and keep the one that is best on the dev set."""
+    """Fine-tune a model for a task, and keep the model that is best on the dev set."""
     if features is not None and any(text.partition("=")[0].strip() == "task.features" for text in overrides or []):
         raise UserError("--features and task.features set the same thing; leave one of them out")
     task, files, start = _arguments(
@@ -109,8 +114,8 @@ def finetune(
     if not is_table and (task == "glue" or set(many.values()) != {None}):
         if features == TABLE7 or cache is not None:
             raise UserError(
-                "--grid, --restarts and glue go with --features LAYERS, not with --cache; --features table7 takes "
-                "--restarts alone"
+                "--grid, --restarts and glue can be used with --features LAYERS, but not with --cache; --features "
+                "table7 can only be used with --restarts"
             )
         _run_many(task, out, files, start, many, quiet=quiet, as_json=as_json)
     else:
@@ -146,7 +151,7 @@ def search(
     )  # fmt: skip
     many = _many(grid, restarts, restart_best, search_examples)
     if task == "glue":
-        raise UserError("all of GLUE is a command of its own: `bertworks glue`")
+        raise UserError("for all tasks of GLUE, use `bertworks glue`")
     if task is None:
         task = _resumed(out, ("grid",), files, start, many)
     if task is None:
@@ -172,7 +177,7 @@ def glue(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fine-tune a model for all tasks of GLUE, and write the predictions for its server."""
+    """Fine-tune a model for all tasks of GLUE, and write the predictions for GLUE's server."""
     _, files, start = _arguments(
         "glue", overrides, data, model=model, init=init, beside=beside, resume=resume, device=device
     )
@@ -185,7 +190,7 @@ def glue(
 def _many(
     grid: bool | None, restarts: int | None, restart_best: bool, search_examples: int | None, from_mnli: bool = False
 ) -> dict[str, Any]:
-    """Return what was given about many runs; None for what was not."""
+    """Return the options about many runs; None for those not given."""
     best, mnli = restart_best or None, from_mnli or None
     return {
         "grid": grid, "restarts": restarts, "restart_best": best, "search_examples": search_examples, "from_mnli": mnli,
@@ -201,11 +206,11 @@ def _arguments(
     column: list[str] | None = None,
     **start: Any,
 ) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """Return the task, its files and the rest; only to resume may the task and the model be left out."""
+    """Return the task, its files and other options; the task and the model may be left out only with --resume."""
     from bertworks.tasks.own_files import named_columns
 
     overrides = list(overrides or [])
-    if task is not None and start["resume"] and "=" in task:  # there is no task: it is the first of the settings
+    if task is not None and start["resume"] and "=" in task:  # no task was given: this is the first setting
         overrides, task = [task, *overrides], None
     if not start["resume"] and (task is None or start["model"] is None):
         needed = "a task, see `bertworks tasks`" if task is None else "a model to start from: --model MODEL"
@@ -213,7 +218,7 @@ def _arguments(
     if task is None and column:
         raise UserError("--column belongs to a task's files; give the task too")
     if task == "glue" and column:
-        raise UserError("GLUE's files have columns of their own; leave out --column")
+        raise UserError("GLUE's files have fixed columns; leave out --column")
     columns = named_columns(task, column) if task is not None and column else None
     files = {"data": data, "train": train, "dev": dev, "columns": columns}
     return task, files, start | {"overrides": overrides}
@@ -222,7 +227,7 @@ def _arguments(
 def _resumed(
     out: str, commands: tuple[str, ...], files: dict[str, Any], start: dict[str, Any], many: dict[str, Any]
 ) -> str | None:
-    """Fill in the inputs that a folder of many runs was started with; returns its task, if it has one."""
+    """Fill in the inputs with which a folder of many runs was started; returns its task, if there is one."""
     from bertworks.train.run_folder import check_still_there, read_inputs
 
     inputs = read_inputs(Path(out), *commands)
@@ -252,12 +257,12 @@ def _run_many(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make the runs, print a table or JSON, and end with 130 after Ctrl-C, with 1 if all runs failed."""
+    """Make the runs and print a table or JSON; exit with 130 after Ctrl-C, and with 1 if all runs failed."""
     from bertworks.finetuning.search import GridPlan
 
     started, is_silent = time.monotonic(), quiet or as_json
     restarts = 1 if many["restarts"] is None else many["restarts"]
-    # A search over no examples is refused there, where 0 would mean all.
+    # 0 examples must be refused, but 0 in a plan means all: so pass -1, which is refused.
     examples = -1 if many["search_examples"] == 0 else many["search_examples"] or 0
     plan = GridPlan(bool(many["grid"]), restarts, bool(many["restart_best"]), examples)
     options = start | {"out": out, "plan": plan, "quiet": is_silent}
@@ -324,13 +329,13 @@ def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet
 
 
 def _best_model(outcome: Any) -> str:
-    """Describe the result of a run: its best model, or what was saved before one was measured."""
+    """Describe the result of a run: its best model, or what was saved before the first evaluation."""
     if not outcome.metrics:
         from bertworks.report.logs import CHECKPOINTS
 
         step = outcome.progress.step
-        kept = f"{CHECKPOINTS}/step-{step:08}" if step else "nothing yet, so it will start from the beginning"
-        return f"not measured yet, so there is no model; saved: {kept}"
+        kept = f"{CHECKPOINTS}/step-{step:08}" if step else "nothing yet, so it will start again from the beginning"
+        return f"not evaluated yet, so there is no model; saved: {kept}"
     best = f"best {outcome.metric} on dev {outcome.score:.4f}"
     if math.isnan(outcome.score):
         best = f"{outcome.metric} on dev is not defined"
@@ -338,7 +343,7 @@ def _best_model(outcome: Any) -> str:
 
 
 def _in_use(out: str) -> tuple[str, ...]:
-    """Return the command that uses the model, by the kind of its task."""
+    """Return the arguments of a command that uses the model, by the kind of its task."""
     from bertworks.models.folder import OWN_FILE, read_json
 
     task = read_json(Path(out) / "model" / OWN_FILE).get("task")
@@ -353,7 +358,7 @@ def _in_use(out: str) -> tuple[str, ...]:
 
 
 def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
-    """Train the six rows of the paper's Table 7 and print them beside the paper's."""
+    """Train the six rows of the paper's Table 7 and print them next to the paper's."""
     from bertworks.finetuning.table7 import TABLE7_FILE, table7, table7_markdown
 
     rows = table7(task, **options)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bertworks.tasks.task import Task, TaskKind
 
 
-# Where recipes are from, in the order in which they are listed.
+# The origins of recipes, in the order of the list.
 ORIGINS = (
     "The paper",
     "Google's compact models",
@@ -47,7 +47,8 @@ def recipes(as_json: JsonOption = False) -> None:
 
 def tasks(
     name: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="Show this benchmark, or this kind for your own files.")
+        str | None,
+        typer.Argument(metavar="[TASK]", help="Show only this benchmark, or this kind of task for your own files."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,7 +67,7 @@ def tasks(
     elif name is None:
         for task in chosen:
             say(f"{task.name:<21} {task.kind:<10} {task.metrics[0]:<9} {task.title}: {task.summary}")
-        say("\nYour own files, named with --train and --dev; columns of other names with --column ROLE=COLUMN")
+        say("\nYour own files, given with --train and --dev; if columns have other names, give --column ROLE=COLUMN")
         for kind in kinds:
             found = described[kind]
             files = ", ".join(found["columns"]) + (f"; or {found['other_forms']}" if found["other_forms"] else "")
@@ -113,12 +114,12 @@ def settings(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SECTION|TASK]", help="A section of a recipe such as train; or a task, or classify, tag, ..."
+            metavar="[SECTION|TASK]", help="A section of a recipe, such as train; or a task, such as mrpc or classify."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the settings of pre-training, or of fine-tuning for a task: default, what is allowed, what it does."""
+    """List the settings of pre-training, or of fine-tuning for a task: default, allowed values, description."""
     from bertworks.config import described
     from bertworks.recipe import Recipe
 
@@ -152,10 +153,10 @@ def settings(
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one's card.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the card of this model.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the models that come with the package; every command that takes a model takes their names."""
+    """List the models that come with the package; commands accept these names as models."""
     from bertworks.models.folder import describe_shipped, read_card, shipped_names
 
     if name is not None:
@@ -180,11 +181,11 @@ def models(
 def demo(
     overrides: OverridesArgument = None,
     out: Annotated[
-        str, typer.Option(help="The folder to write; what an earlier demo wrote there is replaced.")
+        str, typer.Option(help="The folder to write; the files of an earlier demo are replaced.")
     ] = "bertworks-demo",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only what was done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results.")] = False,
 ) -> None:
-    """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in some minutes."""
+    """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in a few minutes."""
     from bertworks.demo.run import run_demo
 
     run_demo(overrides or [], out=out, quiet=quiet)

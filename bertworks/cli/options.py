@@ -1,7 +1,7 @@
-"""What the commands share: options, how they read texts, and how they print results and warnings.
+"""The common parts of commands: options, reading of texts, and printing of results and warnings.
 
-Results go to standard output, as JSON where `--json` is given; everything else goes to standard error. Texts come as
-arguments, on standard input or in a file, a text on each line; all of it is UTF-8.
+Results go to standard output, with `--json` as JSON; everything else goes to standard error. Texts are arguments, or
+the lines of standard input or of a file, in UTF-8.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bertworks.text.normalize import Rules
 
 
-_MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: some has every one, by odd letters
+_MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: every vocabulary has a few, from unusual letters
 
 CorpusArgument = Annotated[
     list[str],
@@ -32,11 +32,11 @@ CorpusArgument = Annotated[
         "lines, a JSON list, .csv, .tsv, .parquet, Wikipedia dumps (.xml.bz2); packed with .gz, .bz2, .xz or .zst.",
     ),
 ]
-CasedOption = Annotated[bool, typer.Option("--cased", help="Keep upper case, and accents with it.")]
+CasedOption = Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")]
 KeepAccentsOption = Annotated[
     bool, typer.Option("--keep-accents", help="Lower-case, but keep accents and whole Hangul syllables.")
 ]
-JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a word.")]
+JoinCjkOption = Annotated[bool, typer.Option("--join-cjk", help="Do not make every Chinese character a separate word.")]
 TextFieldOption = Annotated[str, typer.Option(help="The field or column with the text: JSON, .csv, .tsv, .parquet.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse invalid UTF-8 instead of replacing it.")]
 WorkersOption = Annotated[int | None, typer.Option(help="Number of processes; default: one per core.")]
@@ -45,7 +45,7 @@ VocabOption = Annotated[
     typer.Option("--vocab", help="A vocabulary file, a folder with tokenizer files, or a model or its name."),
 ]
 OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")]
 SkipBadShardsOption = Annotated[
     bool,
     typer.Option("--skip-bad-shards", help="Skip corrupt or missing shards with a warning; reads all of them first."),
@@ -64,7 +64,9 @@ TextsArgument = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
-LayersOption = Annotated[str, typer.Option(help="Layers by number, 0 the embeddings, -1 the last: -1,-2 or all.")]
+LayersOption = Annotated[
+    str, typer.Option(help="Numbers of layers, such as -1,-2, or all; 0: the embeddings, -1: the last layer.")
+]
 
 ModelsArgument = Annotated[
     list[str],
@@ -74,11 +76,11 @@ ModelsArgument = Annotated[
     ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
-TrainOption = Annotated[str | None, typer.Option(help="Your own file to learn from: .csv, .tsv, .jsonl, ...")]
-DevOption = Annotated[str | None, typer.Option(help="Your own file to measure on; default: a tenth of --train.")]
+TrainOption = Annotated[str | None, typer.Option(help="Your own file to train on: .csv, .tsv, .jsonl, ...")]
+DevOption = Annotated[str | None, typer.Option(help="Your own file to evaluate on; default: a tenth of --train.")]
 ColumnOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="ROLE=COLUMN", help="What a column of your own file is, such as label=stars; repeatable."),
+    typer.Option(metavar="ROLE=COLUMN", help="The role of a column of your own file, such as label=stars; repeatable."),
 ]
 
 
@@ -90,9 +92,9 @@ def rules(cased: bool, keep_accents: bool, join_cjk: bool) -> "Rules":
 
 
 def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "AnyTokenizer":
-    """Open what --vocab names: a vocabulary, or the tokenizer of a model.
+    """Open the --vocab argument: a vocabulary, or the tokenizer of a model.
 
-    A file does not record how its text was normalised, so a vocabulary that does not fit the options gives a warning.
+    A file does not record how its text was normalised, so a vocabulary that does not match the options gives a warning.
     """
     from unicodedata import normalize
 
@@ -101,11 +103,11 @@ def open_words(vocab: str, text_rules: "Rules", tokens: str | None = None) -> "A
 
     tokenizer = open_tokenizer(find_encoder(find_model(vocab)) if is_model(vocab) else vocab, text_rules, tokens)
     check_rules(vocab, tokenizer, text_rules)
-    if tokenizer.kind in ("wordpiece", "words") and tokenizer.rules == text_rules:  # a folder has its own
+    if tokenizer.kind in ("wordpiece", "words") and tokenizer.rules == text_rules:  # a folder has its own rules
         never_met = [
             piece
             for piece in tokenizer.pieces
-            if not (piece.startswith("[") and piece.endswith("]"))  # of the others, those that text cannot have
+            if not (piece.startswith("[") and piece.endswith("]"))  # not special, and impossible in normalised text
             and (
                 (text_rules.lowercase and piece != piece.lower())
                 or (text_rules.strip_accents and piece != normalize("NFD", piece))
@@ -126,7 +128,7 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
     if text_rules not in (own, rules(False, False, False)):
         summary = ", ".join(f"{name}={str(value).lower()}" for name, value in own._asdict().items())
         raise UserError(
-            f"{vocab} has rules of its own ({summary}); leave out --cased, --keep-accents and --join-cjk, or give a "
+            f"{vocab} has its own rules ({summary}); leave out --cased, --keep-accents and --join-cjk, or give a "
             "file with the vocabulary alone"
         )
 
@@ -138,31 +140,31 @@ def check_workers(workers: int | None) -> None:
 
 
 def or_null(value: float) -> float | None:
-    """Return what JSON can hold: it has no NaN, and no infinity, the threshold of a model that always answers."""
+    """Return a number, or None if JSON cannot hold it: NaN, or infinity, a threshold of which means "always answer"."""
     return value if math.isfinite(value) else None
 
 
 def how_ended(reason: str) -> tuple[str, str]:
-    """Return how a run ended, and why."""
+    """Return how a run ended, and why, as text."""
     if reason == "early":
-        return "ended early", ", as the score stopped improving"
+        return "ended early", ", because the score stopped improving"
     return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
 
 
 def say_next(*command: str, why: str = "") -> None:
-    """Suggest, as the last line of a long command, the next command; what must be filled in is in capitals."""
+    """Suggest the next command, as the last line of a long command; parts to fill in are in capitals."""
     say(f"next: bertworks {shlex.join(command)}{f'  ({why})' * bool(why)}", err=True)
 
 
 def say(text: str, *, err: bool = False, nl: bool = True, is_data: bool = False) -> None:
-    """Print a line, or lines, in which file contents and arguments cannot command the terminal.
+    """Print a line, or lines; control characters from files and arguments are escaped.
 
-    Data for another command is printed to the last character.
+    Data for another command is printed unchanged.
     """
     try:
         typer.echo(text if is_data else printable(text), err=err, nl=nl)
     except BrokenPipeError:
-        if not err:  # results that nobody reads are the end of a command, remarks are not
+        if not err:  # a command ends if nobody reads its results, but not if nobody reads its remarks
             raise
     except OSError as error:
         if not err:
@@ -192,9 +194,9 @@ def warn_of_replaced(num_lines: int) -> None:
 
 
 def lines_of(texts: list[str], *, refuse_blank: bool = False) -> Iterator[str]:
-    """Give the texts of a command, or the lines of standard input, at least one, where they are `-`.
+    """Yield the texts of a command; for `-`, the lines of standard input, at least one.
 
-    With `refuse_blank` a text that is typed alone must have something in it.
+    With `refuse_blank` a single text must not be blank.
     """
     if texts == ["-"]:
         return _decoded(sys.stdin.buffer, "standard input")
@@ -215,7 +217,7 @@ def file_lines(path: Path) -> list[str]:
 
 
 def file_text(path: Path) -> str:
-    """Return all of a file, with its line breaks as they are, so that offsets in the text are offsets in the file."""
+    """Return the text of a file with its original line breaks, so that offsets in the text are offsets in the file."""
     try:
         return path.read_bytes().removeprefix(BYTE_ORDER_MARK).decode("utf-8")
     except OSError as error:
@@ -225,7 +227,7 @@ def file_text(path: Path) -> str:
 
 
 def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
-    """Give the lines of a stream, which end at line breaks and at no other sign."""
+    """Yield the lines of a stream, which end only at line breaks."""
     number = 0
     for number, line in enumerate(stream, 1):
         start = BYTE_ORDER_MARK if number == 1 else b""
@@ -238,7 +240,7 @@ def _decoded(stream: IO[bytes], what: str) -> Iterator[str]:
 
 
 def check_utf8(text: str) -> str:
-    """Refuse an argument that is not UTF-8: Python passes it on, and fails when it is to be printed."""
+    """Refuse an argument that is not UTF-8: Python would accept it, and fail later when it is printed."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -58,11 +58,15 @@ def pretrain(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Resume from the newest checkpoint; --out RUN is enough, the rest is remembered."
+            "--resume",
+            help="Resume from the newest checkpoint; --out RUN is enough; the rest is recorded there.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run one step of each length through the whole program, and keep nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Run one step of each length through the whole program, without keeping results."
+        ),
     ] = False,
     skip_bad_shards: SkipBadShardsOption = False,
     device: DeviceOption = "auto",
@@ -78,7 +82,7 @@ def pretrain(
         raise UserError("give the run folder to write: --out RUN")
     if dry_run and resume:
         raise UserError("--dry-run starts from the beginning and keeps nothing; leave out --resume")
-    if resume and recipe is not None and "=" in recipe:  # there is no recipe: it is the first of the settings
+    if resume and recipe is not None and "=" in recipe:  # no recipe was given: this is the first setting
         overrides, recipe = [recipe, *(overrides or [])], None
     if not resume and (recipe is None or data is None):
         needed = "a recipe, see `bertworks recipes`" if recipe is None else "prepared data: --data DATA"
@@ -114,7 +118,7 @@ def pretrain(
             for name, value in result.items()
             if name.endswith("_accuracy")
         ]
-        if "holdout_nsp_larger_class" in result:  # what a constant answer would score
+        if "holdout_nsp_larger_class" in result:  # the accuracy of a constant answer
             scores[-1] += f" (larger class {result['holdout_nsp_larger_class']:.1%})"
         held_out = f"; on held-out documents {', '.join(scores)} right" if scores else ""
         ended, then = how_ended(outcome.reason)
@@ -135,7 +139,7 @@ def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     out: Annotated[str | None, typer.Option(help="The page to write; default: report.html in the run folder.")] = None,
 ) -> None:
-    """Write a run's report again: a page with its curves and samples."""
+    """Write a run's report again: an HTML page with curves and samples."""
     from bertworks.files import check_can_write
     from bertworks.finetuning.report import is_finetuned, write_finetune_report
     from bertworks.report.page import REPORT_FILE, write_report

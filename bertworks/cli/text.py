@@ -1,4 +1,4 @@
-"""The commands from raw text to data to pre-train on: vocab, texts, prepare, inspect (of models too), tokenize."""
+"""The commands from raw text to pre-training data: vocab, texts, prepare, inspect (also for models), tokenize."""
 
 import itertools
 import os
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from bertworks.text.corpus import Corpus
     from bertworks.text.normalize import Rules
 
-_RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # to begin with, by the kind of tokens
+_RECIPES = {"wordpiece": "tiny-cpu", "gpt-bpe": "gpt", "words": "elmo"}  # the recipe to suggest for each kind of tokens
 
 
 def vocab(
     corpus: CorpusArgument,
-    out: Annotated[str, typer.Option(help="The file to write, one piece a line; for gpt-bpe a folder.")],
+    out: Annotated[str, typer.Option(help="The file to write, with one piece per line; for gpt-bpe a folder.")],
     size: Annotated[int, typer.Option(help="Number of pieces, including special and unused ones.")] = 30_522,
     algorithm: Annotated[
         str,
         typer.Option(
-            help="For BERT wordpiece (gain in likelihood) or bpe (frequency); for GPT-1 gpt-bpe; for ELMo words."
+            help="BERT: wordpiece (merges by gain in likelihood) or bpe (by frequency); GPT-1: gpt-bpe; ELMo: words."
         ),
     ] = "wordpiece",
     unused: Annotated[int, typer.Option(help="Number of [unusedN] pieces to reserve.")] = 0,
@@ -65,7 +65,7 @@ def vocab(
     extend: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL|VOCAB", help="Add whole words to a model's vocabulary (to a folder), or to a file's."
+            metavar="MODEL|VOCAB", help="Add words to this vocabulary: of a model (--out is a folder) or in a file."
         ),
     ] = None,
     cased: CasedOption = False,
@@ -132,7 +132,7 @@ def extend_by_words(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Add words to the vocabulary of a model, which gives a folder with its rules, or of a file, which gives a file."""
+    """Add words to the vocabulary of a model, and write a folder, or to one in a file, and write a file."""
     from bertworks.config import VocabSettings
     from bertworks.models.folder import find_encoder, find_model
     from bertworks.processes import progress_bar
@@ -142,7 +142,7 @@ def extend_by_words(
     from bertworks.text.vocabulary import VOCABULARY_FILE, write_vocabulary
 
     if settings != VocabSettings(size=settings.size, min_count=settings.min_count):
-        raise UserError("--extend adds whole words: --algorithm, --unused and --coverage are not for it")
+        raise UserError("--extend adds whole words; leave out --algorithm, --unused and --coverage")
     started = time.monotonic()
     is_folder = not Path(extended).is_file()
     tokenizer = open_tokenizer(find_encoder(find_model(extended)) if is_folder else extended, word_rules)
@@ -175,24 +175,26 @@ def extend_by_words(
         print_json(result)
     elif not quiet:
         say(
-            "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens a word "
+            "{out}: {pieces:,} pieces, {added:,} of them new words; the text takes {tokens_a_word:.3f} tokens per word "
             "instead of {tokens_a_word_before:.3f}".format(**result)
         )
         say_next("prepare", "CORPUS", "--vocab", out, "--out", "DATA", "--holdout", "0.01")
 
 
 def _check_can_save(out: str, sources: Sequence[Path], folder_file: str | None, what: str) -> None:
-    """Raise now what saving a vocabulary would raise after minutes of work; `folder_file` where it is a folder."""
+    """Raise early what saving a vocabulary would raise after minutes; `folder_file` is a file in it for a folder."""
     from bertworks.files import check_can_write
 
     if folder_file and Path(out).is_file():
         raise UserError(f"cannot write {out}: it is a file, and {what} makes a folder; choose another --out")
     is_folder = folder_file is not None and Path(out).is_dir()
-    if is_folder:  # ids of a model or of data there are those of another vocabulary
+    if is_folder:  # a model or data in the folder belongs to another vocabulary
         if (Path(out) / "config.json").exists():
-            raise UserError(f"{out} is a model, which knows its own words only; choose a new folder for --out")
+            raise UserError(f"{out} is a model, which needs its own vocabulary; choose a new folder for --out")
         if (Path(out) / "manifest.json").exists():
-            raise UserError(f"{out} holds data or a model made with its own vocabulary; choose a new folder for --out")
+            raise UserError(
+                f"{out} contains data or a model made with another vocabulary; choose a new folder for --out"
+            )
     check_can_write(Path(out) / str(folder_file) if is_folder else out, *sources)
 
 
@@ -227,7 +229,7 @@ def prepare(
     ] = False,
     drop_headings: Annotated[bool, typer.Option("--drop-headings", help="Leave out lines that are headings.")] = False,
     drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Keep the first of documents that are the same.")
+        bool, typer.Option("--drop-duplicates", help="Keep only the first of identical documents.")
     ] = False,
     min_tokens: Annotated[int, typer.Option(help="Leave out documents with fewer tokens.")] = 0,
     cased: CasedOption = False,
@@ -237,12 +239,12 @@ def prepare(
     strict: StrictOption = False,
     workers: WorkersOption = None,
     runner: Annotated[
-        str, typer.Option(help="Where processes run: local, or ray (a cluster; --out on storage that all nodes see).")
+        str, typer.Option(help="Where processes run: local, or ray (a cluster; all nodes must see --out).")
     ] = "local",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn raw text into shards of token ids to pre-train on."""
+    """Turn raw text into shards of token ids for pre-training."""
     from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
     from bertworks.text.corpus import Corpus
@@ -251,7 +253,7 @@ def prepare(
     started = time.monotonic()
     check_workers(workers)
     if not 0 <= holdout < 1:
-        raise UserError(f"--holdout {holdout} is not a share; choose 0 up to, but not, 1")
+        raise UserError(f"--holdout {holdout} is not a share; choose at least 0 and less than 1")
     tokenizer = open_words(vocab, rules(cased, keep_accents, join_cjk), tokens)
     source = Corpus(corpus, without=[vocab], strict=strict, text_field=text_field)
     manifest = prepare(
@@ -285,7 +287,8 @@ def prepare(
 
 def texts(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="A task of `bertworks tasks`, or classify, tag, ...: your own files.")
+        str,
+        typer.Argument(metavar="TASK", help="A task of `bertworks tasks`; or, for your own files, classify, tag, ..."),
     ],
     data: DataOption = None,
     train: TrainOption = None,
@@ -294,9 +297,9 @@ def texts(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the texts that a task learns from, for `prepare` to read: a document for each example.
+    """Print the training texts of a task, as input for `prepare`: one document per example.
 
-    There are no labels in it, and nothing that the task is measured on.
+    The output has no labels, and no examples on which the task is evaluated.
     """
     from bertworks.finetuning.finetune import find_data
     from bertworks.tasks.own_files import named_columns
@@ -317,12 +320,12 @@ def inspect(
         str, typer.Argument(metavar="DATA|MODEL", help="A folder that `bertworks prepare` made, or a model.")
     ],
     overrides: OverridesArgument = None,
-    instances: Annotated[int, typer.Option(help="Show this many instances as text instead of the summary.")] = 0,
+    instances: Annotated[int, typer.Option(help="Show this many instances as text, instead of the summary.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the instances.")] = 0,
     skip_bad_shards: SkipBadShardsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at prepared data (counts and lengths, or instances as the model sees them) or at a model's sizes."""
+    """Show prepared data (counts and lengths, or instances as the model sees them) or a model's sizes."""
     from bertworks.models.folder import is_model
 
     if instances < 0:
@@ -332,8 +335,8 @@ def inspect(
 
         if overrides or instances or seed or skip_bad_shards:
             raise UserError(
-                f"{data} is a model; settings, --instances, --seed and --skip-bad-shards are for prepared data, so "
-                "leave them out"
+                f"{data} is a model; leave out settings, --instances, --seed and --skip-bad-shards, "
+                "which are for prepared data"
             )
         report = model_report(data)
         print_json(report) if as_json else say(report_text(report))
@@ -347,8 +350,8 @@ def inspect(
         is_folder = stat.S_ISDIR(os.stat(data).st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         is_folder = False
-    except OSError as error:  # one that may not be looked at is another matter than none
-        raise UserError(f"cannot look at {data[:80]!r}: {error.strerror}") from error
+    except OSError as error:  # such as no permission
+        raise UserError(f"cannot read {data[:80]!r}: {error.strerror}") from error
     if not is_folder:
         raise UserError(
             f"{data[:80]!r} is neither a folder that `bertworks prepare` made nor a model: no such folder, and no such "
@@ -360,9 +363,7 @@ def inspect(
             "nor a model (it has no config.json)"
         )
     if (overrides or seed) and not instances:
-        raise UserError(
-            "settings and --seed are for instances; give their number with --instances N, or leave them out"
-        )
+        raise UserError("settings and --seed are for instances; add --instances N, or leave them out")
     changes = [text.removeprefix("data.") for text in overrides or []]
     settings = from_overrides(DataSettings, changes, "bertworks inspect")
     dataset = Dataset(data, skip_bad_shards=skip_bad_shards)

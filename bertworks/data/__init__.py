@@ -1,6 +1,7 @@
 """Text to batches: shards of token ids on disk, and training instances made from them while loading.
 
-The public names are imported when they are first used, so that a recipe or a command costs no numpy.
+The public names are imported when they are first used, so that reading a recipe or starting a command does not import
+numpy.
 """
 
 from importlib import import_module
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataSettings", "Dataset", "Loader", "Packed", "Shape", "State", "batches", "shape_for"]
 
-_HOMES = {"DataSettings": "config", "Dataset": "data.shards", "batches": "data.workers"}  # the others: the loader
+_HOMES = {"DataSettings": "config", "Dataset": "data.shards", "batches": "data.workers"}  # others: data.loader
 
 
 def __getattr__(name: str) -> Any:

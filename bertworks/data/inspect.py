@@ -1,4 +1,4 @@
-"""Inspection of prepared data: counts, lengths, and instances as text, as the original script logs its first ones."""
+"""Inspection of prepared data: counts, lengths, and instances as text (the original script logs its first ones)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def _histogram(dataset: Dataset, *, of_documents: bool) -> dict[str, int]:
 def instances(dataset: Dataset, settings: DataSettings, *, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield instances in the order of training, epoch after epoch, with their tokens as text.
 
-    Where no objective was set, it is the usual one of the data's kind of tokens.
+    If no objective is set, the default objective of the data's kind of tokens is used.
     """
     if "objective" not in settings.model_fields_set:
         settings = settings.model_copy(update={"objective": next(iter(OBJECTIVES[dataset.tokenizer.kind]))})

@@ -1,27 +1,31 @@
-"""The compiled part of loading: randomness, pairs, masks and packing. Everything here is a function of its arguments.
+"""The compiled part of the loader: randomness, pairs, masks and packing. Results depend only on arguments.
 
-Randomness is a hash of a key and a counter, so nothing has to be remembered to draw the same numbers again: a
-document's pairs depend on (seed, epoch, document), an instance's mask on its place among them.
+Random numbers are hashes of a key and a counter, so the same numbers can be drawn again without any stored state: a
+document's pairs depend on (seed, epoch, document), and an instance's mask also on its index within the document.
 
-Pairs are those of google-research/bert's create_pretraining_data.py:
+Pairs are made as in google-research/bert's create_pretraining_data.py:
 
-- A model is pre-trained on sequences that are as long as they can be, for that is what its time is spent well on: whole
-  sentences are gathered from a document until they fill the target length. Fine-tuning then meets shorter inputs, such
-  as single sentences. So that these are no surprise, one document in ten has a target length drawn at random.
-- The gathered sentences are split at a random place: A is what stands before it. In half of the cases B is the rest,
-  which really follows. Splitting the gathered text, rather than taking any two neighbours, makes the task neither
-  trivial nor always about the same lengths. In the other half B comes from a random other document, at a random
-  sentence; "other", because text of the same one may well follow.
-- With a random B the rest of the gathered sentences was not used, so it is put back and gathered again: no text is
-  wasted, and an epoch goes through all of it.
-- A pair that is too long loses tokens of its longer part, one by one and from either end at random, so that neither the
-  beginning nor the end of sentences is favoured.
+- **Chunks.** Whole sentences of a document are collected until they reach the target length, which is normally the
+  longest possible. Short sequences would be a poor use of computation: the original pads all of them to one length.
+- **Short sequences.** Inputs in fine-tuning are often shorter, such as single sentences. So that pre-training covers
+  them too, a document gets, with probability 0.1 (`short_seq_prob`), a random shorter target length.
+- **A and B.** A chunk is cut into A and B between two of its sentences. A cut inside a sentence would make the task too
+  easy: a broken sentence that continues in B gives the answer away. The position of the cut is random, so A and B vary
+  in length and number of sentences.
+- **Random next.** With probability 0.5, B is the rest of the chunk, which really follows A. Otherwise B comes from
+  another document, starting at a random sentence. With as many positive as negative examples, a constant answer is
+  right only half of the time. B must be from another document, because text of the same one might really follow A.
+- **Unused sentences.** If B is random, the rest of the chunk after A was not used. These sentences are put back and
+  begin the next chunk. Otherwise an epoch would miss a large part of the text.
+- **Truncation.** Chunks end at the end of a sentence, so a pair may be too long. Then tokens are removed one by one
+  from the longer part, each from its start or its end at random. If they were always removed from one side, the model
+  would rarely see that side of long sentences.
 
-What differs: a random B is of another document by construction (the original draws ten times and gives up), the draws
-are hashes, and a new epoch makes new pairs where the original stores ten copies (`dupe_factor`).
+Three things differ: a random B never comes from the same document (the original tries ten times and then accepts it);
+random numbers are hashes; and every epoch makes new pairs, whereas the original stores ten copies of the text with
+different pairs and masks (`dupe_factor`).
 
-An instance is two ranges of tokens, so planning one copies nothing: the tokens are copied once, into the batch they
-belong to.
+A planned instance is two ranges of tokens. Tokens are copied only once, from the shard into the batch.
 """
 
 from collections.abc import Sequence
@@ -32,7 +36,7 @@ from numba.typed import List
 
 from bertworks.text.fast import compiled, inlined
 
-# The columns of a planned instance: where A and B lie, whether B is random, and the key of its mask.
+# The columns of a planned instance: the ranges of A and B, whether B is random, and the key of its mask.
 A_START, A_LENGTH, B_SHARD, B_START, B_LENGTH, IS_RANDOM, MASK_KEY = range(7)
 NUM_COLUMNS = 7
 
@@ -51,7 +55,7 @@ def _mixed(value: Any) -> Any:
 
 @compiled
 def derive_key(key: Any, part: Any) -> Any:
-    """Return the key of a part (an epoch, a document) of what a key stands for; 63 bits, to pass as a plain int."""
+    """Return the key of a part, such as an epoch or a document, from the key of the whole; 63 bits, so a plain int."""
     return np.int64(_mixed(np.uint64(key) ^ _mixed(np.uint64(part) + _STEP)) >> _S1)
 
 
@@ -67,13 +71,13 @@ def _uniform(key: Any, counter: int) -> float:
 
 @inlined
 def _below(key: Any, counter: int, limit: int) -> Any:
-    """Draw a whole number from 0 up to but not including a limit below 2**32."""
+    """Draw an integer from 0 to limit - 1; the limit must be below 2**32."""
     return np.int64(((_draw(key, counter) >> _S32) * np.uint64(limit)) >> _S32)
 
 
 @compiled
 def order_keys(key: Any, count: int) -> Any:
-    """Return a number for each of `count` things; sorted by them, the things are in random order."""
+    """Return a random number for each of `count` items; sorting by them gives a random order."""
     numbers = np.empty(count, np.uint64)
     for index in range(count):
         numbers[index] = _draw(key, index)
@@ -93,7 +97,7 @@ def _append(arrays: Any, array: Any) -> None:
 
 
 def list_of(arrays: Sequence[Any]) -> Any:
-    """Return a list of arrays that compiled code takes; Python's way to make one compiles for a second each time."""
+    """Return a list of arrays for compiled code; building it from Python would take a second to compile each time."""
     found = _list_of_one(arrays[0])
     for array in arrays[1:]:
         _append(found, array)
@@ -108,10 +112,11 @@ def plan_pairs(
     """Plan the sentence pairs of a shard's documents.
 
     Args:
-        shard: its number.
+        shard: the shard's number.
         shard_sentences: the sentence offsets of every shard.
         shard_documents: the document offsets of every shard.
-        document_ends: the number of documents up to and with each shard; so documents are numbered through.
+        document_ends: for each shard, the number of documents up to its end, so that documents are numbered across
+            shards.
         epoch_key: the key of the epoch.
         max_tokens: the most tokens of A and B together.
         short_rate: the share of documents with a random shorter target length.
@@ -127,8 +132,8 @@ def plan_pairs(
         start, document_end = np.int64(documents[document]), np.int64(documents[document + 1])
         while start < document_end:
             end = _chunk_end(sentences, start, document_end, target)
-            # A gets at least one sentence, and where there are several, so does B. A chunk of one sentence has no rest
-            # that could follow: B is random then, whatever the coin would say.
+            # A gets at least one sentence, and in a chunk of several sentences so does B. A chunk of one sentence has
+            # no rest that could follow A, so its B is always random.
             middle = start + 1 + (_below(key, draws, end - start - 1) if end - start > 1 else 0)
             is_random = end - start == 1 or _uniform(key, draws + 1) < 0.5
             a_start, a_end = np.int64(sentences[start]), np.int64(sentences[middle])
@@ -138,7 +143,7 @@ def plan_pairs(
                     shard_sentences, shard_documents, document_ends, first_document + document, key, draws + 2,
                     target - (a_end - a_start),
                 )  # fmt: skip
-                end = middle  # the sentences after A were not used: they are put back, and begin the next pair
+                end = middle  # the sentences after A are unused: the next chunk begins with them
             draws += 4
             a_start, a_end, b_start, b_end, draws = _truncate(a_start, a_end, b_start, b_end, max_tokens, key, draws)
             plan[count, A_START], plan[count, A_LENGTH] = a_start, a_end - a_start
@@ -152,7 +157,7 @@ def plan_pairs(
 
 @inlined
 def _chunk_end(sentences: Any, start: int, document_end: int, target: int) -> int:
-    """Return the end of the fewest sentences from `start` on that have the target length, or of the document."""
+    """Return the end of the shortest run of sentences from `start` with the target length, or the document's end."""
     end = start + 1
     while end < document_end and np.int64(sentences[end]) - np.int64(sentences[start]) < target:
         end += 1
@@ -163,9 +168,9 @@ def _chunk_end(sentences: Any, start: int, document_end: int, target: int) -> in
 def _random_next(
     shard_sentences: Any, shard_documents: Any, document_ends: Any, not_document: int, key: Any, draw: int, wanted: int
 ) -> Any:
-    """Return (shard, start, end) of whole sentences of another document, from a random one on, of the wanted length.
+    """Return (shard, start, end) of sentences of another document: from a random sentence on, of the wanted length.
 
-    The other shard may not have been checked yet: offsets that would lead out of it are an IndexError.
+    The other shard may not have been checked yet, so offsets outside it raise an IndexError.
     """
     document = _below(key, draw, document_ends[-1] - 1)
     document += document >= not_document
@@ -184,7 +189,7 @@ def _random_next(
 
 @inlined
 def _truncate(a_start: int, a_end: int, b_start: int, b_end: int, most: int, key: Any, draws: int) -> Any:
-    """Take tokens off the longer part, each from its front or its back at random, until both fit."""
+    """Remove tokens from the longer part, each from its start or its end at random, until both fit."""
     while a_end - a_start + b_end - b_start > most:
         from_front = _uniform(key, draws) < 0.5
         draws += 1
@@ -202,7 +207,7 @@ def _truncate(a_start: int, a_end: int, b_start: int, b_end: int, most: int, key
 
 @compiled
 def plan_spans(shard: int, sentences: Any, documents: Any, first_document: int, epoch_key: Any, max_tokens: int) -> Any:
-    """Cut every document into spans of `max_tokens`; where the first one ends is random, so cuts differ by epoch."""
+    """Cut every document into spans of `max_tokens`; the first one has a random length, so cuts differ by epoch."""
     num_rows = np.int64(0)
     for document in range(len(documents) - 1):
         length = np.int64(sentences[documents[document + 1]]) - np.int64(sentences[documents[document]])
@@ -234,7 +239,7 @@ def count_fitting(
     plan: Any, order: Any, first: int, num_special: int, max_sequences: int, max_tokens: int, max_masked: int,
     rate: float, max_predictions: int,
 ) -> int:  # fmt: skip
-    """Return how many instances from `first` on fit into one batch, taken in order."""
+    """Return how many instances, in order from `first`, fit into one batch."""
     tokens = masked = count = 0
     while first + count < len(order) and count < max_sequences:
         row = order[first + count]
@@ -256,36 +261,40 @@ def fill_batch(
 
     Args:
         plan: planned instances.
-        order: which of them to take.
-        tokens: the tokens of the shard that the plan is of.
+        order: the indices of those to copy.
+        tokens: the tokens of the plan's shard.
         shard_tokens: the tokens of every shard, for random B.
-        special: the ids of special tokens, see `objectives.Special`.
+        special: the ids of special tokens, see `loader.Special`.
         masking: what to mask, see `loader.Masking`.
-        continues: by id: whether the piece continues a word.
+        continues: for each id, whether the piece continues a word.
         has_pairs: whether instances have a B.
         packed: the arrays to fill, see `loader.Packed`.
     """
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
     groups, chosen = np.empty(len(ids), np.int32), np.empty(len(ids), np.uint8)
-    place, num_masked = 0, 0
+    position, num_masked = 0, 0
     for sequence in range(len(order)):
         row = plan[order[sequence]]
-        first = place
+        first = position
         starts[sequence] = first
         if special.cls >= 0:
             ids[first], segments[first] = special.cls, 0
-            place += 1
-        place = _copy(tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, place)
+            position += 1
+        position = _copy(
+            tokens, row[A_START], row[A_LENGTH], 0, special.sep, masking.vocab_size, ids, segments, position
+        )
         if has_pairs:
             source = shard_tokens[row[B_SHARD]] if row[IS_RANDOM] else tokens
-            place = _copy(source, row[B_START], row[B_LENGTH], 1, special.sep, masking.vocab_size, ids, segments, place)
+            position = _copy(
+                source, row[B_START], row[B_LENGTH], 1, special.sep, masking.vocab_size, ids, segments, position
+            )
         labels[sequence], label_weights[sequence] = row[IS_RANDOM], has_pairs
-        for index in range(first, place):
+        for index in range(first, position):
             positions[index] = index - first
         if masking.rate > 0:
             num_a, num_pieces = row[A_LENGTH], row[A_LENGTH] + row[B_LENGTH]
-            wanted = _num_to_predict(place - first, masking.rate, masking.max_predictions)
-            draws = _choose(ids[first + 1 : place], num_a, num_pieces, wanted, row[MASK_KEY], masking.whole_word,
+            wanted = _num_to_predict(position - first, masking.rate, masking.max_predictions)
+            draws = _choose(ids[first + 1 : position], num_a, num_pieces, wanted, row[MASK_KEY], masking.whole_word,
                             continues, groups, chosen)  # fmt: skip
             for piece in range(num_pieces):
                 if chosen[piece]:
@@ -295,24 +304,24 @@ def fill_batch(
                     num_masked += 1
                     ids[index] = _replaced(ids[index], row[MASK_KEY], draws, masking, special.mask)
                     draws += 2
-    _pad_tail(packed, len(order), place, num_masked, special.pad)
+    _pad_tail(packed, len(order), position, num_masked, special.pad)
 
 
 @inlined
 def _copy(source: Any, start: int, length: int, segment: int, sep_id: int, vocab_size: int, ids: Any, segments: Any,
-          place: int) -> int:  # fmt: skip
-    """Copy a part and put the separator, if any, after it; an id that a shard should not have is an IndexError."""
+          position: int) -> int:  # fmt: skip
+    """Copy a part, and the separator, if there is one, after it; an id outside the vocabulary raises an IndexError."""
     largest = np.int64(0)
     for index in range(length):
         id = np.int64(source[start + index])
         largest = max(largest, id)
-        ids[place + index], segments[place + index] = id, segment
+        ids[position + index], segments[position + index] = id, segment
     if largest >= vocab_size:
         raise IndexError("token ids")
     if sep_id < 0:
-        return place + length
-    ids[place + length], segments[place + length] = sep_id, segment
-    return place + length + 1
+        return position + length
+    ids[position + length], segments[position + length] = sep_id, segment
+    return position + length + 1
 
 
 @inlined
@@ -322,7 +331,7 @@ def _choose(
 ) -> int:  # fmt: skip
     """Choose the pieces of A and B to predict, as the original does; returns the number of draws.
 
-    Pieces are counted over A and B as if no separator stood between them (at `num_a`): so a piece that continues a word
+    Pieces are counted over A and B without the separator between them (at `num_a`). So a piece that continues a word
     belongs to the group before it even at the start of B, as in the original. `groups` has the start of each group.
     """
     num_groups = 0
@@ -348,7 +357,7 @@ def _choose(
 
 @inlined
 def _replaced(id: int, key: Any, draw: int, masking: Any, mask_id: int) -> Any:
-    """Return what a chosen piece becomes: [MASK], any piece of the vocabulary, or itself."""
+    """Return what a chosen piece becomes: [MASK], a random piece of the vocabulary, or itself."""
     fate = _uniform(key, draw)
     if fate < masking.mask_share:
         return np.int64(mask_id)
@@ -358,17 +367,17 @@ def _replaced(id: int, key: Any, draw: int, masking: Any, mask_id: int) -> Any:
 
 
 @inlined
-def _pad_tail(packed: Any, num_sequences: int, place: int, num_masked: int, pad_id: int) -> None:
-    """Make everything that was not filled padding: masks and labels of weight 0, and sequences of their own."""
+def _pad_tail(packed: Any, num_sequences: int, position: int, num_masked: int, pad_id: int) -> None:
+    """Turn the unused rest into padding: masks and labels with weight 0, and separate sequences of padding tokens."""
     (ids, segments, positions, starts, masked_positions, masked_ids, masked_weights, labels, label_weights) = packed
-    starts[num_sequences : len(labels) + 1] = place
+    starts[num_sequences : len(labels) + 1] = position
     num_tails = len(starts) - len(labels) - 1
     most = (len(ids) + num_tails - 1) // num_tails
     for tail in range(num_tails):
-        starts[len(labels) + 1 + tail] = min(place + (tail + 1) * most, len(ids))
-    ids[place:] = pad_id
-    segments[place:] = 0
-    positions[place:] = 0
+        starts[len(labels) + 1 + tail] = min(position + (tail + 1) * most, len(ids))
+    ids[position:] = pad_id
+    segments[position:] = 0
+    positions[position:] = 0
     masked_positions[num_masked:] = 0
     masked_ids[num_masked:] = 0
     masked_weights[num_masked:] = 0.0

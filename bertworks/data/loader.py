@@ -1,10 +1,11 @@
-"""Batches for training, made from shards while they are loaded: exact, endless, and from any point on.
+"""Batches for training, made from shards while they are loaded: reproducible, endless, and resumable at any batch.
 
-- A shard is a block. The order of blocks is a keyed permutation per epoch. When a block is entered, its instances are
-  planned and shuffled; then they go, in that order, into batches of a fixed shape.
-- Everything random is a hash of (seed, epoch, document, position), so the state is three numbers: epoch, block, offset.
-  Nothing has to be replayed to resume from a state.
-- The sequence of batches is the same for any number of ranks: each makes all plans and fills its own micro-batches.
+- A shard is a block. Each epoch has its own random order of blocks. When a block begins, its instances are planned and
+  shuffled; then they fill, in that order, batches of a fixed shape.
+- All random numbers are hashes of (seed, epoch, document, position), so the state is three numbers: epoch, block,
+  offset. Nothing has to be replayed to resume from a state.
+- The sequence of batches is the same for any number of ranks: each rank makes all plans, and fills its own
+  micro-batches.
 - BERT's instances are [CLS] A [SEP] B [SEP], ELMo's `<S>` words `</S>`; GPT-1 reads running text and knows no special
   tokens before fine-tuning, so a span fills all of `max_length`.
 """
@@ -29,16 +30,16 @@ NO_TOKEN = -1
 
 
 class Special(NamedTuple):
-    """The ids that instances are built with; NO_TOKEN where a kind has none."""
+    """The ids of special tokens in instances; NO_TOKEN if a kind of tokens does not have one."""
 
     cls: int
     sep: int
     mask: int
-    pad: int  # after the instances of a batch, where no token is needed: any id will do
+    pad: int  # fills up a batch after its instances; any id will do
 
 
 def check_objective(objective: str, kind: str) -> None:
-    """Refuse an objective that tokens of a kind cannot give."""
+    """Refuse an objective that is not possible with a kind of tokens."""
     possible = OBJECTIVES[kind]
     if objective not in possible:
         kinds = [other for other, objectives in OBJECTIVES.items() if objective in objectives]
@@ -59,13 +60,13 @@ def special_ids(tokenizer: AnyTokenizer) -> Special:
 
 NewArray = Callable[[int, type[np.generic]], NDArray[Any]]  # (length, type) -> an array of any content
 
-_ORDER = -1  # the part of an epoch's key that shuffles; the other parts are its documents, from 0 on
+_ORDER = -1  # the part of an epoch's key for shuffling; the other parts are its documents, from 0
 
-_MEAN_LENGTH_WITH_ROOM = 32  # micro-batches of sequences that are shorter than this on average are not filled
+_MEAN_LENGTH_WITH_ROOM = 32  # if sequences are shorter than this on average, micro-batches are not filled
 
 
 class State(NamedTuple):
-    """The position in the data: the next instance. Plain numbers, to be kept as JSON."""
+    """The position in the data: the next instance. Plain numbers, to be saved as JSON."""
 
     epoch: int = 0
     block: int = 0  # in the epoch's order
@@ -73,7 +74,7 @@ class State(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The fixed sizes of a micro-batch: a global batch is `slices` of them, and each rank takes its share."""
+    """The fixed sizes of a micro-batch; a global batch has `slices` of them, which the ranks share."""
 
     tokens: int
     sequences: int
@@ -82,23 +83,23 @@ class Shape(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The arrays of a batch of fixed shape, to be filled; what stays unused is padding with weight 0."""
+    """The arrays of a micro-batch of fixed shape; the unused rest is padding with weight 0."""
 
     token_ids: NDArray[np.int32]  # [T]
     segment_ids: NDArray[np.int32]  # [T]
     position_ids: NDArray[np.int32]  # [T]
-    # [S + 1 + tail pieces]: where each sequence starts. Sequences that were not needed are empty; entry S is the end of
-    # the real tokens; the padding after it is cut into sequences that are not longer than a real one.
+    # [S + 1 + tail pieces]: the start of each sequence. Unused sequences are empty; entry S is the end of the real
+    # tokens; the padding after it is cut into sequences that are not longer than a real one.
     cumulative_lengths: NDArray[np.int32]
     masked_positions: NDArray[np.int32]  # [M], into the tokens
-    masked_ids: NDArray[np.int32]  # [M]: what stood there
+    masked_ids: NDArray[np.int32]  # [M]: the original ids there
     masked_weights: NDArray[np.float32]  # [M]
     next_labels: NDArray[np.int32]  # [S]: 0 = B follows A, 1 = B is random
     next_weights: NDArray[np.float32]  # [S]
 
 
 class Masking(NamedTuple):
-    """How tokens are chosen and what they become; SAME is what MASK and RANDOM leave."""
+    """How tokens are chosen and what they become; those that become neither [MASK] nor random stay the same."""
 
     rate: float
     mask_share: float
@@ -108,19 +109,19 @@ class Masking(NamedTuple):
     vocab_size: int
 
 
-Block = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # the number of its shard, its plan, and the order of the plan
+Block = tuple[int, NDArray[np.int64], NDArray[np.int64]]  # the number of its shard, its plan, the order of its rows
 
 
 class Loader:
-    """Yields the batches of a split, from a state on, for one rank.
+    """Yields the batches of a split for one rank, starting from any state.
 
     Args:
         dataset: prepared data.
         settings: how instances are made.
         shape: the sizes of a micro-batch, see `shape_for`.
-        seed: of all that is random.
+        seed: the seed of all random choices.
         split: `train` or `holdout`.
-        rank: which share of every global batch to give.
+        rank: the rank whose share of every global batch is yielded.
         world_size: the number of ranks; it must divide the number of micro-batches.
     """
 
@@ -165,7 +166,8 @@ class Loader:
         self._tokens, self._sentences, self._documents = map(kernel.list_of, list(zip(*self._shards, strict=True))[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # To another process goes what the loader was made of: maps and compiled lists are opened there again.
+        # Another process receives the arguments and makes its own loader: maps and compiled lists are opened again
+        # there.
         make = partial(Loader, seed=self._seed, split=self._split, rank=self._rank, world_size=self._world_size)
         return make, (self._dataset, self._settings, self._shape)
 
@@ -175,7 +177,7 @@ class Loader:
         return len(self._own_slices)
 
     def new_slice(self, new_array: NewArray = np.empty) -> Packed:
-        """Return the arrays of a micro-batch, to be filled."""
+        """Return arrays for a micro-batch, with any content."""
         shape = self._shape
         num_tails = -(-shape.tokens // self._settings.max_length)
         return Packed(
@@ -202,9 +204,9 @@ class Loader:
 
         Args:
             state: where to resume; the start if not given.
-            first: the number, counted from the state on, of the first batch to fill; those before it are only planned.
-            step: fill every so many batches from there on.
-            new_slice: gives the arrays to fill; new ones if not given.
+            first: the number, counted from the state, of the first batch to fill; earlier ones are only planned.
+            step: fill only every `step`-th batch from there.
+            new_slice: a function that returns arrays to fill; new arrays if not given.
         """
         state = state or State()
         if min(state) < 0 or state.block >= len(self._shards):
@@ -226,7 +228,7 @@ class Loader:
                             self._continues, self._has_pairs, slices[-1],
                         )  # fmt: skip
             except IndexError as error:
-                # The shard from which a random B was taken may not have had its turn to be checked.
+                # The shard from which a random B was taken may not have been checked yet.
                 for each in self._shards:
                     self._dataset.check(each)
                 raise CorruptFile(f"{self._dataset.folder}: offsets that do not fit the tokens") from error
@@ -234,7 +236,7 @@ class Loader:
                 yield slices, state
 
     def _next_rows(self, block: Block | None, state: State) -> tuple[Block, State, NDArray[np.int64]]:
-        """Take the instances of one micro-batch, which does not cross the end of a block."""
+        """Return the rows of the next micro-batch, which never crosses the end of a block."""
         if block is None:
             block = self._enter(state)
         while state.offset >= len(block[2]):
@@ -274,15 +276,17 @@ class Loader:
 def shape_for(
     settings: DataSettings, *, tokens: int | None = None, sequences: int | None = None, slices: int = 1
 ) -> Shape:
-    """Return the sizes of micro-batches of this many tokens, or sequences; exactly one of the two is given.
+    """Return the shape of micro-batches with a number of tokens or of sequences; give exactly one of the two.
 
-    A micro-batch of `tokens` has room for as many sequences and masks as it can need: one of ordinary text is full by
-    its tokens, and the other limits end it early only where texts are tiny. Room for a sequence costs next to nothing,
-    room for a mask a row of the vocabulary's size. A micro-batch of `sequences` has room for that many of the longest
-    ones.
+    A micro-batch of `tokens` has room for as many sequences and masks as ordinary text can need; only if texts are tiny
+    do these limits end a micro-batch before its tokens are full. Room for a sequence costs almost nothing; room for a
+    mask costs a row of the vocabulary's size. A micro-batch of `sequences` has room for that many of the longest
+    length.
     """
     if (tokens is None) == (sequences is None):
-        raise UserError(f"tokens={tokens} and sequences={sequences}: give one of them, the size of a micro-batch")
+        raise UserError(
+            f"tokens={tokens} and sequences={sequences}: give exactly one of them as the size of a micro-batch"
+        )
     is_masked = settings.objective.startswith("mlm")
     if sequences is not None:
         if sequences < 1:

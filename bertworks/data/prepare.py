@@ -1,14 +1,14 @@
-"""Any corpus to shards of token ids: one pass, streaming, the same bytes for any number of processes.
+"""From a corpus to shards of token ids: one streaming pass, with the same bytes for any number of processes.
 
-- One process reads the corpus and cuts it into units: whole documents, about sixteen million bytes. Others turn units
-  into shards: sentences, token ids, files on disk with their checksums. What becomes of a unit depends on its text
-  alone, so it does not matter which process, or which machine of a Ray cluster (`ray.py`), does it.
-- A unit ends at the first document end that fills it, so the cuts depend on the text and not on how it arrives. Only a
-  document that is larger than two units is cut, at a line end: memory stays bounded whatever the corpus is.
-- A unit's record is written when its files are. A run that was killed finds the records, sees by their checksums that
-  the corpus is still the same, and resumes after them. The manifest comes last.
-- A sentence without tokens leaves nothing, nor does a document without tokens; such documents are counted. Nothing else
-  is dropped unless an option asks for it.
+- One process reads the corpus and cuts it into units: whole documents, about sixteen million bytes. Other processes
+  turn units into shards: sentences, token ids, files on disk with their checksums. The result depends only on the
+  unit's text, so it does not matter which process, or which machine of a Ray cluster (`ray.py`), makes it.
+- A unit ends at the first document end after it is full, so the cuts depend only on the text and not on how it is read.
+  Only a document that is larger than two units is cut, at a line end, so that memory is bounded for every corpus.
+- A unit's record is written after its files. A run that resumes finds the records, checks by their checksums that the
+  corpus is unchanged, and makes only the missing units. The manifest is written last.
+- Sentences and documents without tokens are dropped; such documents are counted. Nothing else is dropped unless an
+  option says so.
 """
 
 import contextlib
@@ -59,18 +59,18 @@ from bertworks.text.sentences import split_sentences
 
 RUNNERS = ("local", "ray")
 UNIT_BYTES = 1 << 24
-_MAX_UNITS = 2  # what a document may fill before it is cut: a process holds its text some five times over
+_MAX_UNITS = 2  # a longer document is cut, because a process needs about five times the memory of its text
 _LINE_END = b"\n"
 _DOCUMENT_END = b"\n\n"
 
-_SETTINGS_FILE = "prepare.json"  # there while a run is not finished
+_SETTINGS_FILE = "prepare.json"  # exists until the run is finished
 _RECORD = re.compile(r"unit-\d+\.json")
 _SHARD_FILE = re.compile(rf"({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy")
 _LEFT_OUT = ("duplicates", "empty", "too_short")  # documents, by reason
 
 
 class Options(NamedTuple):
-    """What is done with the text besides tokenizing it; by default nothing is dropped or held out."""
+    """Options of the preparation besides tokenization; by default nothing is dropped or held out."""
 
     holdout: float = 0.0
     lines_are_sentences: bool = False
@@ -80,9 +80,9 @@ class Options(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a process that makes shards has to know."""
+    """The inputs of a process that makes shards."""
 
-    folder: Path  # where the tokenizer's files are, and the shards are written
+    folder: Path  # has the tokenizer's files; the shards are written here
     kind: str  # of tokens
     vocab_size: int
     options: Options
@@ -113,17 +113,17 @@ def prepare(
 
     Args:
         corpus: files, folders or patterns, one or a list; or a `Corpus`.
-        vocab: a vocabulary file, which is read as lower-cased; a model's name or folder; or a tokenizer.
-        out: a folder that is new or of an interrupted run with the same settings; the tokenizer is saved there, too.
-        holdout: the share of the documents that is held out for evaluation.
+        vocab: a vocabulary file (then text is lower-cased), a model's name or folder, or a tokenizer.
+        out: a new folder, or that of an interrupted run with the same settings; the tokenizer is saved there too.
+        holdout: the share of the documents to hold out for evaluation.
         lines_are_sentences: take every line as one sentence.
         drop_headings: leave out lines that are headings.
-        drop_duplicates: keep the first of documents that are the same.
+        drop_duplicates: keep only the first of identical documents.
         min_tokens: leave out documents with fewer tokens.
-        workers: how many processes tokenize; as many as there are cores if not given.
-        runner: where they run: `local`, or `ray` for a Ray cluster; the bytes are the same.
-        quiet: show nothing; else a bar, or lines where there is no terminal.
-        progress: a function that is called with how far it is, instead.
+        workers: the number of processes; one per core if not given.
+        runner: where the processes run: `local`, or `ray` for a Ray cluster; the bytes are the same.
+        quiet: show no progress; otherwise a bar is shown, or lines if there is no terminal.
+        progress: a function that is called with the progress instead.
     """
     run = run_local
     if runner == "ray":
@@ -183,7 +183,7 @@ def prepare(
             return _clear(folder)
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # it is empty only if nothing came of the run
+            with contextlib.suppress(OSError):  # succeeds only if the folder is empty, because the run made nothing
                 folder.rmdir()
 
 
@@ -195,28 +195,28 @@ def run_local(
     workers: int | None,
     use: Callable[[Any], object],
 ) -> None:
-    """Make units in processes of this machine, by default as many as there are cores.
+    """Make units in processes on this machine, by default one per core.
 
-    A runner takes units as they are read and keeps a bounded number of them under way. It calls `load(job)` once in
-    every process, `make(unit, job)` for every unit, and `use` on what that returns.
+    A runner takes units as they are read, and has a bounded number of them in progress. It calls `load(job)` once in
+    every process, `make(unit, job)` for every unit, and `use` with the result.
     """
     num_processes = num_workers(workers)
     with worker_pool(num_processes, load, job) as pool:
         pending: set[Future[Any]] = set()
         for unit in units:
             pending.add(pool.submit(make, unit, job))
-            # Units that wait take memory: one more than can be worked on keeps every process busy.
+            # Waiting units take memory: one more than there are processes keeps all of them busy.
             pending = wait_for(pending, num_processes, use)
         wait_for(pending, 0, use)
 
 
 class _Tally:
-    """Counts what has been made, for the progress."""
+    """Counts the units that have been made, to report progress."""
 
     def __init__(self, corpus: Corpus, progress: ProgressCallback) -> None:
         self.num_units = 0
         self._corpus, self._progress = corpus, progress
-        self._read = 0  # bytes of the corpus: those of the last unit made, not of those that still wait
+        self._read = 0  # bytes of the corpus up to the last unit that was made
         self._read_by_unit: dict[int, int] = {}
         self._documents = self._tokens = self._text_bytes = 0
         self._started = time.monotonic()
@@ -227,7 +227,7 @@ class _Tally:
         self._read_by_unit[unit.number] = self._corpus.bytes_read
 
     def made(self, made: tuple[dict[str, Any], int]) -> None:
-        """Add what `make_shard` returns for a unit."""
+        """Add the result of `make_shard` for a unit."""
         record, text_bytes = made
         self._read = max(self._read, self._read_by_unit.pop(record["number"]))
         self._documents += sum(record[split]["documents"] for split in SPLITS)
@@ -243,12 +243,12 @@ class _Tally:
 
 
 class Unit(NamedTuple):
-    """Some documents in UTF-8: lines, an empty one after each document."""
+    """Some documents as UTF-8 lines, with an empty line after each document."""
 
     number: int
     text: bytes
-    num_duplicates: int  # documents that stood earlier in the corpus and were left out
-    # Where the first document continues one that was cut: the key of that document's first piece; else nothing.
+    num_duplicates: int  # documents that were left out because they occurred earlier in the corpus
+    # If the first document continues one that was cut: the key of that document's first piece; otherwise empty.
     first_piece_key: bytes = b""
 
     def documents(self) -> list[bytes]:
@@ -256,7 +256,7 @@ class Unit(NamedTuple):
         return [document for document in self.text.rstrip(_LINE_END).split(_DOCUMENT_END) if document]
 
     def digest(self) -> str:
-        """Return a checksum of the text, by which an interrupted run knows that the corpus is still the same."""
+        """Return a checksum of the text; a resumed run uses it to check that the corpus is unchanged."""
         return hashlib.blake2b(self.text, digest_size=16).hexdigest()
 
 
@@ -266,14 +266,14 @@ def cut_units(blocks: Iterable[str], *, drop_duplicates: bool = False) -> Iterat
     first_piece_key = b""
     for number, text in enumerate(_cut(blocks)):
         unit = Unit(number, text, 0, first_piece_key)
-        if drop_duplicates:  # of documents that are the same to the letter, the first is kept
+        if drop_duplicates:  # keep only the first of identical documents
             documents = unit.documents()
             is_new = seen.add(b"".join(hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in documents))
             kept = [document + _DOCUMENT_END for document, new in zip(documents, is_new, strict=True) if new]
             before = first_piece_key if len(is_new) and is_new[0] else b""
             unit = Unit(number, b"".join(kept), len(documents) - len(kept), before)
         yield unit
-        is_cut = not text.endswith(_DOCUMENT_END)  # then the unit is one piece of one document
+        is_cut = not text.endswith(_DOCUMENT_END)  # then the unit is a piece of one document
         first_piece_key = (first_piece_key or digest64(text.removesuffix(_LINE_END))) if is_cut else b""
 
 
@@ -289,9 +289,9 @@ def _cut(blocks: Iterable[str]) -> Iterator[bytes]:
 
 
 def _unit_end(text: bytearray) -> int:
-    """Return where the first unit of the text ends, or 0 if that depends on what is still to come."""
+    """Return where the first unit of the text ends, or 0 if that depends on text that is still to come."""
     most = _MAX_UNITS * UNIT_BYTES
-    # One more than `most`: a document end across the limit must not be taken for a line end.
+    # Search one byte further than `most`: a document end across the limit must not be taken for a line end.
     end = text.find(_DOCUMENT_END, max(0, UNIT_BYTES - len(_DOCUMENT_END)), most + 1)
     if end >= 0:
         return end + len(_DOCUMENT_END)
@@ -305,13 +305,13 @@ def _unit_end(text: bytearray) -> int:
     return end + len(_LINE_END)
 
 
-# Which documents were seen before, in about twenty bytes for each: 16 of its checksum, and some room. Sixteen tables
-# with open addressing, by the checksum's last bits: they grow one after another, so what growing needs for a moment is
-# a sixteenth of the whole. A Python set of the same checksums takes some hundred bytes for each.
+# The set of documents seen so far, in about twenty bytes per document: a checksum of 16 bytes and some free space.
+# There are sixteen hash tables with open addressing, chosen by the checksum's last bits. They grow one at a time, so
+# the temporary memory for growing is a sixteenth of the whole. A Python set takes about a hundred bytes per checksum.
 
 _NUM_TABLES = 16
 _FIRST_ROWS = 1 << 10
-_FULL = 0.9  # then it takes some five steps to find a free row
+_FULL = 0.9  # finding a free row then takes about five steps
 _GROWTH = 1.5
 DIGEST_BYTES = 16
 
@@ -324,7 +324,7 @@ class SeenDigests:
         self._counts = [0] * _NUM_TABLES
 
     def add(self, digests: bytes) -> NDArray[np.bool_]:
-        """Add concatenated checksums, and tell for each in turn whether it is new."""
+        """Add concatenated checksums, and return for each whether it is new."""
         rows = np.frombuffer(digests, np.uint64).reshape(-1, 2)
         is_new = np.zeros(len(rows), np.bool_)
         numbers = rows[:, 1] % np.uint64(_NUM_TABLES)
@@ -332,7 +332,7 @@ class SeenDigests:
             own = np.flatnonzero(numbers == number)
             table, needed = self._tables[number], self._counts[number] + len(own)
             if needed > len(table) * _FULL:
-                # By what is needed, not by what is there: a unit may have many documents, most of them seen before.
+                # Grow by what may be needed, not by a factor alone: a unit may have very many documents.
                 larger = np.zeros((max(int(needed / _FULL) + 1, int(len(table) * _GROWTH)), 2), np.uint64)
                 _insert(larger, table[table.any(axis=1)])
                 self._tables[number] = larger
@@ -342,13 +342,13 @@ class SeenDigests:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """The memory that it takes, in bytes."""
         return sum(table.nbytes for table in self._tables)
 
 
 @compiled
 def _insert(table: Any, digests: Any) -> Any:
-    """Put checksums into free rows, searched from a row of their own on; tells which were new. Zeros are free rows."""
+    """Insert checksums by linear probing; returns which of them were new. A row of zeros is free."""
     is_new = np.zeros(len(digests), np.bool_)
     for index in range(len(digests)):
         first, second = digests[index, 0], digests[index, 1]
@@ -362,22 +362,22 @@ def _insert(table: Any, digests: Any) -> Any:
     return is_new
 
 
-# A unit made into the arrays of its shards. Memory is bounded by the unit: text goes through the compiled tokenizer,
-# which needs some fifty bytes for each of it, half a million characters at a time.
+# Turning a unit into the arrays of its shards. Memory is bounded: the compiled tokenizer needs about fifty bytes per
+# character, so it gets half a million characters at a time.
 
 _TOKENIZED_AT_ONCE = 1 << 19
 _SENTENCE_END = re.compile(r"[.!?…。！？:;,][\"'”’)\]」』》]*$")
 _MAX_HEADING_WORDS = 12
-_tokenizers: dict[str, AnyTokenizer] = {}  # of a process that makes shards: its one tokenizer
+_tokenizers: dict[str, AnyTokenizer] = {}  # in a process that makes shards: its only tokenizer
 
 
 def load_tokenizer(job: Job) -> None:
-    """Get a process ready to make shards."""
+    """Load the tokenizer in a process that makes shards."""
     _tokenizers["current"] = CLASSES[job.kind].from_folder(job.folder)
 
 
 def make_shard(unit: Unit, job: Job) -> tuple[dict[str, Any], int]:
-    """Write the files of a unit's shards and a record of them; returns the record, and the bytes of text it was."""
+    """Write the files of a unit's shards and their record; returns the record, and the size of the text in bytes."""
     arrays_of, num_empty, num_too_short = make_arrays(unit, _tokenizers["current"], job.options, job.vocab_size)
     record: dict[str, Any] = {"digest": unit.digest(), "duplicates": unit.num_duplicates}
     record |= {"empty": num_empty, "too_short": num_too_short, "files": {}}
@@ -395,9 +395,9 @@ def make_arrays(
 ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, int]:
     """Turn the text of a unit into tokens, sentence offsets and document offsets, by split.
 
-    Also returns the number of documents without a token, and of those with fewer than required.
+    Also returns the number of documents without tokens, and of those with too few.
     """
-    gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, and of documents
+    gathered: dict[str, Any] = {split: ([], [], []) for split in SPLITS}  # ids, lengths of sentences, of documents
     num_empty = num_too_short = 0
     first_piece_key = unit.first_piece_key
     for documents in in_batches(unit.documents(), _TOKENIZED_AT_ONCE):
@@ -424,11 +424,11 @@ def make_arrays(
 def _tokenize(
     documents: list[bytes], tokenizer: AnyTokenizer, options: Options, vocab_size: int
 ) -> Iterator[tuple[bytes, NDArray[Any], NDArray[np.int64]]]:
-    """Yield each document with its ids and the lengths of its sentences, those without tokens left out."""
+    """Yield each document with its ids and the lengths of its sentences; sentences without tokens are left out."""
     sentences = [list(split_document(document.decode("utf-8"), options)) for document in documents]
     batches = in_batches((sentence for each in sentences for sentence in each), _TOKENIZED_AT_ONCE)
     tokens = [tokenizer.ids_of(batch) for batch in batches]
-    # The type first: the ids of BERT's tokenizer are a column of a table, eight times as much as they alone.
+    # Convert the ids first: BERT's tokenizer returns a column of a table that takes eight times the memory.
     parts = [batch_ids.astype(token_type(vocab_size)) for batch_ids, _ in tokens]
     ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     lengths = np.concatenate([counts for _, counts in tokens]) if tokens else np.zeros(0, np.int64)
@@ -442,7 +442,7 @@ def _tokenize(
 
 
 def split_document(document: str, options: Options) -> Iterator[str]:
-    """Give the sentences of a document."""
+    """Yield the sentences of a document."""
     for line in document.split("\n"):
         if options.drop_headings and is_heading(line):
             continue
@@ -453,23 +453,23 @@ def split_document(document: str, options: Options) -> Iterator[str]:
 
 
 def is_heading(line: str) -> bool:
-    """Tell whether a line looks like a heading: few words, and no mark at its end that closes a sentence."""
+    """Tell whether a line looks like a heading: few words, and no punctuation at its end."""
     return not _SENTENCE_END.search(line.rstrip()) and len(line.split()) <= _MAX_HEADING_WORDS
 
 
 def is_held_out(key: bytes, share: float) -> bool:
-    """Choose documents by their text, so that the choice does not depend on where or how often one occurs.
+    """Choose documents by a checksum of their text, so that their position and repetitions do not matter.
 
-    The pieces of a document that was cut follow the first: what was trained on must not be next to what is held out.
+    All pieces of a document that was cut go with the first piece, so that a document is never in both splits.
     """
     return int.from_bytes(key, "big") < share * 2**64
 
 
-# The folder of a run: what it was started with, the records of its units, and in the end the manifest.
+# The folder of a run: its settings, the records of its units, and at the end the manifest.
 
 
 def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
-    """Begin a run, or see that the folder is of one with the same settings; tells if that one has its manifest."""
+    """Begin a run, or check that the folder belongs to one with the same settings; returns whether it is finished."""
     names = [path.name for path in folder.iterdir() if not path.name.startswith((TEMPORARY_PREFIX, LOCK_NAME))]
     if _SETTINGS_FILE in names:
         before, now = _read_object(folder / _SETTINGS_FILE), json.loads(json.dumps(settings))
@@ -478,7 +478,7 @@ def _is_finished(folder: Path, settings: dict[str, Any]) -> bool:
                 f"{folder} belongs to an interrupted run with another corpus, vocabulary or options; "
                 "give the same ones to resume it, or remove it"
             )
-        # Another version may cut sentences or tokens in another way, and the shards of one run must be of one kind.
+        # Another version may split sentences or tokens differently, and all shards of a run must be made alike.
         if before.get("made_by") != now["made_by"]:
             then, this = map(_version_text, (before.get("made_by"), now["made_by"]))
             raise UserError(
@@ -502,7 +502,7 @@ def _version_text(made_by: Any) -> str:
 
 @contextlib.contextmanager
 def _nothing_half_done(folder: Path) -> Iterator[None]:
-    """Remove what killed processes left half-written, and everything if an error comes before a unit is done."""
+    """Remove the temporary files of killed processes; if an error occurs before any unit is done, remove everything."""
     is_done = False
     try:
         yield
@@ -516,7 +516,7 @@ def _nothing_half_done(folder: Path) -> Iterator[None]:
 
 
 def _units_to_make(corpus: Corpus, job: Job, tally: _Tally) -> Iterator[Unit]:
-    """Give every unit that has no record yet."""
+    """Yield every unit that has no record yet."""
     for unit in cut_units(corpus.blocks(), drop_duplicates=job.options.drop_duplicates):
         tally.cut(unit)
         if is_done(job.folder, unit):
@@ -526,7 +526,7 @@ def _units_to_make(corpus: Corpus, job: Job, tally: _Tally) -> Iterator[Unit]:
 
 
 def is_done(folder: Path, unit: Unit) -> bool:
-    """Tell whether a unit has its record and its files; one that lost any of them is made again."""
+    """Tell whether a unit has its record and all its files; otherwise it is made again."""
     record = _read_object(_record_path(folder, unit.number))
     try:
         if (record["digest"], record["duplicates"]) != (unit.digest(), unit.num_duplicates):
@@ -540,12 +540,12 @@ def is_done(folder: Path, unit: Unit) -> bool:
 
 
 def _manifest(folder: Path, settings: dict[str, Any], num_units: int) -> dict[str, Any]:
-    """Put the records of all units together."""
+    """Return the manifest: the settings and the records of all units together."""
     if len(_files_like(folder, _RECORD)) > num_units:
         raise UserError(f"the corpus has become shorter since {folder} was started; remove it to start again")
     records = [_read_object(_record_path(folder, number)) for number in range(num_units)]
     if not all(records):
-        raise UserError(f"a record of {folder} is gone; is another run writing there? Start again to resume")
+        raise UserError(f"a record of {folder} is missing; is another run writing there? Start again to resume")
     manifest: dict[str, Any] = dict(settings)
     for split in SPLITS:
         manifest[split] = {kind: sum(record[split][kind] for record in records) for kind in reversed(ARRAYS)}
@@ -560,7 +560,7 @@ def _record_path(folder: Path, number: int) -> Path:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Return what a file of ours says, or nothing if it cannot be read."""
+    """Return the contents of one of our JSON files, or an empty dict if it cannot be read."""
     try:
         return read_object(path, max_bytes=MAX_MANIFEST_BYTES)
     except UserError:
@@ -572,14 +572,14 @@ def _files_like(folder: Path, name: re.Pattern[str]) -> list[Path]:
 
 
 def _clear(folder: Path) -> dict[str, Any]:
-    """Remove what only an unfinished run needs, the settings last, and return the manifest."""
+    """Remove the files that only an unfinished run needs, the settings last, and return the manifest."""
     for path in (*_files_like(folder, _RECORD), folder / _SETTINGS_FILE):
         path.unlink(missing_ok=True)
     return _read_object(folder / MANIFEST)
 
 
 def _discard(folder: Path) -> None:
-    """Remove what a run has made that gave nothing, and nothing else."""
+    """Remove the files that a failed run has made, and no others."""
     for path in (*(folder / name for name in (*TOKENIZER_FILES, CHARACTERS_FILE)), *_files_like(folder, _SHARD_FILE)):
         path.unlink(missing_ok=True)
     _clear(folder)

@@ -1,12 +1,12 @@
-"""Units of a corpus made into shards on a Ray cluster, the same bytes as on one machine.
+"""Prepares data on a Ray cluster, with the same bytes as on one machine.
 
-This process reads and cuts the corpus and hands units to tasks on any node; a task writes its shards itself. So the
-folder must be on storage that every node sees under the same path: each task looks for this run's lock there before it
-writes. Each node must have the same versions of bertworks and Unicode, or the shards of one run would differ in kind. A
-unit whose worker or node was lost is made again; a task leaves nothing that a second one would trip over.
+This process reads the corpus, cuts it into units and sends them to tasks on any node; a task writes its shards itself.
+So the folder must be on storage that every node sees under the same path: each task checks for this run's lock there
+before it writes. All nodes must have the same versions of bertworks and Unicode, because otherwise the shards of a run
+would differ. A unit whose worker or node was lost is made again; leftovers of the first attempt do no harm.
 
-The cluster is the one that the environment names (RAY_ADDRESS) or that runs here; otherwise one is started on this
-machine for the time of the run.
+The cluster is the one that RAY_ADDRESS names, or one that runs on this machine; otherwise one is started here for the
+run.
 """
 
 import importlib.util
@@ -27,13 +27,13 @@ from bertworks.files import LOCK_NAME
 if TYPE_CHECKING:
     from bertworks.data.prepare import Unit
 
-_MAX_RETRIES = 3  # of a unit whose worker was lost: one that kills every worker must end the run some time
+_MAX_RETRIES = 3  # of a unit whose worker was lost; limited, because a unit may crash every worker
 _ANSWER_S = 10.0
 _CANCEL_S = 30.0
 
 
 def check_installed() -> None:
-    """Refuse to continue without Ray."""
+    """Raise UserError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise UserError('the runner ray needs Ray: pip install "bertworks[ray]"')
 
@@ -46,11 +46,11 @@ def run_on_ray(
     workers: int | None,
     use: Callable[[Any], object],
 ) -> None:
-    """Make units in tasks of a Ray cluster, at most `workers` and one more at a time, or as many as it has CPUs."""
+    """Make units in tasks of a Ray cluster; at most `workers` + 1 are pending (default: one more than its CPUs)."""
     import ray
 
     job = job._replace(folder=Path(os.path.abspath(job.folder)))
-    # Ray reports lost workers on standard output, where only results belong.
+    # Ray reports lost workers on standard output, which is only for results.
     with redirect_stdout(sys.stderr), _cluster():
         run_id, lock = os.urandom(8).hex(), (job.folder / LOCK_NAME).read_bytes()
         shared = ray.put((load, make, job, run_id, lock, versions()))
@@ -65,7 +65,7 @@ def run_on_ray(
         except BaseException:
             for reference in pending:
                 ray.cancel(reference, force=True)
-            # None of them may write any more when the folder's lock is given up.
+            # They must have stopped writing before the folder's lock is released.
             if pending:
                 ray.wait(pending, num_returns=len(pending), timeout=_CANCEL_S)
             raise
@@ -86,7 +86,7 @@ def _wait_for(pending: list[Any], most: int, use: Callable[[Any], object]) -> li
     return pending
 
 
-_loaded: list[str] = []  # in a worker: the run for which it is ready
+_loaded: list[str] = []  # in a worker: the run whose tokenizer is loaded
 
 
 def _make_on_node(unit: "Unit", shared: Any) -> Any:
@@ -99,7 +99,7 @@ def _make_on_node(unit: "Unit", shared: Any) -> Any:
 
 
 def check_node(folder: Path, lock: bytes, needed: tuple[str, str]) -> None:
-    """Refuse a node that has other versions than the run needs, or does not see the run's lock in its folder."""
+    """Refuse a node with other versions than the run's, or one that does not see the run's lock in the folder."""
     node = socket.gethostname()
     if versions() != needed:
         raise UserError(
@@ -118,29 +118,29 @@ def check_node(folder: Path, lock: bytes, needed: tuple[str, str]) -> None:
 
 
 def versions() -> tuple[str, str]:
-    """Return what the bytes of shards depend on: the versions of bertworks and of Unicode."""
+    """Return the versions of bertworks and of Unicode, on which the bytes of shards depend."""
     return __version__, unicodedata.unidata_version
 
 
 @contextmanager
 def _cluster() -> Iterator[None]:
-    """Connect to a cluster, unless the caller has done that."""
+    """Connect to a cluster, unless the caller has already done so."""
     import ray
 
     if ray.is_initialized():
         yield
         return
-    # Ray would tell its makers about every cluster that it starts.
+    # By default Ray reports every cluster that it starts to its developers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     try:
         host, _, port = address.rpartition(":")
         if host and "/" not in host and port.isdecimal():
-            # See that somebody listens there; Ray itself would try for minutes, without a word.
+            # Check that a server listens there; Ray itself would try silently for minutes.
             socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     except (OSError, RuntimeError, ValueError) as error:
-        where = f"at {address}, which RAY_ADDRESS says" if address else "on this machine"
+        where = f"at {address}, the value of RAY_ADDRESS," if address else "on this machine"
         raise UserError(f"no Ray cluster can be reached {where}: {str(error)[:300]}") from error
     try:
         yield

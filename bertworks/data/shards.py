@@ -1,16 +1,17 @@
-"""Prepared data on disk: a folder of small memory-mapped arrays and a manifest.
+"""Prepared data on disk: a folder of memory-mapped arrays and a manifest.
 
-- A shard is three `.npy` files: `tokens` (ids in the smallest type that holds the vocabulary), `sentences` (where each
-  sentence starts in the tokens, and the end) and `documents` (where each document starts in the sentences, and the
-  end). It is also the block that the loader plans and shuffles.
-- The `train` shards are for training; `holdout` has whole documents that are held out. Beside them are the tokenizer's
-  files and, where tokens are words, the table of their characters.
+- A shard is three `.npy` files: `tokens` (ids, in the smallest type that fits the vocabulary), `sentences` (the start
+  of each sentence in the tokens, and the end) and `documents` (the start of each document in the sentences, and the
+  end). The loader plans and shuffles one shard at a time.
+- The `train` shards are for training; the `holdout` shards contain the held-out documents. The folder also has the
+  tokenizer's files and, if tokens are words, the table of their characters.
 - The manifest, written last, lists every file with its size and sha256, and how the data was made.
-- What is cheap is checked when a folder is opened: sizes, types, shapes, end points. A shard's content is checked when
-  it is first entered, or has changed on the disk since: its sha256, the order of its offsets, and that every id is in
-  the vocabulary. Types, shapes and ids are what compiled code relies on without looking.
-- To leave bad shards out is to know them all beforehand, since a random B may come from any: the content of every shard
-  is then checked when a split is opened, which takes about a second for a gigabyte, or as long as the disk needs.
+- Cheap checks are made when a folder is opened: sizes, types, shapes, end points. The content of a shard is checked
+  before its first use, and again if it has changed on disk: its sha256, the order of its offsets, and that every id is
+  in the vocabulary. Compiled code relies on types, shapes and ids without checking them.
+- With `skip_bad_shards`, all bad shards must be known beforehand, because a random B may come from any shard. So the
+  content of every shard is checked when a split is opened, which takes about a second per gigabyte, or longer on a slow
+  disk.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ _FILE_NAME = rf"^(({'|'.join(SPLITS)})-\d+\.({'|'.join(ARRAYS)})\.npy|{re.escape
 
 
 class Shard(NamedTuple):
-    """The arrays of one shard, mapped into memory."""
+    """The memory-mapped arrays of a shard."""
 
     name: str
     tokens: NDArray[Any]
@@ -49,7 +50,7 @@ class Shard(NamedTuple):
 
     @property
     def num_documents(self) -> int:
-        """How many documents it has."""
+        """The number of documents."""
         return len(self.documents) - 1
 
 
@@ -59,7 +60,7 @@ def token_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
 
 
 def digest_of_vocabulary(tokenizer: AnyTokenizer) -> str:
-    """Return the sha256 of a vocabulary, with its merges if it has any, by which data knows its own."""
+    """Return the sha256 of a vocabulary, including any merges; it ties prepared data to its vocabulary."""
     merges = tokenizer.merges if isinstance(tokenizer, GptTokenizer) else []
     return hashlib.sha256("\n".join([*tokenizer.pieces, *map(" ".join, merges)]).encode()).hexdigest()
 
@@ -74,7 +75,7 @@ def write_shard(folder: Path, name: str, arrays: dict[str, NDArray[Any]]) -> dic
 
 
 def write_characters(folder: Path, tokenizer: AnyTokenizer) -> dict[str, dict[str, Any]]:
-    """Write the table of characters where tokens are words; returns its entry for the manifest, if there is one."""
+    """Write the table of characters if tokens are words; returns its entry for the manifest, or an empty dict."""
     if tokenizer.kind != "words":
         return {}
     return {CHARACTERS_FILE: write_array(folder / CHARACTERS_FILE, character_ids(tokenizer.pieces))}
@@ -85,7 +86,7 @@ def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     array = np.ascontiguousarray(array)
     with atomic_write(path, "wb") as stream:
         np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(array))
-        stream.write(array.data)  # where numpy writes itself, a full disk is reported in its words
+        stream.write(array.data)  # numpy's own writer would hide the system's message about a full disk
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
@@ -101,7 +102,7 @@ class _File(FileRecord):
 
 
 class _Manifest(FileRecord):
-    """What is read of a manifest, for training, for `inspect`, or to know the data again."""
+    """The parts of a manifest that are read: for training, for `inspect`, or to recognise the data."""
 
     kind: Literal["wordpiece", "gpt-bpe", "words"]
     vocab_size: Count
@@ -121,15 +122,15 @@ class Dataset:
     """Prepared data, opened.
 
     Args:
-        folder: where it lies.
-        skip_bad_shards: leave out shards that are corrupt, cut or missing when a split is opened, with a warning each;
-            one that changes later is an error all the same.
+        folder: the folder of the data.
+        skip_bad_shards: leave out shards that are corrupt, truncated or missing when a split is opened, with a warning
+            for each; a shard that changes later is still an error.
 
     Attributes:
-        folder: where it lies.
-        skipped: the bad shards that were left out: what is wrong with each.
-        manifest: what the manifest says, as read.
-        tokenizer: the one it was made with.
+        folder: the folder of the data.
+        skipped: for each bad shard that was left out, what is wrong with it.
+        manifest: the contents of the manifest.
+        tokenizer: the tokenizer that the data was made with.
         vocab_size: the number of pieces of its vocabulary.
     """
 
@@ -141,12 +142,12 @@ class Dataset:
         self.manifest = _read_manifest(self.folder)
         self.vocab_size: int = self.manifest["vocab_size"]
         self.tokenizer: AnyTokenizer = CLASSES[self.manifest["kind"]].from_folder(self.folder)
-        # Ids mean nothing in another vocabulary.
+        # Ids have no meaning in another vocabulary.
         if digest_of_vocabulary(self.tokenizer) != self.manifest.get("vocab_sha256"):
-            raise CorruptFile(f"{folder}: its vocabulary is not the one that the data was made with, by {MANIFEST}")
+            raise CorruptFile(f"{folder}: its vocabulary is not the one in {MANIFEST}, with which the data was made")
         if self.tokenizer.rules._asdict() != self.manifest.get("tokenizer"):
             raise CorruptFile(f"{folder}: tokenizer_config.json and {MANIFEST} disagree on the tokenizer settings")
-        self._checked: dict[Path, tuple[int, ...]] = {}  # the files, as they were when their content was checked
+        self._checked: dict[Path, tuple[int, ...]] = {}  # the state of each file when its content was checked
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Dataset, skip_bad_shards=self._skips), (self.folder,)
@@ -180,7 +181,7 @@ class Dataset:
         return True
 
     def check(self, shard: Shard) -> None:
-        """Check a shard's content when it is first entered or has changed since, and its ids every time."""
+        """Check a shard: its files if they are new or have changed, and its offsets and ids every time."""
         for kind in ARRAYS:
             self._check_file(self._path(shard.name, kind))
         for kind in ("sentences", "documents"):
@@ -193,7 +194,7 @@ class Dataset:
             raise CorruptFile(f"{path}: id {largest} in a vocabulary of {self.vocab_size}")
 
     def characters(self) -> NDArray[np.uint16]:
-        """Map the table that has the character ids of each word [words, 50], after checking its content."""
+        """Map the table with the character ids of each word, [words, 50], after checking its content."""
         kind = self.tokenizer.kind
         if kind != "words":
             raise UserError(
@@ -210,7 +211,7 @@ class Dataset:
         entry = self.manifest["files"][path.name]
         try:
             state = path.stat()
-            # The size first: to read a mapped file after an end that has moved would end the process.
+            # Check the size first: reading a mapped file beyond its new end would kill the process.
             _check_size(path, state.st_size, entry)
             seen = (state.st_ino, state.st_size, state.st_mtime_ns)
             if self._checked.get(path) == seen:
@@ -246,7 +247,7 @@ class Dataset:
         try:
             # Not np.load, which would also open archives and pickles.
             array = np.lib.format.open_memmap(path, mode="r")
-        except Exception as error:  # numpy has Python's own parser read the header, and that raises whatever it likes
+        except Exception as error:  # numpy parses the header with Python's parser, which can raise anything
             raise CorruptFile(f"{path} is not a .npy array: {str(error)[:200]}") from error
         if shape is not None and array.shape != shape:
             raise CorruptFile(f"{path} has the shape {array.shape}, not {shape}")

@@ -1,16 +1,16 @@
-"""Batches made ahead: in a thread, or in worker processes where one core makes too few.
+"""Prefetching of batches: in a thread, or in worker processes if one core is too slow.
 
-- In a thread: filling a batch is compiled code that lets other threads run, and one core makes more tokens than a GPU
-  takes. There is no need of processes then, and so nothing that could die alone. The state comes with its batch: what
-  was made ahead and not used is no part of it.
-- In processes: worker w of N fills the batches w, w + N, ... It walks over the plans of the others, as ranks do with
-  the micro-batches of other ranks, so the sequence is the same for any number of workers. Planning is a quarter of the
-  work at a length of 128 and a tenth at 512; that share does not get faster with more workers.
-- Each worker has a ring of slots in shared memory, which has no name and so cannot be left over. It fills a slot in
-  place and sends the state; the consumer copies the slot into arrays that are the caller's own for good (under a tenth
-  of the time of filling it) and sends the slot back. Nothing is pickled on the way.
-- A worker that was killed is an error at the consumer's next batch, whichever worker's turn it is. Workers end with the
-  iterator, with the program, and when the consumer is killed.
+- A thread is usually enough: batches are filled by compiled code without the GIL, and one core makes more tokens than a
+  GPU needs. Without processes there is nothing that could die separately. Each batch comes with the state after it, so
+  batches that were prefetched but not used are not counted.
+- With processes, worker w of N fills the batches w, w + N, ... It plans the others' batches too, as ranks do for other
+  ranks, so the sequence is the same for any number of workers. Planning is a quarter of the work at length 128 and a
+  tenth at 512; this part does not get faster with more workers.
+- Each worker has a ring of slots in shared memory. The memory is anonymous, so it cannot be left behind after a crash.
+  The worker fills a slot in place and sends the state; the consumer copies the slot into new arrays, which belong to
+  the caller (in under a tenth of the time of filling it), and frees the slot. Nothing is pickled.
+- If any worker is killed, the consumer's next batch raises an error. Workers end with the iterator, with the program,
+  and when the consumer is killed.
 """
 
 import atexit
@@ -37,13 +37,13 @@ Item = TypeVar("Item")
 Batch = tuple[list[Packed], State]
 # A worker: its process, the pipe to it, and the slots of its ring.
 Worker = tuple[BaseProcess, Connection, list[list[Packed]]]
-_CHECK_S = 0.2  # how often the thread looks whether anybody still wants its items
+_CHECK_S = 0.2  # how often the thread checks whether its items are still needed
 _ERRORS: dict[str, type[Exception]] = {"CorruptFile": CorruptFile, "UserError": UserError}
-_FREE = b""  # what the consumer sends: one more slot may be filled
+_FREE = b""  # the consumer's message that a slot is free
 
 
 def prefetch_batches(items: Iterator[Item], depth: int = 4) -> Iterator[Item]:
-    """Give the same items in the same order, up to `depth` of them made ahead; an error comes where it arose."""
+    """Yield the same items in the same order, prefetching up to `depth` of them; an error is raised at its position."""
     ready: queue.Queue[tuple[Any, bool]] = queue.Queue(depth)  # (item, False), or at the end (error or None, True)
     is_wanted = threading.Event()
     is_wanted.set()
@@ -59,7 +59,7 @@ def prefetch_batches(items: Iterator[Item], depth: int = 4) -> Iterator[Item]:
         try:
             if all(put(item, False) for item in items):
                 put(None, True)
-        except BaseException as error:  # whatever it is, it belongs to the one who waits for the item
+        except BaseException as error:  # any error is passed on to the consumer
             put(error, True)
 
     threading.Thread(target=make_ahead, name="prefetch", daemon=True).start()
@@ -75,14 +75,14 @@ def prefetch_batches(items: Iterator[Item], depth: int = 4) -> Iterator[Item]:
 def batches(
     loader: Loader, state: State | None = None, *, workers: int = 0, prefetch: int = 4, pin: bool = False
 ) -> Iterator[Batch]:
-    """Give `loader.batches(state)`, made ahead: the same batches for any number of workers.
+    """Yield `loader.batches(state)` with prefetching; the batches are the same for any number of workers.
 
     Args:
-        loader: of this rank.
+        loader: this rank's loader.
         state: where to resume; the start if not given.
-        workers: processes that make batches; 0: a thread of this one.
-        prefetch: how many batches the thread, or each worker, makes ahead.
-        pin: put the arrays into pinned memory, from which a GPU copies on its own; of no effect without CUDA.
+        workers: the number of processes that make batches; 0: a thread makes them.
+        prefetch: how many batches the thread, or each worker, prefetches.
+        pin: put the arrays into pinned memory, from which copies to a GPU are asynchronous; no effect without CUDA.
     """
     if workers < 0 or prefetch < 1:
         raise UserError(f"workers={workers}, prefetch={prefetch}: workers must be 0 or more, prefetch 1 or more")
@@ -104,7 +104,7 @@ def _from_workers(
             process.join()
             connection.close()
 
-    # A program may end with the iterator still in its hands, and Python then waits for processes that do not end.
+    # If a program ends while the iterator still exists, Python would wait forever for the processes.
     atexit.register(end)
     try:
         for number in range(num_workers):
@@ -118,7 +118,7 @@ def _from_workers(
                 slices.append(new_slice())
                 for array, its_copy in zip(packed, slices[-1], strict=True):
                     np.copyto(its_copy, array)
-            with contextlib.suppress(OSError):  # a worker that just died is found out at the next batch
+            with contextlib.suppress(OSError):  # if the worker has just died, the next batch raises the error
                 connection.send_bytes(_FREE)
             yield slices, state_after
     finally:
@@ -154,7 +154,7 @@ def _work(
     loader: Loader, state: State | None, number: int, num_workers: int, memory: Any, depth: int, connection: Connection
 ) -> None:
     def free_slices() -> Iterator[Packed]:
-        """Yield the micro-batches of slot after slot, without end; after the first round, each when it is sent back."""
+        """Yield the micro-batches of slot after slot, endlessly; after the first round, wait until a slot is free."""
         slots = slots_in(memory, loader, depth)
         for slot in slots:
             yield from slot
@@ -169,7 +169,7 @@ def _work(
     except Exception as error:
         text = str(error) if type(error).__name__ in _ERRORS else traceback.format_exc()
         connection.send_bytes(json.dumps({"error": type(error).__name__, "text": text}).encode())
-    # Not to be taken for a worker that was killed: the consumer may have batches to use before it meets the error.
+    # Do not exit, which would look like a killed worker: the consumer may still use batches before it reads the error.
     threading.Event().wait()
 
 
@@ -203,7 +203,7 @@ def _new_array(pin: bool) -> NewArray:
         return np.empty
 
     def pinned(length: int, dtype: type[np.generic]) -> NDArray[Any]:
-        # An array has its block of pinned memory to itself: torch then knows by its address when a copy is done.
+        # Each array is a separate block of pinned memory, so that torch knows by its address when a copy is done.
         kind = getattr(torch, np.dtype(dtype).name)
         array: NDArray[Any] = torch.empty(length, dtype=kind, pin_memory=True).numpy()
         return array

@@ -1,1 +1,1 @@
-"""`bertworks demo`: the life of a BERT in some minutes on a CPU, from raw text to a model that judges sentences."""
+"""`bertworks demo`: the life of a BERT in a few minutes on a CPU, from raw text to a sentence classifier."""

@@ -1,7 +1,7 @@
-"""The demo's report: all stages as one page that loads nothing, and the parts that stages make it of.
+"""The demo's report: a page of all stages that loads nothing from outside, and functions that make its parts.
 
-It looks like the reports of runs and has their charts and tables. The one script is that of the attention page, which
-has a frame of its own; the page's policy knows it by its hash. Whatever is shown is escaped.
+It has the same style, charts and tables as the reports of runs. The only script is that of the attention page, in a
+separate frame; the page's content security policy allows it by its hash. All text from outside is escaped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from bertworks.report.charts import chart_style, content_hash, escaped, page_fil
 
 
 def write_demo_page(path: Path, show: Show, seconds: float) -> None:
-    """Write the report of a demo that took so long."""
+    """Write the report of a demo; `seconds` is how long it took."""
     page = demo_page(show, seconds)
     with atomic_write(path) as stream:
         stream.write(page)
@@ -39,7 +39,7 @@ def demo_page(show: Show, seconds: float) -> str:
             f"{stage.html}</section>"
         )
     return Template(page_file("demo", "page.html")).substitute(
-        summary=escaped(f"From raw text to a model that can be used, on one machine's CPU, in {duration(seconds)}."),
+        summary=escaped(f"From raw text to a usable model, on one machine's CPU, in {duration(seconds)}."),
         tiles="".join(show.tiles),
         stages="".join(sections),
         version=escaped(__version__),
@@ -50,32 +50,32 @@ def demo_page(show: Show, seconds: float) -> str:
 
 
 def text(content: str) -> str:
-    """Return a text that a model was given."""
+    """Return a text that was the input of a model, as HTML."""
     return f'<p class="given" dir="auto" lang="">{escaped(content)}</p>'
 
 
 def paragraph(content: str) -> str:
-    """Return a sentence of ours."""
+    """Return a paragraph of the demo's own text, as HTML."""
     return f'<p class="note">{escaped(content)}</p>'
 
 
 def cards(contents: Iterable[str]) -> str:
-    """Return parts side by side, each with an edge."""
+    """Return parts side by side, each with a border."""
     return f'<div class="cards">{"".join(f"<article>{content}</article>" for content in contents)}</div>'
 
 
 def pieces(names: Iterable[str], marked: Iterable[int] = ()) -> str:
-    """Return the pieces of a text one by one; some may be marked."""
-    places = set(marked)
+    """Return the pieces of a text as a list; those at the positions `marked` are highlighted."""
+    positions = set(marked)
     items = (
-        f'<li class="marked">{escaped(name)}</li>' if place in places else f"<li>{escaped(name)}</li>"
-        for place, name in enumerate(names)
+        f'<li class="marked">{escaped(name)}</li>' if position in positions else f"<li>{escaped(name)}</li>"
+        for position, name in enumerate(names)
     )
     return f'<ol class="pieces" lang="">{"".join(items)}</ol>'
 
 
 def shares(named: Sequence[tuple[str, float]], *, is_first_best: bool = True) -> str:
-    """Return names with their shares as bars; the first may stand out as the best."""
+    """Return names with their shares as bars; the first may be highlighted as the best."""
     items = ""
     for number, (name, share) in enumerate(named):
         style = ' class="best"' if is_first_best and not number else ""

@@ -1,8 +1,8 @@
-"""The order of the demo: a vocabulary, shards, a tiny BERT; then the shipped model, fine-tuned and looked into.
+"""The course of the demo: a vocabulary, shards, a tiny BERT; then the shipped model, fine-tuning and attention.
 
-Each stage prints what it does and how to do the same by hand, works, and leaves its part of the report. Where the
-package has no shipped model the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are
-fixed. Here are the folder that it writes and how it prints lines.
+Each stage prints what it does and the command that does the same, does it, and adds a section to the report. If the
+package has no shipped model, the demo ends after the tiny BERT. Everything is computed on the CPU, and all seeds are
+fixed. This file has the order of the stages, the output folder and the printing of lines.
 """
 
 import os
@@ -24,12 +24,12 @@ from bertworks.files import LOCK_NAME, atomic_write, exclusive, make_folder, rem
 from bertworks.models.folder import find_shipped
 from bertworks.recipe import Recipe, load_recipe
 
-# The files of the demo's folder. Other files beside them stay; a folder without the owner's file is refused.
+# The files of the demo's folder. Other files in it are kept; a folder without the owner file is refused.
 OWNER_FILE = ".bertworks-demo"
 TOPICS, VOCABULARY, DATA, RUN = "topics.txt", "vocab.txt", "data", "run"
 TRAIN, DEV, TUNED, REPORT = "train.tsv", "dev.tsv", "tuned", "report.html"
-_OWNER_NOTE = "Made by `bertworks demo`. When it runs again it replaces what it wrote here; other files stay.\n"
-_WIDTH = 100  # columns that a line takes at most
+_OWNER_NOTE = "Made by `bertworks demo`. When it runs again, it replaces its own files here; other files are kept.\n"
+_WIDTH = 100  # the longest line, in columns
 _INDENT = "   "
 _BAR_WIDTH = 12
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
@@ -40,7 +40,7 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
 
     Args:
         overrides: `section.key=value` over the recipe `demo`.
-        out: the folder to write; one of an earlier demo is replaced.
+        out: the output folder; the files of an earlier demo are replaced.
         quiet: show no progress, only results.
     """
     from bertworks.demo import stages
@@ -50,8 +50,8 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
     recipe, started = load_recipe("demo", overrides), time.monotonic()
     with demo_folder(out) as folder:
         show = Show(recipe, overrides, folder, quiet)
-        say("The life of a BERT, in some minutes on a CPU", bold=True)
-        say(f"Everything is written to {folder}; in that folder the commands below do the same by hand.")
+        say("The life of a BERT, in a few minutes on a CPU", bold=True)
+        say(f"Everything is written to {folder}. In that folder you can run the commands below yourself.")
         tokenizer = stages.learn_vocabulary(show)
         stages.make_shards(show, tokenizer)
         stages.pretrain_tiny(show)
@@ -63,19 +63,19 @@ def run_demo(overrides: Sequence[str], *, out: str, quiet: bool = False) -> None
         else:
             say()
             tell(
-                f"No model {stages.SHIPPED!r} comes with this version, so the demo ends here. With any BERT of yours, "
-                f"or with the tiny one, you can continue by hand; {TRAIN} and {DEV} are there:\n"
+                f"No model {stages.SHIPPED!r} comes with this version, so the demo ends here. You can continue by hand "
+                f"with your own BERT, or with the tiny one; {TRAIN} and {DEV} are in the folder:\n"
                 f"$ bertworks finetune classify --model {RUN} --train {TRAIN} --dev {DEV} --out my-tuned"
             )
         path, seconds = folder / REPORT, time.monotonic() - started
         write_demo_page(path, show, seconds)
         say()
-        say(f"{path} has all of it, with pictures: open it in a browser. {duration(seconds)} in all.", bold=True)
+        say(f"{path} is the report, with charts: open it in a browser. {duration(seconds)} in all.", bold=True)
 
 
 @contextmanager
 def demo_folder(out: str | Path) -> Iterator[Path]:
-    """Give the demo's folder, with nothing of an earlier demo in it, held for this process alone."""
+    """Yield the demo's folder, locked for this process, after removing the files of an earlier demo."""
     folder, names = Path(out), set()
     try:
         names = {path.name for path in usable_path(folder).iterdir()} - {LOCK_NAME}
@@ -84,7 +84,7 @@ def demo_folder(out: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"cannot write the demo into {folder}: {error.strerror}; choose another --out") from error
     if names and OWNER_FILE not in names:
-        raise UserError(f"{folder} holds files that are not the demo's; choose another --out")
+        raise UserError(f"{folder} contains files that are not from a demo; choose another --out")
     make_folder(folder)
     with exclusive(folder):
         with atomic_write(folder / OWNER_FILE) as stream:
@@ -104,7 +104,7 @@ def demo_folder(out: str | Path) -> Iterator[Path]:
 
 @dataclass
 class Stage:
-    """A part of the demo: what it is, how to do the same by hand, and, when it is over, what the report has of it."""
+    """A stage of the demo: its title, the commands that do the same and, once finished, its HTML in the report."""
 
     number: int
     title: str
@@ -115,14 +115,14 @@ class Stage:
 
 @dataclass
 class Show:
-    """What the stages share.
+    """The state that the stages share.
 
     Attributes:
-        recipe: of the text, and of the pre-training.
-        overrides: with which the recipe `demo` became it.
-        folder: for all files.
+        recipe: the settings of text and pre-training.
+        overrides: the changes to the recipe `demo` that gave these settings.
+        folder: the folder for all files.
         quiet: whether no progress is shown.
-        stages: those that are over.
+        stages: the finished stages.
         tiles: figures for the top of the report, as HTML.
     """
 
@@ -135,7 +135,7 @@ class Show:
 
     @contextmanager
     def stage(self, title: str, *commands: str) -> Iterator[Stage]:
-        """Head a stage; what the block prints is its result."""
+        """Print a stage's title and commands, run the block, and record its time."""
         stage = Stage(len(self.stages) + 1, title, commands)
         say()
         say(f"{stage.number}  {title}", bold=True)
@@ -149,13 +149,13 @@ class Show:
 
 
 def end_if_signalled(signal: int) -> None:
-    """End as an interrupted command does, where training has noticed a signal and stopped."""
+    """Exit as an interrupted command does if a signal has stopped training."""
     if signal:
         raise typer.Exit(128 + signal)
 
 
 def say(text: str = "", **style: bool) -> None:
-    """Write a text, as standard output can have it: with colours if it is a terminal, in its encoding."""
+    """Print a text in the encoding of standard output, with colours if it is a terminal."""
     encoding = sys.stdout.encoding or "utf-8"
     text = printable(text).encode(encoding, "replace").decode(encoding)
     is_styled = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -163,7 +163,7 @@ def say(text: str = "", **style: bool) -> None:
 
 
 def tell(text: str, **style: bool) -> None:
-    """Write what belongs to a stage, indented; lines that are too long are broken between words."""
+    """Print text of a stage, indented; long lines are wrapped between words."""
     for line in text.split("\n"):
         indent = _INDENT + " " * (len(line) - len(line.lstrip()))
         broken = textwrap.fill(
@@ -180,7 +180,7 @@ def bar(share: float) -> str:
 
 
 def as_typed(command: str) -> str:
-    """Return a command as a shell takes it, broken into lines that are not too long; texts in quotes stay whole."""
+    """Return a command as typed in a shell, wrapped into several lines; quoted texts are not broken."""
     lines = ["$"]
     for word in _WORD.findall(command):
         if len(lines[-1]) + len(word) > _WIDTH - len(_INDENT) - len("  \\"):
@@ -191,19 +191,19 @@ def as_typed(command: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share, a small one with a decimal."""
+    """Write a share in percent; a small one with a decimal."""
     return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"
 
 
 def shade(share: float) -> str:
-    """Return a character that covers about so much of its place."""
+    """Return a character whose darkness is about this share."""
     shades = " ░▒▓█" if (sys.stdout.encoding or "").lower().startswith("utf") else " .:*#"
     return shades[round(min(share, 1.0) * (len(shades) - 1))]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread: on a busy machine two took 100 to 244 ms for a step that one does in 26."""
+    """Compute with one thread: on a busy machine a step took 100 to 244 ms with two threads, and 26 ms with one."""
     import torch
 
     usual = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The stages of the demo, a function each: it prints a title, works, prints the result and adds it to the report."""
+"""The stages of the demo, one function each, which prints a title and results and adds them to the report."""
 
 import os
 import shlex
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
     from bertworks.train.trainer import Result
 
 
-# What the demo asks of its models, and how it trains them; pre-training has the settings of the recipe `demo`.
+# The inputs of the demo's models, and the settings of fine-tuning; those of pre-training are in the recipe `demo`.
 SHIPPED, KOREAN = "mini", "mini-ko"  # the models that come with the package
-HOLDOUT = 0.05  # of Python's help, to measure the tiny BERT on
+HOLDOUT = 0.05  # the share of Python's help on which the tiny BERT is measured
 
-# Two that Python's help might have, and one with words that it lacks.
+# Two sentences that could be in Python's help, and one with words that are not in it.
 TO_SPLIT = (
     "A class definition is an executable statement.",
     "Unpacking iterables wasn't always this pleasant!",
     "Pretraining needs patience.",
 )
-# What a BERT can have learnt in a minute from Python's help.
+# What a BERT can learn from Python's help in a minute.
 HELP_MASKS = (
     "Changed in [MASK] 3.8.",
     "The value of the [MASK] is returned.",
     "A class [MASK] is an executable statement.",
 )
-# What one can know that has read more.
+# What a BERT can know that was trained on more text.
 MASKS = (
     "Paris is the [MASK] of France.",
     "He was born in London in the [MASK] 1867.",
@@ -79,7 +79,8 @@ PAIRS = (
 )
 NUM_GUESSES = 5
 
-# Small batches, for there are 260 sentences. Three seeds: 83, 88 and 88 % of the dev set; with 2e-4 83, 87 and 85 %.
+# Small batches, because there are only 260 sentences. Results of three seeds: 83, 88 and 88 % of the dev set; with 2e-4
+# 83, 87 and 85 %.
 FINETUNING = ("optim.lr=1e-4", "train.epochs=8", "train.batch_size=16")
 TO_CLASSIFY = (
     "The room was spotless, and everyone at the desk was kind.",
@@ -91,14 +92,14 @@ TO_CLASSIFY = (
 )
 TO_ATTEND = "The soup was cold, but the waiter who brought it was very kind."
 
-_COPIES = 4  # the help has half a megabyte, and a measurement wants some more
-_ROUNDS = 3  # of a measurement; the best counts, as the first one also loads what is compiled
-_LOOKED_AT = 50  # instances; the one with the most different pieces is shown, as the help has tables of dashes
-_LONGEST = 12  # letters of a word in the picture of a head
+_COPIES = 4  # the help has half a megabyte, too little for a measurement
+_ROUNDS = 3  # of a measurement; the fastest counts, because the first one also loads the compiled code
+_LOOKED_AT = 50  # instances; the one with the most different pieces is shown: the help has tables of dashes
+_LONGEST = 12  # letters of a word in the drawing of a head
 
 
 def learn_vocabulary(show: Show) -> Tokenizer:
-    """First: a vocabulary from Python's own help, how it splits sentences, and how fast it cuts the help."""
+    """First: a vocabulary from Python's own help, how it splits sentences, and how fast it tokenizes the help."""
     from bertworks.text.corpus import Corpus
     from bertworks.text.learn import learn_vocabulary
     from bertworks.text.vocabulary import write_vocabulary
@@ -114,7 +115,7 @@ def learn_vocabulary(show: Show) -> Tokenizer:
         ours, theirs = _compare_speeds(tokenizer, show.folder)
         message = f"{len(tokenizer):,} pieces, learned from {learned.num_word_tokens:,} words"
         speed = (
-            f"It cuts {ours:.0f} MB of text a second on one core, {ours / theirs:.1f} times as much as "
+            f"It tokenizes {ours:.0f} MB of text per second on one core, {ours / theirs:.1f} times as much as "
             f"the tokenizers library ({theirs:.1f} MB)"
         )
         splits = [(sentence, tokenizer.encode(sentence).tokens) for sentence in TO_SPLIT]
@@ -126,31 +127,31 @@ def learn_vocabulary(show: Show) -> Tokenizer:
 
 
 def vocabulary_command(recipe: Recipe) -> str:
-    """Return the command that learns the same vocabulary."""
+    """Return the command that learns this vocabulary."""
     usual = VocabSettings()
     options = [f"--{name.replace('_', '-')} {value}" for name, value in recipe.vocab if value != getattr(usual, name)]
     return " ".join(["bertworks vocab", TOPICS, *options, *flags_of(recipe), "--out my-vocab.txt"])
 
 
 def flags_of(recipe: Recipe) -> list[str]:
-    """Return the options of commands that clean text as the recipe wants it."""
+    """Return the command-line options for the recipe's text normalisation."""
     rules = rules_of(recipe)
     cased = [] if rules.strip_accents else ["--keep-accents" if rules.lowercase else "--cased"]
     return cased + ([] if rules.split_cjk else ["--join-cjk"])
 
 
 def rules_of(recipe: Recipe) -> Rules:
-    """Return how the recipe wants text to be cleaned."""
+    """Return the recipe's rules for text normalisation."""
     settings = recipe.tokenizer
     accents = settings.lowercase if settings.strip_accents is None else settings.strip_accents
     return Rules(settings.lowercase, accents, settings.split_cjk)
 
 
 def write_topics(path: Path) -> None:
-    """Write Python's help as a corpus: a document for every topic, a line for every line of it."""
+    """Write Python's help as a corpus, with a document for every topic."""
     from pydoc_data import topics
 
-    # Paragraphs of a topic stay together: a blank line would start a new document.
+    # Blank lines are removed, because they would start new documents.
     documents = (
         "\n".join(line for line in topics.topics[name].splitlines() if line.strip()) for name in sorted(topics.topics)
     )
@@ -159,7 +160,7 @@ def write_topics(path: Path) -> None:
 
 
 def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
-    """Return the megabytes of text a second of our tokenizer and of the tokenizers library, every id read out."""
+    """Return the megabytes of text per second of our tokenizer and of the tokenizers library, including reading ids."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tempfile import TemporaryDirectory
 
@@ -182,7 +183,7 @@ def _compare_speeds(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
 
 
 def make_shards(show: Show, tokenizer: Tokenizer) -> None:
-    """Second: the text as shards, and one instance that a model will see of it."""
+    """Second: the text as shards, and one training instance from it."""
     from bertworks.data.inspect import instances
     from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
@@ -196,8 +197,8 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
             manifest = prepare(corpus, tokenizer, data, holdout=HOLDOUT, progress=progress)
         train, held_out = manifest["train"], manifest["holdout"]
         counts = (
-            f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens to learn "
-            f"from; {held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out"
+            f"{train['documents']:,} documents, {train['sentences']:,} sentences, {train['tokens']:,} tokens for "
+            f"training; {held_out['documents']:,} documents, {held_out['tokens']:,} tokens held out"
         )
         first_ones = islice(instances(Dataset(data), show.recipe.data, seed=show.recipe.train.seed), _LOOKED_AT)
         instance = max(first_ones, key=lambda one: len(set(one["tokens"])))
@@ -211,7 +212,7 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
 
 
 def pretrain_tiny(show: Show) -> None:
-    """Third: a tiny BERT pre-trained on the shards, with the live view, and what it guesses then."""
+    """Third: a tiny BERT pre-trained on the shards, with a live view, and its predictions."""
     from bertworks.inference.model import load
     from bertworks.report.page import learning_charts, read_run
 
@@ -230,13 +231,13 @@ def pretrain_tiny(show: Show) -> None:
 
 
 def pretraining_command(overrides: Sequence[str]) -> str:
-    """Return the command that trains the same; settings of the text are over when the shards are there."""
+    """Return the command for this pre-training; overrides of text settings no longer matter for prepared shards."""
     changed = [shlex.quote(one) for one in overrides if not one.strip().startswith(("vocab.", "tokenizer."))]
     return " ".join(["bertworks pretrain demo --data", DATA, "--out my-run", *changed])
 
 
 def pretrained(show: Show) -> "Result":
-    """Pre-train, and end where a signal ended that."""
+    """Pre-train, and exit if a signal stopped it."""
     from bertworks.report.terminal import training_view
     from bertworks.train.pretrain import pretrain
 
@@ -247,7 +248,7 @@ def pretrained(show: Show) -> "Result":
 
 
 def fill_masks(model: Any, texts: Sequence[str]) -> str:
-    """Have a model fill the mask of each text; prints its guesses, and returns cards with them as bars."""
+    """Let a model fill the mask of each text; prints its predictions, and returns cards with them as bars."""
     filled = []
     for one in texts:
         guesses = [(guess["token"], guess["score"]) for guess in model.fill(one, top_k=NUM_GUESSES)[0]]
@@ -257,7 +258,7 @@ def fill_masks(model: Any, texts: Sequence[str]) -> str:
 
 
 def ask_shipped(show: Show, shipped: Path) -> None:
-    """Fourth: the shipped model fills masks and judges pairs; the Korean one fills masks if it is there too."""
+    """Fourth: the shipped model fills masks and judges pairs; the Korean model, if there is one, fills masks."""
     from bertworks.inference.model import load
 
     (first, second), korean = PAIRS[0], find_shipped(KOREAN)
@@ -301,9 +302,9 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
 
     folder, command = show.folder, f"bertworks finetune classify --model {SHIPPED} --train {TRAIN} --dev {DEV}"
     command += f" --out my-tuned {' '.join(FINETUNING)}"
-    with show.stage("Fine-tuning: labelled sentences teach it to tell pleased people from others", command) as stage:
+    with show.stage("Fine-tuning: from labelled sentences it learns to recognise positive opinions", command) as stage:
         outcome = finetuned(show, shipped)
-        shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and nobody resumes from there
+        shutil.rmtree(folder / TUNED / CHECKPOINTS)  # twice as large as the model, and not needed to resume
         message = (
             f"{outcome.score:.0%} of {DEV} is classified correctly, by the model of step {outcome.step:,} of "
             f"{outcome.progress.step:,}: the best one is kept"
@@ -318,7 +319,7 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
 
 
 def finetuned(show: Show, shipped: Path) -> "Finetuned":
-    """Fine-tune, and end where a signal ended that."""
+    """Fine-tune, and exit if a signal stopped it."""
     from bertworks.finetuning.finetune import finetune
     from bertworks.report.terminal import training_view
 
@@ -333,7 +334,7 @@ def finetuned(show: Show, shipped: Path) -> "Finetuned":
 
 
 def judge_sentences(show: Show, model: Any) -> None:
-    """Sixth: the fine-tuned model judges sentences that nobody has labelled."""
+    """Sixth: the fine-tuned model classifies new sentences."""
     with show.stage("New sentences, classified", f'bertworks classify {TUNED} "{TO_CLASSIFY[0]}"') as stage:
         judged = []
         for one, result in zip(TO_CLASSIFY, model.classify(TO_CLASSIFY), strict=True):
@@ -345,10 +346,10 @@ def judge_sentences(show: Show, model: Any) -> None:
 
 
 def look_into(show: Show, model: Any) -> None:
-    """Last: what the words of a sentence attend to, one head in characters and all of them in the report.
+    """Last: which words of a sentence attend to which; one head as text, and all heads in the report.
 
-    The head is drawn whose words look most at words that are not beside them: most heads look at their neighbours or
-    at punctuation, which is nothing new.
+    The head whose words attend most to words further away is drawn: most heads attend to neighbours or to punctuation,
+    which is less interesting.
     """
     from bertworks.report.attention import attention_page
 
@@ -357,8 +358,8 @@ def look_into(show: Show, model: Any) -> None:
         encoding, weights = model.attention(TO_ATTEND)
         words = words_of(encoding.tokens)
         layer, head = most_telling_head(weights, words)
-        tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in their order;")
-        tell("after each the one it attends to most, besides itself")
+        tell(f"Layer {layer + 1}, head {head + 1} of {len(weights)} x {len(weights[0])}, the words in order;")
+        tell("to the right of each is the other word that it attends to most")
         tell("\n".join(picture(encoding.tokens, words, weights[layer, head])))
         page = attention_page(encoding.tokens, encoding.segment_ids, weights, f"fine-tuned: {TO_ATTEND}")
         stage.html = (
@@ -374,7 +375,7 @@ def words_of(tokens: Sequence[str]) -> list[int]:
 
 
 def most_telling_head(weights: "NDArray[np.float32]", words: Sequence[int]) -> tuple[int, int]:
-    """Return (layer, head), counted from 0, of the head whose words look most at words that are not beside them."""
+    """Return (layer, head), counted from 0, of the head whose words attend most to words that are not neighbours."""
     import numpy as np
 
     positions = np.array(words)
@@ -386,11 +387,11 @@ def most_telling_head(weights: "NDArray[np.float32]", words: Sequence[int]) -> t
 
 
 def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.float32]") -> list[str]:
-    """Draw a head: a row for every word, darker where it looks more, and the other word that it looks at most.
+    """Draw a head: a row per word, darker where it attends more, and the other word that it attends to most.
 
     Args:
-        tokens: of the sentence.
-        words: the positions of those that are drawn, two or more.
+        tokens: the tokens of the sentence.
+        words: the positions of the words to draw, at least two.
         weights: [from token, to token].
     """
     darkest = float(weights[:, words][words].max())
@@ -398,6 +399,6 @@ def picture(tokens: Sequence[str], words: Sequence[int], weights: "NDArray[np.fl
     for index in words:
         cells = "".join(2 * shade(float(weights[index, other]) / darkest) for other in words)
         nearest = max((other for other in words if other != index), key=lambda other: float(weights[index, other]))
-        looks = f"looks at {tokens[nearest][:_LONGEST]}, {float(weights[index, nearest]):.0%}"
+        looks = f"attends to {tokens[nearest][:_LONGEST]}, {float(weights[index, nearest]):.0%}"
         rows.append(f"{tokens[index][:_LONGEST]:>{_LONGEST}} {cells} {looks}")
     return rows

@@ -1,23 +1,24 @@
-"""Networks on features of other networks: LSTMs, mixes, attention between texts; and BERTs side by side.
+"""Networks that read the features of other networks: LSTMs, mixes, attention between texts; and BERTs side by side.
 
-T tokens, S sequences, D width of a feature, C cells, H width of a BiLSTM's output (twice its cells), P numbers that
-cells are projected to, L longest sequence, K labels, W width of what comes out of a `Compound`.
+T tokens, S sequences, D width of a feature, C cells, H width of a BiLSTM's output (twice its cells), P width that cells
+are projected to, L longest sequence, K labels, W width of the output of a `Compound`.
 
-- An LSTM takes the first token of every sequence, then every second token, and so on. torch wants the rows in just that
-  order, longest sequence first, with the number of sequences that continue at each step. So packed tokens need one
-  gather before and one after it, and no padding. A backward LSTM gets every sequence from its end.
+- An LSTM processes the first tokens of all sequences, then all second tokens, and so on. torch expects the rows in this
+  order, longest sequence first, with the number of sequences that have a token at each step. So packed tokens need one
+  gather before and one after the LSTM, and no padding. A backward LSTM gets every sequence from its end.
 - `FeatureReader` is a tagger on frozen layers: the paper's feature-based approach (section 5.3, Table 7). One or
-  several layers of a frozen encoder, side by side or summed with learned weights, go into a BiLSTM and from there into
-  a classification layer. It reads words, each as its first piece, and a sentence at a time: what a document adds is in
-  the features already. (The code of the paper's tagger was never published; the paper says that the first piece stands
-  for a word, and the taggers it compares itself with read words of a sentence.)
-- `Compound` is what the paper compares BERT's two-sided attention with: one or two encoders of one direction, each
-  token being their outputs side by side. A left-to-right and a right-to-left model together have seen all of a text,
-  though neither both sides at once (section 5.1). A BiLSTM may stand on top, drawn from a seed and trained with the
-  rest (the last row of Table 5). Pooler and heads are BERT's, of the width that comes out. A text is summed up by what
-  has read all of it: the BiLSTM's last state of each direction, or else each encoder's own token, the last of a
-  left-to-right model and the first of a right-to-left one.
-- On ELMo stand readers of their own, made of the same parts: `elmo.py`.
+  several layers of a frozen encoder, concatenated or summed with learned weights, are the input of a BiLSTM and a
+  classification layer. It reads one row per word, that of the word's first piece, and one sentence at a time; the
+  context of the document is already in the features. (The code of the paper's tagger was never published. The paper
+  says that the first piece represents a word, and the taggers that it compares itself with read the words of a
+  sentence.)
+- `Compound` is the alternative to BERT's bidirectional attention in the paper: one or two encoders of one direction,
+  whose outputs are concatenated for each token. A left-to-right and a right-to-left model together see the whole text,
+  but neither sees both sides at once (section 5.1). A BiLSTM may be added on top, initialised at random and trained
+  with the rest (the last row of Table 5). Pooler and heads are BERT's, adapted to the width of the output. The summary
+  of a text comes from states that have read all of it: the BiLSTM's last state of each direction, or else one token of
+  each encoder, the last of a left-to-right model and the first of a right-to-left one.
+- The readers of ELMo's layers are made of the same parts, in `elmo.py`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +37,8 @@ from bertworks.nn.layers import Linear, initialise, place_key
 
 _NUM_GATES = 4  # torch's order: input, forget, cell, output
 _FORGET_GATE = 1
-HEAD = "tag"  # the head that a reader of frozen layers is
-_PLACES = 1 << 16  # of dropout in an encoder, more than any has: so the encoders' masks have nothing in common
+HEAD = "tag"  # the name of the head for a reader of frozen layers
+_PLACES = 1 << 16  # more than any encoder has dropouts, so that the encoders' dropout masks are independent
 
 
 class Steps(NamedTuple):
@@ -45,7 +46,7 @@ class Steps(NamedTuple):
 
     order_T: Tensor
     inverse_T: Tensor
-    num_going_on: Tensor  # for each step; on the CPU, where torch wants it
+    num_active: Tensor  # the number of sequences with a token at each step; on the CPU, as torch requires
 
 
 def steps_of(packing: Packing, *, backwards: bool = False) -> Steps:
@@ -73,16 +74,16 @@ def run_lstm(lstm: nn.LSTM, x_TD: Tensor, steps: Steps) -> Tensor:
     """Return an LSTM's output for every token, [T, P] for each direction."""
     if not len(x_TD):
         return x_TD.new_zeros(0, (lstm.proj_size or lstm.hidden_size) * (2 if lstm.bidirectional else 1))
-    packed = PackedSequence(x_TD.index_select(0, steps.order_T), steps.num_going_on)
+    packed = PackedSequence(x_TD.index_select(0, steps.order_T), steps.num_active)
     return lstm(packed)[0].data.index_select(0, steps.inverse_T)
 
 
 @torch.no_grad()
 def fill_lstm(lstm: nn.LSTM, generator: torch.Generator) -> None:
-    """Fill an LSTM's weights, drawn on the CPU.
+    """Initialise an LSTM's weights, drawn on the CPU.
 
-    As in ELMo's original: every gate's matrices by Glorot's uniform, biases 0 but for the forget gate's, which is 1, so
-    that a cell keeps what it has until it learns not to.
+    As in the original ELMo: Glorot's uniform distribution for the matrices of every gate, and zero biases, except for
+    the forget gate's, which is 1, so that a cell keeps its state until it learns to forget.
     """
     for name, parameter in lstm.named_parameters():
         values = torch.zeros(parameter.shape)
@@ -95,7 +96,7 @@ def fill_lstm(lstm: nn.LSTM, generator: torch.Generator) -> None:
 
 
 class ScalarMix(nn.Module):
-    """A weighted mean of layers, with learned weights, times a learned number."""
+    """A weighted mean of layers, with learned weights, times a learned factor."""
 
     def __init__(self, num_layers: int) -> None:
         super().__init__()
@@ -103,17 +104,17 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        """Return one [T, D] of many."""
+        """Return the mix of several [T, D], as one [T, D]."""
         shares = self.weights.softmax(0)
         return self.gamma * sum(share * layer for share, layer in zip(shares, layers, strict=True))
 
 
 class BiLstm(nn.Module):
-    """LSTMs from both ends; from the second layer on they see each other's output."""
+    """LSTMs in both directions; from the second layer on, each reads the outputs of both."""
 
     def __init__(self, num_in: int, num_cells: int = 768, num_layers: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
-        # torch drops between layers alone, and warns where there is nothing between.
+        # torch applies dropout only between layers, and warns if there is a single layer.
         between = dropout if num_layers > 1 else 0.0
         self.lstm = empty_lstm(num_in, num_cells, num_layers=num_layers, bidirectional=True, dropout=between)
         self.dropout = dropout
@@ -125,9 +126,9 @@ class BiLstm(nn.Module):
 
 
 def attend_to_partner(x_TH: Tensor, packing: Packing) -> Tensor:
-    """Return for each token the mean of the other text's tokens, [T, H], each weighted by how much it resembles it.
+    """Return for each token the mean of the other text's tokens, [T, H], weighted by their similarity to it.
 
-    Sequences 0 and 1 are partners, 2 and 3, and so on. A text without tokens gives its partner zeros.
+    Sequences 0 and 1 are partners, 2 and 3, and so on. For an empty partner the result is zeros.
     """
     slots_T, is_token_SL = _slots(packing)
     x_SLH = x_TH.new_zeros(is_token_SL.numel(), x_TH.shape[1]).index_copy(0, slots_T, x_TH)
@@ -135,13 +136,13 @@ def attend_to_partner(x_TH: Tensor, packing: Packing) -> Tensor:
     partners_S = torch.arange(len(x_SLH), device=x_TH.device) ^ 1
     partner_SLH, partner_is_token_SL = x_SLH[partners_S], is_token_SL[partners_S]
     scores_SLL = x_SLH @ partner_SLH.transpose(1, 2)
-    # Not -inf: without a single token that would be no number, and rows of padding are zeros anyway.
+    # Not -inf, which would give NaN for an empty partner; rows of padding are zeros anyway.
     scores_SLL = scores_SLL.masked_fill(~partner_is_token_SL[:, None], torch.finfo(x_TH.dtype).min)
     return (scores_SLL.softmax(2) @ partner_SLH).flatten(0, 1).index_select(0, slots_T)
 
 
 def largest(x_TH: Tensor, packing: Packing) -> Tensor:
-    """Return each column's largest value in each sequence, [S, H]; zeros where there is no token."""
+    """Return each column's largest value in each sequence, [S, H]; zeros for an empty sequence."""
     slots_T, is_token_SL = _slots(packing)
     x_SLH = x_TH.new_full((is_token_SL.numel(), x_TH.shape[1]), -torch.inf).index_copy(0, slots_T, x_TH)
     largest_SH = x_SLH.view(*is_token_SL.shape, -1).amax(1)
@@ -157,7 +158,7 @@ def _slots(packing: Packing) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def initialise_readers(model: nn.Module, seed: int) -> None:
-    """Fill LSTMs as `fill_lstm` does and linear maps by Glorot's uniform, drawn on the CPU; a mix has its values."""
+    """Initialise LSTMs by `fill_lstm` and linear maps by Glorot's uniform, drawn on the CPU; mixes are already set."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.LSTM):
@@ -169,18 +170,18 @@ def initialise_readers(model: nn.Module, seed: int) -> None:
 
 
 class FeatureReader(nn.Module):
-    """Scores the labels of words by some layers of theirs.
+    """Scores the labels of words, given layers of an encoder.
 
     Args:
-        config: which layers, and how large a BiLSTM.
-        encoder: the sizes of what makes the layers.
+        config: which layers are read, and the size of the BiLSTM.
+        encoder: the configuration of the encoder that makes the layers.
         num_outputs: the number of labels.
 
     Attributes:
-        layers: which layers are read, 0 being the embeddings.
+        layers: the numbers of the layers that are read; 0 is the embeddings.
     """
 
-    reads_pooled = False  # it is a head, if an unusual one: see `reader_of`
+    reads_pooled = False  # it takes the place of a head, see `reader_of`
 
     def __init__(self, config: FeatureConfig, encoder: BertConfig, num_outputs: int) -> None:
         super().__init__()
@@ -193,26 +194,26 @@ class FeatureReader(nn.Module):
 
     def forward(self, layers: Sequence[Tensor], packing: Packing) -> Tensor:
         """Return scores [T, K] of words, given [T, D] of each layer and which words belong to one sentence."""
-        # To the network's own type: features may be kept in half precision, and are learnt from in full.
+        # Convert to the network's type: features may be stored in half precision, but training is in full precision.
         own = [layer.to(self.out.weight.dtype) for layer in layers]
         x_TD = self.mix(own) if self.mix is not None else own[0] if len(own) == 1 else torch.cat(own, 1)
         return self.out(F.dropout(self.lstm(x_TD, packing), self.config.lstm_dropout, self.training))
 
 
 def feature_bert(encoder: Bert, reader: FeatureReader) -> Bert:
-    """Make a reader of its layers the tag head of an encoder that has none."""
+    """Make a reader the tag head of an encoder that has none."""
     encoder.heads[HEAD] = reader
     return encoder
 
 
 def reader_of(net: Bert) -> FeatureReader | None:
-    """Return the reader of a network that tags by frozen layers, or None."""
+    """Return the reader of a network that tags with frozen layers, or None."""
     heads = [head for head in net.heads.values() if isinstance(head, FeatureReader)]
     return heads[0] if heads else None
 
 
 class Compound(nn.Module):
-    """Encoders, perhaps a BiLSTM on top of them, and the heads that a task asks for.
+    """Encoders, optionally a BiLSTM on top of them, and the heads that a task needs.
 
     Args:
         config: the sizes.
@@ -226,7 +227,7 @@ class Compound(nn.Module):
         first, drop = config.encoders[0], config.encoders[0].hidden_dropout_prob
         widths = [sum(encoder.hidden_size for encoder in config.encoders)]
         widths += [2 * config.num_cells] * config.num_lstm_layers
-        # Layers of their own, so that what is dropped between them is drawn from the seed; cuDNN has its own numbers.
+        # Separate layers, so that the dropout between them is drawn from the seed; cuDNN would use its own generator.
         self.bilstm = nn.ModuleList(BiLstm(width, config.num_cells, 1, drop) for width in widths[:-1])
         like = first.model_copy(update={"hidden_size": widths[-1]})
         self.heads: nn.ModuleDict = nn.ModuleDict(
@@ -236,21 +237,21 @@ class Compound(nn.Module):
         self.pooler = Linear(widths[-1], widths[-1]) if has_pooler else None
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Return what comes out for every token, [T, W]."""
+        """Return the output for every token, [T, W]."""
         x_TW = torch.cat([encoder(own) for encoder, own in self._readings(tokens)], dim=1)
         for layer in cast(Iterable[BiLstm], self.bilstm):
-            # In training the LSTMs stay in fp32, whatever the encoders compute in.
+            # In training the LSTMs stay in fp32, whatever the type of the encoders' computation.
             x_TW = layer(x_TW.to(next(layer.parameters()).dtype), tokens.packing)
         return x_TW
 
     def _readings(self, tokens: Tokens) -> Iterator[tuple[Bert, Tokens]]:
-        """Give each encoder the tokens, with a seed of its own."""
+        """Yield each encoder with the tokens, with a separate dropout seed."""
         for number, encoder in enumerate(cast(Iterable[Bert], self.encoders)):
             seed = tokens.dropout_seed
             yield encoder, tokens if seed is None else tokens._replace(dropout_seed=seed + place_key(number * _PLACES))
 
     def pooled_of(self, tokens: Tokens) -> Tensor:
-        """Return the pooled output of every sequence, [S, W]; none may be empty."""
+        """Return the pooled output of every sequence, [S, W]; no sequence may be empty."""
         assert self.pooler is not None, "this model has no pooler"
         if self.bilstm:
             summary_SW = final_states(self(tokens), tokens.packing)
@@ -259,12 +260,12 @@ class Compound(nn.Module):
         return torch.tanh(self.pooler(summary_SW.to(self.pooler.weight.dtype)))
 
     def scores(self, head: str, rows: Tensor) -> Tensor:
-        """Return what a head makes of rows of width W."""
+        """Return a head's scores for rows of width W."""
         layer = cast(OutputHead, self.heads[head])
         return layer(rows.to(layer.out.weight.dtype))
 
     def stacks(self) -> list[list[tuple[str, ...]]]:
-        """Return what the weights of each encoder's layers are called, from the embeddings up."""
+        """Return the prefixes of the names of each encoder's weights, layer by layer from the embeddings up."""
         return [
             [tuple(f"encoders.{number}.{name}" for name in names) for names in stack]
             for number, encoder in enumerate(cast(Iterable[Bert], self.encoders))
@@ -273,7 +274,7 @@ class Compound(nn.Module):
 
 
 def final_states(x_TW: Tensor, packing: Packing) -> Tensor:
-    """Return a BiLSTM's last states, [S, W]: of the forward half at the last token, of the backward half at the first.
+    """Return a BiLSTM's last states, [S, W]: the forward half at the last token, the backward half at the first.
 
     No sequence may be empty.
     """
@@ -283,6 +284,6 @@ def final_states(x_TW: Tensor, packing: Packing) -> Tensor:
 
 
 def initialise_compound(net: Compound, seed: int) -> None:
-    """Draw all weights: those of the BiLSTM as LSTMs want it, all others as BERT's."""
+    """Initialise all weights: those of the BiLSTM as for LSTMs, all others as for BERT."""
     initialise(net, net.config.encoders[0].initializer_range, seed)
     initialise_readers(net.bilstm, seed)

@@ -1,12 +1,12 @@
-"""The sizes and choices of every network, under the names that the field knows, and the published sizes by name.
+"""The configurations of all networks, with their usual names, and the published sizes by name.
 
-- `preset("base")` is the paper's BERT; `preset("4x256")` is 4 layers of width 256 with a head for every 64 of it, as in
-  all of the paper's and Google's compact models; `preset("6x768x3")` names the heads too (the paper's Table 6 has one
-  such row).
-- GPT-1's settings have the names of its configuration files (`openai-gpt`); ELMo's and those of BERTs with something on
-  top have no such names to keep.
-- `layers_of` says which frozen layers a tagger reads, by the names of the paper's Table 7.
-- Nothing here needs torch, so that a recipe is checked before it is loaded.
+- `preset("base")` is the paper's BERT. `preset("4x256")` is 4 layers of width 256 with heads of width 64, as in the
+  paper and in Google's compact models. `preset("6x768x3")` gives the number of heads too (the paper's Table 6 has such
+  a row).
+- GPT-1's settings have the names of its configuration files (`openai-gpt`); for the other networks there are no
+  established names.
+- `layers_of` translates the names of the paper's Table 7 to the numbers of the frozen layers that a tagger reads.
+- Nothing here imports torch, so that a recipe can be checked quickly.
 """
 
 import re
@@ -18,7 +18,7 @@ from bertworks.config import Settings, heads_share, validate
 from bertworks.errors import UserError, counted, did_you_mean
 
 HEAD_WIDTH = 64
-# Enough for any BERT that was ever trained, too little to fill a machine's memory by a typing error.
+# Enough for any BERT that was ever trained, but small enough that a typing error does not fill the memory.
 _MAX_WIDTH, _MAX_LAYERS, _MAX_POSITIONS, _MAX_VOCABULARY = 65_536, 512, 1 << 20, 10_000_000
 
 NAMED_SIZES = {
@@ -47,30 +47,30 @@ class BertConfig(Settings):
         int, Field(ge=1, le=_MAX_WIDTH, validate_default=True), heads_share("hidden_size")
     ] = 12
     intermediate_size: int = Field(default=3_072, ge=1, le=16 * _MAX_WIDTH)
-    hidden_act: Activation = "gelu"  # gelu_new is the tanh form, which the original code calls gelu
+    hidden_act: Activation = "gelu"  # gelu_new is the tanh approximation, which the original code calls gelu
     hidden_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0, lt=1)
     max_position_embeddings: int = Field(default=512, ge=1, le=_MAX_POSITIONS)
     type_vocab_size: int = Field(default=2, ge=1, le=65_536)
     initializer_range: float = Field(default=0.02, gt=0, le=10)
     layer_norm_eps: float = Field(default=1e-12, gt=0, le=1)
-    direction: Direction = "both"  # what a token attends to: all, itself and what is before it, or after it
+    direction: Direction = "both"  # a token attends to all tokens, or to itself and the tokens before it, or after it
     positions: Positions = "learned"
-    summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last, for those that look left
+    summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last one, for left-to-right models
 
     @property
     def head_width(self) -> int:
-        """How many numbers each head works on."""
+        """The width of each head."""
         return self.hidden_size // self.num_attention_heads
 
 
 def preset(name: str, **changes: Any) -> BertConfig:
-    """Return a published size by name (`base`) or as layers x width (`4x256`), with `changes` on top."""
+    """Return the configuration of a published size (`base`) or of layers x width (`4x256`), with `changes`."""
     size = _SIZE.fullmatch(NAMED_SIZES.get(name, name))
     if size is None:
         raise UserError(
-            f"no size is called {name[:40]!r}{did_you_mean(name[:40], list(NAMED_SIZES))}; any layers x width is one "
-            "too, such as 4x256"
+            f"no size is called {name[:40]!r}{did_you_mean(name[:40], list(NAMED_SIZES))}; or give layers x width, "
+            "such as 4x256"
         )
     width = int(size["width"])
     values = {
@@ -82,7 +82,7 @@ def preset(name: str, **changes: Any) -> BertConfig:
     return validate(BertConfig, values | changes, f"model size {name}")
 
 
-_MAX_FILTERS = 50  # of a width each: a word has 50 characters, so a wider filter has nowhere to stand
+_MAX_FILTERS = 50  # filter number n has width n, and a word has only 50 characters
 
 
 class GptConfig(Settings):
@@ -93,7 +93,7 @@ class GptConfig(Settings):
     n_embd: int = Field(default=768, ge=1, le=_MAX_WIDTH)
     n_layer: int = Field(default=12, ge=0, le=_MAX_LAYERS)
     n_head: Annotated[int, Field(ge=1, le=_MAX_WIDTH, validate_default=True), heads_share("n_embd")] = 12
-    afn: Literal["gelu", "relu"] = "gelu"  # what GPT-1 calls gelu is the tanh form
+    afn: Literal["gelu", "relu"] = "gelu"  # GPT-1's gelu is the tanh approximation
     resid_pdrop: float = Field(default=0.1, ge=0, lt=1)
     embd_pdrop: float = Field(default=0.1, ge=0, lt=1)
     attn_pdrop: float = Field(default=0.1, ge=0, lt=1)
@@ -102,11 +102,11 @@ class GptConfig(Settings):
 
     @property
     def max_position_embeddings(self) -> int:
-        """How many tokens it reads, as BERT calls it."""
+        """The most tokens that it reads, under BERT's name."""
         return self.n_positions
 
     def as_bert(self) -> BertConfig:
-        """Return the same sizes as BERT calls them: GPT-1's blocks are BERT's, looking to the left alone."""
+        """Return the same sizes as a BertConfig: GPT-1's blocks are BERT's, with left-to-right attention."""
         return BertConfig(
             vocab_size=self.vocab_size,
             hidden_size=self.n_embd,
@@ -128,7 +128,7 @@ class ElmoConfig(Settings):
 
     vocab_size: int = Field(default=793_471, ge=2, le=_MAX_VOCABULARY)  # words of the 1 Billion Word Benchmark
     char_embedding_size: int = Field(default=16, ge=1, le=_MAX_WIDTH)
-    # How many filters look at 1, 2, 3, ... characters at a time. A recipe's list is not strictly a tuple.
+    # The number of filters of width 1, 2, 3, ... Not strict, because a recipe has a list and not a tuple.
     num_filters: Annotated[tuple[int, ...], Field(strict=False, min_length=1, max_length=_MAX_FILTERS)] = (
         32, 32, 64, 128, 256, 512, 1024,
     )  # fmt: skip
@@ -143,10 +143,10 @@ class ElmoConfig(Settings):
     @classmethod
     def _filters_are_positive(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
         if not all(1 <= count <= _MAX_WIDTH for count in counts):
-            raise ValueError(f"{list(counts)[:8]}: each number of filters is 1 to {_MAX_WIDTH:,}")
+            raise ValueError(f"{list(counts)[:8]}: each number of filters must be 1 to {_MAX_WIDTH:,}")
         return counts
 
-    # torch's LSTM projects to fewer numbers than it has cells, or not at all.
+    # A projection in torch's LSTM must have fewer numbers than cells.
     @field_validator("cell_size")
     @classmethod
     def _projection_is_smaller(cls, cells: int, info: ValidationInfo) -> int:
@@ -157,17 +157,17 @@ class ElmoConfig(Settings):
 
 
 class ElmoReaderConfig(Settings):
-    """The configuration of the readers on an ELMo; the default widths are those of GLUE's baselines."""
+    """The configuration of a task network on top of an ELMo; the default widths are those of GLUE's baselines."""
 
     pairs: bool = False  # whether a sequence has two texts
     num_cells: int = Field(default=1_500, ge=1, le=_MAX_WIDTH)  # of the BiLSTMs, in each direction
     hidden_size: int = Field(default=512, ge=1, le=_MAX_WIDTH)  # of the layer before the scores of texts
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    trains_elmo: bool = False  # whether the ELMo below learns too
+    trains_elmo: bool = False  # whether the ELMo is trained too
 
 
 class CompoundConfig(Settings):
-    """What it takes to build BERTs of one direction side by side, or with a BiLSTM on top."""
+    """The configuration of BERTs of one direction side by side, or with a BiLSTM on top."""
 
     encoders: Annotated[tuple[BertConfig, ...], Field(strict=False, min_length=1, max_length=2)]
     num_lstm_layers: int = Field(default=0, ge=0, le=16)  # 0: no BiLSTM
@@ -175,17 +175,17 @@ class CompoundConfig(Settings):
 
     @property
     def vocab_size(self) -> int:
-        """How many pieces all encoders know."""
+        """The number of pieces that all encoders know."""
         return min(encoder.vocab_size for encoder in self.encoders)
 
     @property
     def max_position_embeddings(self) -> int:
-        """How many tokens all encoders read."""
+        """The most tokens that all encoders can read."""
         return min(encoder.max_position_embeddings for encoder in self.encoders)
 
     @property
     def type_vocab_size(self) -> int:
-        """How many segments all encoders know."""
+        """The number of segments that all encoders know."""
         return min(encoder.type_vocab_size for encoder in self.encoders)
 
 
@@ -205,14 +205,14 @@ ELMO_SIZES: dict[str, dict[str, Any]] = {
 
 
 def gpt_preset(name: str, **changes: Any) -> GptConfig:
-    """Return a size by BERT's name for it (`base` is GPT-1's own) or as layers x width, with `changes` on top."""
+    """Return the configuration of a size by BERT's name (`base` is GPT-1's size) or layers x width, with `changes`."""
     size = preset(name)
     values = {"n_embd": size.hidden_size, "n_layer": size.num_hidden_layers, "n_head": size.num_attention_heads}
     return validate(GptConfig, values | changes, f"GPT size {name}")
 
 
 def elmo_preset(name: str, **changes: Any) -> ElmoConfig:
-    """Return a size of ELMo by name, with `changes` on top."""
+    """Return the configuration of a size of ELMo by name, with `changes`."""
     if name not in ELMO_SIZES:
         raise UserError(f"no size of ELMo is called {name[:40]!r}{did_you_mean(name[:40], list(ELMO_SIZES))}")
     return validate(ElmoConfig, ELMO_SIZES[name] | changes, f"ELMo size {name}")
@@ -225,7 +225,7 @@ FEATURES: tuple[FeatureName, ...] = (
 
 
 class FeatureConfig(Settings):
-    """The configuration of a tagger on frozen layers, besides their width; the default is the paper's."""
+    """The configuration of a tagger on frozen layers; the default is the paper's."""
 
     features: FeatureName = "concat-last-four"
     lstm_cells: int = Field(default=768, ge=1, le=65_536)  # of each direction
@@ -234,12 +234,12 @@ class FeatureConfig(Settings):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether layers become one by learned weights, or lie side by side."""
+        """Whether layers are summed with learned weights; otherwise they are concatenated."""
         return self.features.startswith("sum-")
 
 
 def layers_of(features: FeatureName, num_layers: int) -> tuple[int, ...]:
-    """Return which layers of an encoder are read, 0 being the embeddings; "all" are the layers without them."""
+    """Return the numbers of the layers to read; 0 is the embeddings, which "sum-all" does not include."""
     wanted = {
         "embeddings": range(1),
         "second-to-last": range(num_layers - 1, num_layers),

@@ -1,39 +1,40 @@
-"""ELMo: two language models that read a text from either end, as features for other models; and what reads those.
+"""ELMo: two language models in opposite directions, whose layers are features for tasks; and the task network on them.
 
-T tokens (words), K characters of a word, U different words, E width of a character, F filters in all, D width of a word
-or feature, V words (most frequent first), R sampled words, M rows, S sequences, H width of a BiLSTM's output (twice its
-cells), W width before the scores.
+T tokens (words), K characters of a word, U different words, E width of a character, F number of all filters, D width of
+a word or feature, V words (most frequent first), R sampled words, M rows, S sequences, H width of a BiLSTM's output
+(twice its cells), W width of the layer before the scores.
 
-- Words are read by their characters, so that none is unknown. A word is 50 ids: a begin-of-word sign, its bytes + 1, an
-  end-of-word sign, then padding, which is a sign like the others. Filters of width 1, 2, ... slide over it, each keeps
-  its largest answer, highway layers mix these, and a linear map makes a word of them. Two things change nothing but the
-  time: a word that occurs often in a batch is read once, and of the padding no more is read than the widest filter
-  sees.
-- Over words two stacks of LSTMs run, one from the left, which guesses the next word, one from the right, which guesses
-  the one before; they share the character encoder and the softmax, and never see each other. The second LSTM's output
-  is added to its input. Cells are many and are projected down to the width of a word.
-- What ELMo gives is all its layers, each [from the left; from the right], for a task to weigh (`ScalarMix`).
-- Unlike the original: torch's LSTM cannot clip its cells and projections (at 3 there), so gradients alone are clipped;
-  and each sequence starts from zero, where the original carried its state over from batch to batch of 20 words.
+- Words are read by their characters, so no word is unknown. A word is 50 ids: a begin-of-word id, its bytes + 1, an
+  end-of-word id, then padding, which has an embedding like the other ids. Convolutions of width 1, 2, ... with
+  max-pooling, highway layers and a linear map turn them into a word vector. Two optimisations do not change results: a
+  word that occurs several times in a batch is computed once, and only as much padding is read as the widest filter
+  needs.
+- Two stacks of LSTMs read the words: one from the left predicts the next word, one from the right the previous word.
+  They share the character encoder and the softmax, but not their states. The second LSTM has a residual connection. The
+  many cells are projected down to the width of a word.
+- ELMo's output is all its layers, each [from the left; from the right]; a task learns their weights (`ScalarMix`).
+- Unlike the original, cells and projections are not clipped (at 3 there), because torch's LSTM cannot do that, so only
+  gradients are clipped; and each sequence starts with a zero state, whereas the original kept its state between batches
+  of 20 words.
 
-- A softmax over very many words is trained against a sample of them and measured against all. The sample has R
-  different words; frequent ones are likelier to be in it (log-uniform by rank, as ELMo's authors have it). Each word
-  waits an exponential time at a rate of its probability, and the R that come first are taken. Were words drawn one
-  after another until R are different, the outcome would be just as likely. And it tells how often a word is expected in
-  the sample: 1 - exp(-rate * time when the next one comes). Scores are corrected by the logarithm of that, so that the
-  loss is least where the full softmax's is, and the corrected sum over the sample is that over all words on average.
-  Drawing takes some 15 ms for 800,000 words.
+- The softmax over very many words is trained with a sample of them and evaluated with all. The sample has R different
+  words; frequent ones are more likely to be in it (log-uniform by rank, as in the original ELMo). Each word gets a
+  random waiting time, exponential with its probability as the rate, and the R words with the shortest times are taken.
+  This has the same distribution as drawing words one by one until R are different. It also gives the expected count of
+  a word in the sample: 1 - exp(-rate * time of the next word). Scores are corrected by the logarithm of this count, so
+  that the loss has its minimum where that of the full softmax has it, and the corrected sum over the sample is on
+  average the sum over all words. Drawing takes about 15 ms for 800,000 words.
 
-`ElmoTasks` is the paper's ELMo baseline, as GLUE's BiLSTM+ELMo+Attn (Table 1):
+`ElmoTasks` is the paper's ELMo baseline, GLUE's BiLSTM+ELMo+Attn (Table 1):
 
-- Of ELMo's layers a weighted mean is learnt, and two BiLSTMs read it. Of two texts each token then gathers what it
-  resembles in the other one, and a third BiLSTM reads both together. A text becomes its largest values, and what stands
-  before the scores sees [u; v; |u - v|; u * v]. Choices are scored as pairs. Tags are given, and answers found, by the
-  rows of the last BiLSTM.
-- A sequence is `<S>` text `</S>` text `</S>` in one piece, as for BERT; segment ids tell the texts apart. ELMo has
-  learnt texts that begin with `<S>`, so the second one is given that sign here, and each is read by itself.
-- The ELMo is frozen: no dropout in it, and no gradient through it. Only a network whose ELMo was drawn from a seed, not
-  pre-trained, learns as a whole.
+- Two BiLSTMs read a learned weighted mean of ELMo's layers. With two texts, each token then attends to the other text,
+  and a third BiLSTM reads the tokens with their attention outputs. A text is represented by max-pooling, and a pair by
+  [u; v; |u - v|; u * v], the input of the layer before the scores. Choices are scored as pairs. Tags and answers are
+  scored from the rows of the last BiLSTM.
+- A sequence is `<S>` text `</S>` text `</S>`, as for BERT; segment ids separate the texts. ELMo was trained on texts
+  that begin with `<S>`, so an `<S>` is added to the second text here, and each text is read separately.
+- The ELMo is frozen: it has no dropout and no gradients. It is only trained if it was initialised at random and not
+  pre-trained.
 """
 
 import math
@@ -66,15 +67,15 @@ from bertworks.nn.layers import Dropout, Embedding, Linear
 from bertworks.text.elmo_words import BEGIN_ID, SeenWords
 
 NUM_CHARACTERS = 262
-PADDING = 261  # after a word's end
+PADDING = 261  # fills up a word after its end
 
 _CARRY_BIAS = -2.0
-_POOLED_HEADS = ("classify", "choose")  # read a text as a whole; "tag" and "span" read its tokens
+_POOLED_HEADS = ("classify", "choose")  # these score whole texts; "tag" and "span" score tokens
 _FILTER_RANGE = 0.05
 
 
 class Highway(nn.Module):
-    """A layer that lets through what it does not change: g * relu(A x) + (1 - g) * x, g = sigmoid(B x)."""
+    """A highway layer: g * relu(A x) + (1 - g) * x, with the gate g = sigmoid(B x)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,12 +83,12 @@ class Highway(nn.Module):
         self.change = Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keep the width."""
+        """Return a tensor of the same shape."""
         return torch.lerp(x, F.relu(self.change(x)), torch.sigmoid(self.gate(x)))
 
 
 class CharacterEncoder(nn.Module):
-    """From characters to words."""
+    """Computes word vectors from characters."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
@@ -111,9 +112,9 @@ class CharacterEncoder(nn.Module):
         return self.projection(x_TF)
 
     def words(self, word_ids_T: Tensor, characters_VK: Tensor) -> Tensor:
-        """Return [T, D] for words of a list, whose characters are the rows of a table of 16-bit numbers."""
+        """Return [T, D] for word ids; the rows of a table of 16-bit numbers are the characters of each word."""
         unique_U, inverse_T = torch.unique(word_ids_T, return_inverse=True)
-        # torch picks rows of signed numbers alone; the ids are small enough to be read as such without a copy.
+        # torch indexes only signed types; the ids are small enough to be viewed as signed without a copy.
         characters_UK = characters_VK.view(torch.int16).index_select(0, unique_U)
         return F.embedding(inverse_T, self(characters_UK))
 
@@ -125,7 +126,7 @@ class CharacterEncoder(nn.Module):
 
 @torch.no_grad()
 def fill_characters(encoder: CharacterEncoder, generator: torch.Generator) -> None:
-    """Fill the weights as ELMo's authors did; highways begin by letting nearly everything through."""
+    """Initialise the weights as in the original ELMo; highway layers start by passing most of their input through."""
     for name, parameter in encoder.named_parameters():
         values = torch.zeros(parameter.shape)
         if name == "embedding.weight":
@@ -140,7 +141,7 @@ def fill_characters(encoder: CharacterEncoder, generator: torch.Generator) -> No
 
 
 def draw_sample(num_words: int, num_sampled: int, seed: int) -> tuple[Tensor, float]:
-    """Draw different words to compare with, [R], and the time at which one more would have come, by a seed."""
+    """Draw R different words by a seed; returns their ids, [R], and the waiting time of the next word."""
     assert num_sampled < num_words
     waits_V = np.random.default_rng(seed).standard_exponential(num_words, np.float32)
     times_V = waits_V / _rates(num_words)
@@ -155,7 +156,7 @@ def _rates(num_words: int) -> NDArray[np.float32]:
 
 
 def log_expected(ids: Tensor, end: float, num_words: int) -> Tensor:
-    """Return the logarithm of how often each of these words is expected in a sample that ends at this time."""
+    """Return the logarithm of each word's expected count in a sample that ends at the time `end`."""
     rates = torch.log1p(1.0 / (ids + 1)) / math.log(num_words + 1)
     return torch.log(-torch.expm1(-rates * end))
 
@@ -170,14 +171,14 @@ class WordSoftmax(nn.Module):
         self.num_sampled = num_sampled
 
     def forward(self, x_MD: Tensor, targets: tuple[Tensor, Tensor], seed: int | None) -> Sums:
-        """Return the sums of guesses; in training those of a long list are compared with a sample, by the seed."""
+        """Return the sums over predictions; in training with many words, against a sample drawn by the seed."""
         if self.training and self.num_sampled < len(self.weight):
             assert seed is not None, "a sampled softmax needs a seed"
             return self.sampled(x_MD, targets, *draw_sample(len(self.weight), self.num_sampled, seed))
         return self.full(x_MD, targets)
 
     def full(self, x_MD: Tensor, targets: tuple[Tensor, Tensor]) -> Sums:
-        """Compare with all words."""
+        """Return the sums with the softmax over all words."""
         weight, bias = self.weight, self.bias
 
         def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
@@ -186,9 +187,9 @@ class WordSoftmax(nn.Module):
         return sums_in_parts(sums, len(weight), x_MD, *targets)
 
     def sampled(self, x_MD: Tensor, targets: tuple[Tensor, Tensor], ids_R: Tensor, end: float) -> Sums:
-        """Compare the right word with the sample's others; right is what beats these."""
+        """Return the sums with the softmax over the right word and a sample; correct means better than the sample."""
         ids_M, ids_R = targets[0], ids_R.to(x_MD.device)
-        # One look-up for both: each brings a gradient of the whole list's size.
+        # A single lookup for both, because each lookup makes a gradient of the size of the whole matrix.
         ids, sizes = torch.cat([ids_M, ids_R]), [len(ids_M), len(ids_R)]
         weight_MD, weight_RD = torch.split(F.embedding(ids, self.weight), sizes)
         bias_M, bias_R = torch.split(self.bias[ids] - log_expected(ids, end, len(self.weight)), sizes)
@@ -206,8 +207,9 @@ class Elmo(nn.Module):
 
     Args:
         config: the sizes.
-        softmax: whether to have the matrix that words are guessed with; without it there are layers but no loss.
-        characters_VK: of each word of the list, as 16-bit numbers, for texts that are given by ids; not a weight.
+        softmax: whether to have the output matrix; without it there are layers but no loss.
+        characters_VK: the characters of each word of the vocabulary, as 16-bit numbers, for texts given by ids; not a
+            weight.
     """
 
     def __init__(self, config: ElmoConfig, *, softmax: bool = True, characters_VK: Tensor | None = None) -> None:
@@ -222,18 +224,18 @@ class Elmo(nn.Module):
         self.register_buffer("characters_VK", characters_VK, persistent=False)
 
     def forward(self, tokens: Tokens) -> list[Tensor]:
-        """Return the layers of words given by their ids, [T, 2 * D] each."""
+        """Return the layers for words given by ids, [T, 2 * D] each."""
         assert self.characters_VK is not None, "this model has no list of words"
         words_TD = self.characters.words(tokens.token_ids, self.characters_VK)
         return self.layers(words_TD, tokens.packing, tokens.dropout_seed)
 
     def read(self, characters_TK: Tensor, packing: Packing) -> list[Tensor]:
-        """Return the layers of any words, given by their characters, [T, 2 * D] each."""
+        """Return the layers for any words, given by characters, [T, 2 * D] each."""
         unique_UK, inverse_T = torch.unique(characters_TK.to(torch.int16), dim=0, return_inverse=True)
         return self.layers(F.embedding(inverse_T, self.characters(unique_UK)), packing)
 
     def layers(self, words_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> list[Tensor]:
-        """Return the words themselves, twice, and what the LSTMs make of them, layer by layer."""
+        """Return the word vectors, concatenated with themselves, and then the output of each layer of LSTMs."""
         drops = list(self.dropouts)
         left = self._run(self.from_left, drops[:-1:2], words_TD, steps_of(packing), seed)
         right = self._run(self.from_right, drops[1:-1:2], words_TD, steps_of(packing, backwards=True), seed)
@@ -252,13 +254,13 @@ class Elmo(nn.Module):
         return outputs
 
     def lm_sums(self, layers: Sequence[Tensor], tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
-        """Return the sums of guesses of both language models.
+        """Return the sums over the predictions of both language models.
 
         Args:
             layers: what `forward` gave.
-            tokens: the words, by their ids. In training their seed also chooses the words that a sampled softmax
-                compares with; both directions share them.
-            weights_T: 0 at words that fill up a batch.
+            tokens: the words, as ids. In training their dropout seed also draws the sample of the softmax, which both
+                directions share.
+            weights_T: 0 for words that fill up a batch.
         """
         assert self.softmax is not None, "this model has no softmax"
         rows_MD = self.dropouts[-1](torch.cat(layers[-1].chunk(2, 1)), tokens.dropout_seed)
@@ -273,7 +275,7 @@ def _projected_lstm(config: ElmoConfig) -> nn.LSTM:
 
 @torch.no_grad()
 def initialise_elmo(model: Elmo, seed: int) -> None:
-    """Fill all weights from a seed, drawn on the CPU."""
+    """Initialise all weights by a seed, drawn on the CPU."""
     generator = torch.Generator().manual_seed(seed)
     fill_characters(model.characters, generator)
     for lstm in [*model.from_left, *model.from_right]:
@@ -285,10 +287,10 @@ def initialise_elmo(model: Elmo, seed: int) -> None:
 
 
 class Texts(NamedTuple):
-    """The texts of a batch, each by itself; where sequences are pairs, two and two of them belong together."""
+    """The texts of a batch, one per sequence; the two texts of a pair follow each other."""
 
     tokens: Tokens
-    places_T: Tensor  # where the tokens of the batch are among them
+    positions_T: Tensor  # the index of each token of the batch in `tokens`
 
 
 class ElmoTaskHead(nn.Module):
@@ -305,15 +307,15 @@ class ElmoTaskHead(nn.Module):
 
 
 class ElmoTasks(nn.Module):
-    """An ELMo with what reads it for a task.
+    """An ELMo with a task network on top.
 
     Args:
         config: the ELMo's sizes.
-        reader: those of what stands on it.
+        reader: the sizes of the task network.
         heads: which heads to have and how many outputs each has.
 
     Attributes:
-        words: what ids mean, see `read_words`.
+        words: the words that ids stand for, see `read_words`.
     """
 
     def __init__(self, config: ElmoConfig, reader: ElmoReaderConfig, heads: dict[str, int]) -> None:
@@ -323,7 +325,7 @@ class ElmoTasks(nn.Module):
         cells, dropout = reader.num_cells, reader.dropout
         self.elmo = Elmo(config, softmax=False)
         self.mix = ScalarMix(config.num_layers + 1)
-        # Layer by layer, not two in one LSTM: what cuDNN drops between its layers no seed of ours can repeat.
+        # Separate layers, not one LSTM of two layers: cuDNN's dropout between layers cannot be reproduced by our seeds.
         self.first = BiLstm(2 * config.projection_size, cells, 1, dropout)
         self.second = BiLstm(self.first.width, cells, 1, dropout)
         self.third = BiLstm(2 * self.first.width, cells, 1, dropout) if reader.pairs else None
@@ -336,16 +338,16 @@ class ElmoTasks(nn.Module):
                 for name, count in heads.items()
             }
         )
-        # Without a weight that wants a gradient no graph is kept of a frozen ELMo.
+        # Without trainable weights no graph is kept for a frozen ELMo.
         self.elmo.requires_grad_(reader.trains_elmo)
 
     def read_words(self, words: SeenWords) -> None:
-        """Set what ids mean, before anything is computed; words that are added later are read too."""
+        """Set the words that ids stand for, before anything is computed; words may be added to it later."""
         self.words = words
         self.elmo.characters_VK = None
 
     def stacks(self) -> list[list[tuple[str, ...]]]:
-        """Return what the weights of layers begin with: the ELMo is frozen as one, or not at all."""
+        """Return the prefixes of the weights' names by layer; the ELMo is one layer, frozen as a whole or not."""
         return [[("elmo.",)]]
 
     def train(self, mode: bool = True) -> "ElmoTasks":
@@ -357,10 +359,10 @@ class ElmoTasks(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the rows of all tokens, [T, H]."""
         texts = self._texts(tokens)
-        return self._rows(texts).index_select(0, texts.places_T)
+        return self._rows(texts).index_select(0, texts.positions_T)
 
     def pooled_of(self, tokens: Tokens) -> Tensor:
-        """Return what the scores of each text, or pair, are made of, [S, W]."""
+        """Return the row from which each text, or pair, is scored, [S, W]."""
         assert self.hidden is not None, "this model has no head for whole texts"
         texts = self._texts(tokens)
         features = largest(self._rows(texts), texts.tokens.packing)
@@ -370,7 +372,7 @@ class ElmoTasks(nn.Module):
         return torch.tanh(self.hidden(F.dropout(features, self.reader.dropout, self.training)))
 
     def scores(self, head: str, rows: Tensor) -> Tensor:
-        """Return what a head makes of rows."""
+        """Return a head's scores for rows."""
         return self.heads[head](rows)
 
     def _rows(self, texts: Texts) -> Tensor:
@@ -390,24 +392,24 @@ class ElmoTasks(nn.Module):
         return self.elmo(tokens)
 
     def _texts(self, tokens: Tokens) -> Texts:
-        """Tell the texts of pairs apart, and have the second one begin with `<S>` too."""
+        """Split pairs into texts, and add an `<S>` to the second one."""
         num_tokens, device = len(tokens.token_ids), tokens.token_ids.device
-        places_T = torch.arange(num_tokens, device=device)
+        positions_T = torch.arange(num_tokens, device=device)
         if not self.reader.pairs:
-            return Texts(tokens, places_T)
+            return Texts(tokens, positions_T)
         lengths_S = tokens.packing.cumulative_lengths.diff().long()
-        numbers_T = torch.repeat_interleave(lengths_S)  # of each token's sequence; so many signs lie before it
-        places_T = places_T + numbers_T + tokens.segment_ids
+        numbers_T = torch.repeat_interleave(lengths_S)  # each token's sequence number; so many `<S>` come before it
+        positions_T = positions_T + numbers_T + tokens.segment_ids
         seconds_S = torch.zeros_like(lengths_S).index_add(0, numbers_T, tokens.segment_ids)
         lengths = torch.stack([lengths_S - seconds_S, seconds_S + 1], 1).flatten().cpu().numpy()
         ids = tokens.token_ids.new_full((num_tokens + len(lengths_S),), BEGIN_ID)
-        ids = ids.index_copy(0, places_T, tokens.token_ids)
-        nothing = torch.zeros_like(ids)  # ELMo knows neither segments nor positions
-        laid = Tokens(ids, nothing, nothing, pack_lengths(lengths, device), tokens.dropout_seed)
-        return Texts(laid, places_T)
+        ids = ids.index_copy(0, positions_T, tokens.token_ids)
+        nothing = torch.zeros_like(ids)  # ELMo uses neither segments nor positions
+        by_text = Tokens(ids, nothing, nothing, pack_lengths(lengths, device), tokens.dropout_seed)
+        return Texts(by_text, positions_T)
 
 
 def initialise_elmo_tasks(net: ElmoTasks, seed: int) -> None:
-    """Fill all weights from a seed, drawn on the CPU."""
+    """Initialise all weights by a seed, drawn on the CPU."""
     initialise_readers(net, seed)
     initialise_elmo(net.elmo, seed)

@@ -1,17 +1,17 @@
-"""GPT-1: the left-to-right Transformer that the paper's base model was made as large as.
+"""GPT-1: the left-to-right Transformer whose size the paper chose for BERT base.
 
 T tokens, S sequences, D width, M rows, V vocabulary, K outputs.
 
-- Its blocks are BERT's, post-LN and all, in which a token sees itself and what is before it. What differs: embeddings
-  are the sum of piece and position and nothing else (no segments, no LayerNorm), the tanh form of gelu, and an output
-  that is the piece embedding alone. A text is summed up by its last token (`_classify_`), the only one that has seen
-  all of it.
-- Fine-tuning adds the language model's loss over the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda). For
-  that `Reading` keeps a batch that was read for a task's head and for the language model alike: every token is computed
-  once, and to a task it looks like the network itself, called with the same tokens.
-- Of two texts that stand in no order, as those of a paraphrase do, it reads both orders and adds up what sums them up.
-  A sequence is `start a delimiter b end`, its segment ids 0 up to the delimiter and 1 after it; a single text has no 1.
-  The other order has the same tokens in other places, so sequences stay where they were in the batch.
+- Its blocks are BERT's (post-LN), except that a token attends only to itself and the tokens before it. Other
+  differences: embeddings are the sum of piece and position (no segments, no LayerNorm), gelu is the tanh approximation,
+  and the output layer is just the piece embedding. A text is represented by its last token (`_classify_`), the only one
+  that has seen all of it.
+- Fine-tuning adds the language model's loss on the same texts, weighted by `LM_WEIGHT` (the GPT paper's lambda).
+  `Reading` computes a batch once, for both the task's head and the language model. It has the interface of the network,
+  so a task can use it in its place with the same tokens.
+- If two texts have no natural order, as in paraphrase tasks, both orders are read and their representations are added.
+  A sequence is `start a delimiter b end`; its segment ids are 0 up to the delimiter and 1 after it; a single text has
+  only 0. The other order has the same tokens at other positions, so a sequence keeps its range in the batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ from bertworks.nn.layers import Dropout, Embedding, place_key
 
 LM_WEIGHT = 0.5
 HEADS = ("classify", "choose", "tag", "span")
-_OTHER_ORDER = 1 << 20  # a place of dropout that no network has: both orders have masks of their own
+_OTHER_ORDER = 1 << 20  # more than any network has dropouts, so that the dropout masks of both orders are independent
 
 
 def orders_of(tokens: Tokens, *, both: bool) -> list[Tokens]:
@@ -38,30 +38,30 @@ def orders_of(tokens: Tokens, *, both: bool) -> list[Tokens]:
 
 def swapped(tokens: Tokens) -> Tokens:
     """Return the tokens with the two texts of every sequence in the other order; single texts stay as they are."""
-    bounds_S, places_T, seed = tokens.packing.cumulative_lengths.long(), tokens.position_ids, tokens.dropout_seed
-    sequence_T = torch.repeat_interleave(bounds_S.diff(), output_size=len(places_T))
+    bounds_S, positions_T, seed = tokens.packing.cumulative_lengths.long(), tokens.position_ids, tokens.dropout_seed
+    sequence_T = torch.repeat_interleave(bounds_S.diff(), output_size=len(positions_T))
     starts_T, lengths_T = bounds_S[sequence_T], bounds_S.diff()[sequence_T]
     num_after_S = torch.zeros_like(bounds_S[1:]).index_add_(0, sequence_T, tokens.segment_ids)
-    seconds_T = num_after_S[sequence_T] - 1  # how long the second text is: the end is after the delimiter too
+    seconds_T = num_after_S[sequence_T] - 1  # the length of the second text, without the end piece
     firsts_T = lengths_T - seconds_T - 3
-    sources_T = torch.where(places_T <= seconds_T, firsts_T + 1 + places_T, places_T - seconds_T - 1)
-    sources_T = torch.where(places_T == seconds_T + 1, firsts_T + 1, sources_T)
-    is_fixed_T = (places_T == 0) | (places_T == lengths_T - 1) | (seconds_T < 0)
-    sources_T = starts_T + torch.where(is_fixed_T, places_T, sources_T)
+    sources_T = torch.where(positions_T <= seconds_T, firsts_T + 1 + positions_T, positions_T - seconds_T - 1)
+    sources_T = torch.where(positions_T == seconds_T + 1, firsts_T + 1, sources_T)
+    is_fixed_T = (positions_T == 0) | (positions_T == lengths_T - 1) | (seconds_T < 0)
+    sources_T = starts_T + torch.where(is_fixed_T, positions_T, sources_T)
     return tokens._replace(
         token_ids=tokens.token_ids.index_select(0, sources_T),
-        segment_ids=((seconds_T >= 0) & (places_T > seconds_T + 1)).long(),
+        segment_ids=((seconds_T >= 0) & (positions_T > seconds_T + 1)).long(),
         dropout_seed=None if seed is None else seed + place_key(_OTHER_ORDER),
     )
 
 
 def add_up(rows: Sequence[Tensor]) -> Tensor:
-    """Return the sum of what was made of each order."""
+    """Return the sum of the rows of one order, or of both."""
     return rows[0] if len(rows) == 1 else rows[0] + rows[1]
 
 
 class GptHead(nn.Module):
-    """K scores of a row, without bias: the GPT paper's W_y. The row is a text's last token, or any one to tag."""
+    """K scores of a row, without bias: the GPT paper's W_y. The row is a text's last token, or any token to tag."""
 
     def __init__(self, config: GptConfig, num_outputs: int) -> None:
         super().__init__()
@@ -75,12 +75,12 @@ class GptHead(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The decoder, its language model and the heads that a task asks for.
+    """The decoder, its language model and the heads that a task needs.
 
     Args:
         config: the sizes.
-        heads: which to have and how many outputs each has, see `HEADS`.
-        both_orders: whether a pair of texts is read in both orders to be summed up.
+        heads: which heads to have and how many outputs each has, see `HEADS`.
+        both_orders: whether pairs of texts are read in both orders.
     """
 
     def __init__(self, config: GptConfig, heads: dict[str, int] | None = None, *, both_orders: bool = False) -> None:
@@ -94,7 +94,7 @@ class Gpt(nn.Module):
         self.heads = nn.ModuleDict({name: GptHead(config, num_outputs) for name, num_outputs in (heads or {}).items()})
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Return the last layer's output, [T, D]; segments are not looked at."""
+        """Return the last layer's output, [T, D]; segments are ignored."""
         x_TD = self._begin(tokens)
         for block in cast(Iterable[Block], self.blocks):
             x_TD = call_block(block, x_TD, tokens.packing, block.own_seed(tokens.dropout_seed))
@@ -110,18 +110,18 @@ class Gpt(nn.Module):
     def _begin(self, tokens: Tokens) -> Tensor:
         x_TD = self.token(tokens.token_ids) + self.position(tokens.position_ids)
         x_TD = self.dropout(x_TD, tokens.dropout_seed)
-        # As in BERT: in training the embeddings alone stay in fp32.
+        # As in BERT: in training only the embeddings stay in fp32.
         if self.blocks:
             x_TD = x_TD.to(cast(Block, self.blocks[0]).norm.weight.dtype)
         return tokens.packing.enter(x_TD)
 
     def pooled(self, hidden_TD: Tensor, packing: Packing) -> Tensor:
         """Return the last token's output of every sequence, [S, D]."""
-        # An empty sequence before the first token has no last one; whatever row it gets, its weight is 0.
+        # An empty first sequence has no last token; it gets some row, which has weight 0.
         return hidden_TD.index_select(0, (packing.cumulative_lengths[1:] - 1).clamp(min=0))
 
     def pooled_of(self, tokens: Tokens) -> Tensor:
-        """Return what sums up every sequence, [S, D], of the tokens themselves; none may be empty."""
+        """Return the representation of every sequence, [S, D], from tokens; no sequence may be empty."""
         return add_up([self._last_of(order) for order in orders_of(tokens, both=self.both_orders)])
 
     def _last_of(self, tokens: Tokens) -> Tensor:
@@ -133,7 +133,7 @@ class Gpt(nn.Module):
         return cast(GptHead, self.heads[head])(rows)
 
     def stacks(self) -> list[list[tuple[str, ...]]]:
-        """Return what the weights of its layers are called, from the embeddings up, for each encoder there is: one."""
+        """Return the prefixes of the names of weights, layer by layer from the embeddings up, for its one encoder."""
         return [[("token.", "position."), *((f"blocks.{number}.",) for number in range(len(self.blocks)))]]
 
     def lm_logits(self, hidden_MD: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class Gpt(nn.Module):
         return tied_logits(hidden_MD, self.token.weight)
 
     def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
-        """Return the language model's sums over a batch; `weights_T` is 0 at tokens that fill it up."""
+        """Return the language model's sums over a batch; `weights_T` is 0 for tokens that fill it up."""
         embedding_VD = self.token.weight
 
         def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
@@ -151,11 +151,11 @@ class Gpt(nn.Module):
 
 
 class Reading:
-    """What a network made of some tokens, and of their other order where it reads both.
+    """The output of a network for some tokens, and for their other order if it reads both.
 
     Args:
         net: the network.
-        tokens: what it reads.
+        tokens: its input.
     """
 
     def __init__(self, net: Gpt, tokens: Tokens) -> None:
@@ -169,7 +169,7 @@ class Reading:
         return self._hidden[0]
 
     def pooled_of(self, tokens: Tokens) -> Tensor:
-        """Return what sums up every sequence, [S, D]."""
+        """Return the representation of every sequence, [S, D]."""
         assert tokens is self._tokens, "other tokens were read"
         return add_up([self._net.pooled(hidden_TD, tokens.packing) for hidden_TD in self._hidden])
 
@@ -178,12 +178,12 @@ class Reading:
         return self._net.scores(head, rows)
 
     def lm_sums(self) -> Sums:
-        """Return the language model's sums over all that was read."""
+        """Return the language model's sums over all orders."""
         sums = [self._net.lm_sums(*read) for read in zip(self._hidden, self._orders, strict=True)]
         return Sums(*(torch.stack(column).sum() for column in zip(*sums, strict=True)))
 
 
 def num_guesses(tokens: Tokens, *, both_orders: bool) -> int:
-    """Return how many tokens `lm_sums` guesses; no sequence may be empty."""
+    """Return how many tokens `lm_sums` predicts; no sequence may be empty."""
     num_sequences = len(tokens.packing.cumulative_lengths) - 1
     return (len(tokens.token_ids) - num_sequences) * (2 if both_orders else 1)

@@ -1,15 +1,15 @@
-"""Attention for training on a GPU as an operator of torch: packed sequences in, values and gradients out, few kernels.
+"""Attention for training on a GPU, as a torch operator with Triton kernels for packed sequences.
 
 T tokens, N heads, H width of a head.
 
-- A program owns a block of queries of one head of one sequence. For sequences of up to 128 tokens, nine tenths of
-  BERT's pre-training, all of a sequence's keys fit a block: the backward pass is then a single kernel that reads
-  queries, keys and values once and writes their gradients straight into the layout of the matrix product before it,
-  with no sums in global memory between. Longer sequences take two kernels, one for queries and one for keys and values.
-- Dropout is by a hash, as in `layers.py`.
-- The kernels are bound by arithmetic on single weights, some ten operations each beside the matrix products. So factors
-  are multiplied in once a row, and only blocks that reach over the end of a sequence are masked.
-- What the kernels are launched with was measured. What triton compiles has no types.
+- A program computes a block of queries of one head of one sequence. For sequences of up to 128 tokens, nine tenths of
+  BERT's pre-training, all keys of a sequence fit into one block. Then the backward pass is a single kernel: it reads
+  queries, keys and values once and writes their gradients directly in the layout of the preceding matrix product,
+  without partial sums in global memory. Longer sequences take two kernels, one for queries and one for keys and values.
+- Dropout masks are computed by a hash, as in `layers.py`.
+- The kernels are limited by the arithmetic on single attention weights, about ten operations each besides the matrix
+  products. So factors are applied once per row, and only blocks that extend over the end of a sequence are masked.
+- The launch options were chosen by measurement. Functions that triton compiles have no type annotations.
 """
 
 from typing import Any, NamedTuple
@@ -33,9 +33,9 @@ def _mixed(number):
 
 @triton.jit
 def _kept(row_keys, column_keys, threshold):
-    """Tell which weights of a block are kept, as `dropout.kept_pairs` does."""
-    # Keys are mixed once for a row or column; what is left for each pair of them is one multiply-add, for at the length
-    # of 512 every operation here is a tenth of the kernel's time.
+    """Return which weights of a block dropout keeps, as `kept_pairs` does."""
+    # Keys are hashed once per row and column, and a pair of them takes one multiply-add: at length 512 every operation
+    # here is a tenth of the kernel's time.
     number = (row_keys | 1)[:, None] * column_keys[None, :] + _mixed(row_keys)[:, None]
     return number >= threshold.to(tl.uint32)
 
@@ -61,11 +61,11 @@ def _attend_to(
     N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     KEYS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Take one block of keys into the running maximum, total and sum of values."""
+    """Update the running maximum, total and sum of values with one block of keys."""
     best, total, sum_v = state
     columns = start + tl.arange(0, KEYS)
-    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
-    k = tl.load(place_k, mask=exist, other=0.0)
+    pointers_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(pointers_k, mask=exist, other=0.0)
     scores = tl.dot(q, tl.trans(k))
     if MASKED:
         scores = tl.where(_visible(rows, columns, length, CAUSAL), scores, float("-inf"))
@@ -75,7 +75,7 @@ def _attend_to(
     total = total * shrink + tl.sum(weights, 1)
     if DROPOUT:
         weights = tl.where(_kept(row_keys, _mixed(columns.to(tl.uint32) ^ key), threshold), weights, 0.0)
-    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    v = tl.load(pointers_k + N * H, mask=exist, other=0.0)
     sum_v = sum_v * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
     return new_best, total, sum_v
 
@@ -94,8 +94,8 @@ def forward(
         return
     rows = block * QUERIES + tl.arange(0, QUERIES)
     numbers = head * num_tokens + first + rows
-    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    q = tl.load(place_q, mask=exists, other=0.0)
+    pointers_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    q = tl.load(pointers_q, mask=exists, other=0.0)
     key = (tl.load(seed) + place).to(tl.uint32)
     row_keys = _mixed(numbers.to(tl.uint32) + key)
     best = tl.full([QUERIES], float("-inf"), tl.float32)
@@ -113,8 +113,8 @@ def forward(
             N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=True,
         )  # fmt: skip
     best, total, sum_v = state
-    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
-    tl.store(place_out, (sum_v * (keep_scale / total)[:, None]).to(q.dtype), mask=exists)
+    pointers_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    tl.store(pointers_out, (sum_v * (keep_scale / total)[:, None]).to(q.dtype), mask=exists)
     tl.store(log_sums + numbers, best + tl.log2(total), mask=rows < length)
 
 
@@ -123,9 +123,9 @@ def _gradients(
     q, k, v, grad, delta, log_sum, rows, columns, row_keys, column_keys, length, scale, threshold,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Return the weights as they were used and the gradient of the scores, for one block of queries and keys.
+    """Return the weights after dropout and the gradient of the scores, for one block of queries and keys.
 
-    Both lack a factor, which belongs to all of them: `keep_scale`, and the gradient `scale` too.
+    The caller applies the common factors: `keep_scale` to both, and `scale` to the gradient.
     """
     weights = tl.exp2(tl.dot(q, tl.trans(k)) * (scale * _LOG2_E) - log_sum[:, None])
     if MASKED:
@@ -145,7 +145,7 @@ def backward_short(
     N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a whole sequence, whose keys are one block."""
+    """Write the gradients of a whole sequence whose keys fit into one block."""
     sequence, head = tl.program_id(1), tl.program_id(0)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
@@ -153,14 +153,14 @@ def backward_short(
         return
     rows = tl.arange(0, KEYS)
     numbers = head * num_tokens + first + rows
-    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
-    place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
-    q = tl.load(place_q, mask=exists, other=0.0)
-    k = tl.load(place_q + N * H, mask=exists, other=0.0)
-    v = tl.load(place_q + 2 * N * H, mask=exists, other=0.0)
-    grad = tl.load(place_grad, mask=exists, other=0.0)
-    o = tl.load(place_out, mask=exists, other=0.0)
+    pointers_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    pointers_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    pointers_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+    q = tl.load(pointers_q, mask=exists, other=0.0)
+    k = tl.load(pointers_q + N * H, mask=exists, other=0.0)
+    v = tl.load(pointers_q + 2 * N * H, mask=exists, other=0.0)
+    grad = tl.load(pointers_grad, mask=exists, other=0.0)
+    o = tl.load(pointers_out, mask=exists, other=0.0)
     delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1) / keep_scale
     log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
     key = (tl.load(seed) + place).to(tl.uint32)
@@ -169,11 +169,11 @@ def backward_short(
         q, k, v, grad, delta, log_sum, rows, rows, row_keys, column_keys, length, scale, threshold,
         CAUSAL, DROPOUT, MASKED=True,
     )  # fmt: skip
-    place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    pointers_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
     factor = scale * keep_scale
-    tl.store(place_grad_q + 2 * N * H, (tl.dot(tl.trans(used), grad) * keep_scale).to(q.dtype), mask=exists)
-    tl.store(place_grad_q, (tl.dot(grad_scores, k) * factor).to(q.dtype), mask=exists)
-    tl.store(place_grad_q + N * H, (tl.dot(tl.trans(grad_scores), q) * factor).to(q.dtype), mask=exists)
+    tl.store(pointers_grad_q + 2 * N * H, (tl.dot(tl.trans(used), grad) * keep_scale).to(q.dtype), mask=exists)
+    tl.store(pointers_grad_q, (tl.dot(grad_scores, k) * factor).to(q.dtype), mask=exists)
+    tl.store(pointers_grad_q + N * H, (tl.dot(tl.trans(grad_scores), q) * factor).to(q.dtype), mask=exists)
 
 
 @triton.jit
@@ -182,11 +182,11 @@ def _add_grad_q(
     N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     KEYS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what one block of keys gives to the gradient of the queries."""
+    """Add the contribution of one block of keys to the gradient of the queries."""
     columns = start + tl.arange(0, KEYS)
-    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
-    k = tl.load(place_k, mask=exist, other=0.0)
-    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    pointers_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(pointers_k, mask=exist, other=0.0)
+    v = tl.load(pointers_k + N * H, mask=exist, other=0.0)
     _, grad_scores = _gradients(
         q, k, v, grad, delta, log_sum, rows, columns, row_keys, _mixed(columns.to(tl.uint32) ^ key), length, scale,
         threshold, CAUSAL, DROPOUT, MASKED,
@@ -200,7 +200,7 @@ def backward_queries(
     N: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of one block of queries, and what its rows have in common for that of keys."""
+    """Write the gradient of one block of queries, and the row sums `deltas` for `backward_keys`."""
     sequence, head, block = tl.program_id(2), tl.program_id(0), tl.program_id(1)
     first = tl.load(starts + sequence)
     length = tl.load(starts + sequence + 1) - first
@@ -208,12 +208,12 @@ def backward_queries(
         return
     rows = block * QUERIES + tl.arange(0, QUERIES)
     numbers = head * num_tokens + first + rows
-    place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    place_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
-    place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
-    q = tl.load(place_q, mask=exists, other=0.0)
-    grad = tl.load(place_grad, mask=exists, other=0.0)
-    o = tl.load(place_out, mask=exists, other=0.0)
+    pointers_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    pointers_out, exists = _tile(out + head * H, first, rows, length, N * H, H, WIDTH)
+    pointers_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+    q = tl.load(pointers_q, mask=exists, other=0.0)
+    grad = tl.load(pointers_grad, mask=exists, other=0.0)
+    o = tl.load(pointers_out, mask=exists, other=0.0)
     delta = tl.sum(grad.to(tl.float32) * o.to(tl.float32), 1) / keep_scale
     tl.store(deltas + numbers, delta, mask=rows < length)
     log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
@@ -232,8 +232,8 @@ def backward_queries(
             grad_q, start, q, grad, delta, log_sum, qkv, head, rows, row_keys, key, first, length, scale, threshold,
             N, H, WIDTH, CAUSAL, DROPOUT, KEYS, MASKED=True,
         )  # fmt: skip
-    place_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-    tl.store(place_grad_q, (grad_q * (scale * keep_scale)).to(q.dtype), mask=exists)
+    pointers_grad_q, exists = _tile(grad_qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+    tl.store(pointers_grad_q, (grad_q * (scale * keep_scale)).to(q.dtype), mask=exists)
 
 
 @triton.jit
@@ -249,22 +249,22 @@ def backward_keys(
     if block * KEYS >= length:
         return
     columns = block * KEYS + tl.arange(0, KEYS)
-    place_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
-    k = tl.load(place_k, mask=exist, other=0.0)
-    v = tl.load(place_k + N * H, mask=exist, other=0.0)
+    pointers_k, exist = _tile(qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    k = tl.load(pointers_k, mask=exist, other=0.0)
+    v = tl.load(pointers_k + N * H, mask=exist, other=0.0)
     key = (tl.load(seed) + place).to(tl.uint32)
     column_keys = _mixed(columns.to(tl.uint32) ^ key)
     grad_k = tl.zeros([KEYS, WIDTH], tl.float32)
     grad_v = tl.zeros([KEYS, WIDTH], tl.float32)
-    # Where a row or a column does not exist, no mask is needed: rows of zeros add nothing, and columns are not stored.
+    # Missing rows and columns need no mask: rows of zeros add nothing, and missing columns are not stored.
     begin = (block * KEYS // QUERIES) * QUERIES if CAUSAL else 0
     for start in range(begin, length, QUERIES):
         rows = start + tl.arange(0, QUERIES)
         numbers = head * num_tokens + first + rows
-        place_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
-        place_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
-        q = tl.load(place_q, mask=exists, other=0.0)
-        grad = tl.load(place_grad, mask=exists, other=0.0)
+        pointers_q, exists = _tile(qkv + head * H, first, rows, length, 3 * N * H, H, WIDTH)
+        pointers_grad, exists = _tile(grad_out + head * H, first, rows, length, N * H, H, WIDTH)
+        q = tl.load(pointers_q, mask=exists, other=0.0)
+        grad = tl.load(pointers_grad, mask=exists, other=0.0)
         delta = tl.load(deltas + numbers, mask=rows < length, other=0.0)
         log_sum = tl.load(log_sums + numbers, mask=rows < length, other=0.0)
         used, grad_scores = _gradients(
@@ -273,13 +273,13 @@ def backward_keys(
         )  # fmt: skip
         grad_v += tl.dot(tl.trans(used), grad)
         grad_k += tl.dot(tl.trans(grad_scores), q)
-    place_grad_k, exist = _tile(grad_qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
-    tl.store(place_grad_k, (grad_k * (scale * keep_scale)).to(k.dtype), mask=exist)
-    tl.store(place_grad_k + N * H, (grad_v * keep_scale).to(k.dtype), mask=exist)
+    pointers_grad_k, exist = _tile(grad_qkv + (N + head) * H, first, columns, length, 3 * N * H, H, WIDTH)
+    tl.store(pointers_grad_k, (grad_k * (scale * keep_scale)).to(k.dtype), mask=exist)
+    tl.store(pointers_grad_k + N * H, (grad_v * keep_scale).to(k.dtype), mask=exist)
 
 
 class _Launch(NamedTuple):
-    """How a kernel is cut: rows of queries and keys in a block, warps and pipeline stages; measured on an H200."""
+    """A kernel's launch options: queries and keys per block, warps and pipeline stages; measured on an H200."""
 
     queries: int
     keys: int
@@ -291,7 +291,7 @@ class _Launch(NamedTuple):
         return {"QUERIES": self.queries, "KEYS": self.keys, "num_warps": self.warps, "num_stages": self.stages}
 
 
-_SHORT = 128  # tokens: the longest sequences whose keys are one block
+_SHORT = 128  # tokens: the longest sequences whose keys fit into one block
 _FORWARD_SHORT = _Launch(64, 32, 4, 3)
 _FORWARD = _Launch(64, 64, 4, 3)
 _BACKWARD_QUERIES = _Launch(64, 32, 4, 3)
@@ -299,7 +299,7 @@ _BACKWARD_KEYS = _Launch(64, 64, 4, 3)
 
 
 def _numbers(qkv_T3NH: Tensor, seed: Tensor, place: int, share: float) -> tuple[Any, ...]:
-    """Return the kernels' arguments that do not depend on the direction."""
+    """Return the kernel arguments that the forward and backward pass share."""
     threshold = wrapped(int(share * (1 << 32)))
     return seed, place_key(place), len(qkv_T3NH), qkv_T3NH.shape[-1] ** -0.5, threshold, 1 / (1 - share)
 
@@ -314,7 +314,7 @@ def _sizes(qkv_T3NH: Tensor, share: float, causal: bool) -> dict[str, Any]:
 def gpu_attention(
     qkv_T3NH: Tensor, starts: Tensor, seed: Tensor, max_length: int, place: int, share: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attend within sequences; returns the values [T, N, H] and each row's log-sum of scores [N, T]."""
+    """Compute attention within sequences; returns the values [T, N, H] and each row's log-sum of scores [N, T]."""
     num_tokens, _, num_heads, width = qkv_T3NH.shape
     out_TNH = qkv_T3NH.new_empty(num_tokens, num_heads, width)
     log_sums_NT = qkv_T3NH.new_empty(num_heads, num_tokens, dtype=torch.float32)

@@ -1,11 +1,11 @@
-"""A linear map's bias and gelu (erf) in training on a GPU: one kernel each way, which also adds up the bias' gradient.
+"""A linear layer's bias and gelu (erf) for training on a GPU: one kernel per pass, including the bias gradient.
 
-T tokens, F width. What a compiler makes of the formula recomputes the output in the backward pass, and reads the
-gradient of the input once more to add it up for the bias; both are as long as the widest tensor of the network.
+T tokens, F width. torch.compile would recompute the output in the backward pass and read the input's gradient once more
+to sum it for the bias; both are as large as the network's largest tensors.
 
-The normal distribution comes from a classic rational approximation (Abramowitz and Stegun 7.1.26, wrong by less than
-1e-7), for the exact error function would take longer than the memory; its gradient shares the exponential. The function
-bodies that triton compiles have no types.
+The normal distribution is computed by a classic approximation (Abramowitz and Stegun 7.1.26, error below 1e-7): the
+exact error function would take longer than the memory accesses. Its gradient reuses the exponential. Functions that
+triton compiles have no type annotations.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _BACKWARD = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4}
 
 @triton.jit
 def _normal(x):
-    """Return the normal distribution's share below x and its density there."""
+    """Return the cumulative distribution and the density of the normal distribution at x."""
     z = tl.abs(x) * 0.7071067811865476
     bell = tl.exp2(z * z * -1.4426950408889634)
     t = 1.0 / (1.0 + 0.3275911 * z)
@@ -32,7 +32,7 @@ def _normal(x):
 
 @triton.jit
 def _tile(num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the places of this program's elements, which of them exist, and its columns."""
+    """Return the offsets of this program's elements, which of them exist, and its columns."""
     rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     exists = (rows < num_rows)[:, None] & (columns < width)[None, :]
@@ -41,22 +41,22 @@ def _tile(num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _forward(x, bias, out, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    places, exists, columns = _tile(num_rows, width, ROWS, COLUMNS)
+    offsets, exists, columns = _tile(num_rows, width, ROWS, COLUMNS)
     shift = tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)
-    wide = tl.load(x + places, mask=exists, other=0.0).to(tl.float32) + shift[None, :]
+    wide = tl.load(x + offsets, mask=exists, other=0.0).to(tl.float32) + shift[None, :]
     below, _ = _normal(wide)
-    tl.store(out + places, (wide * below).to(out.dtype.element_ty), mask=exists)
+    tl.store(out + offsets, (wide * below).to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit
 def _backward(x, bias, grad, grad_x, sums, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    places, exists, columns = _tile(num_rows, width, ROWS, COLUMNS)
+    offsets, exists, columns = _tile(num_rows, width, ROWS, COLUMNS)
     shift = tl.load(bias + columns, mask=columns < width, other=0.0).to(tl.float32)
-    wide = tl.load(x + places, mask=exists, other=0.0).to(tl.float32) + shift[None, :]
-    given = tl.load(grad + places, mask=exists, other=0.0).to(tl.float32)
+    wide = tl.load(x + offsets, mask=exists, other=0.0).to(tl.float32) + shift[None, :]
+    given = tl.load(grad + offsets, mask=exists, other=0.0).to(tl.float32)
     below, density = _normal(wide)
     passed = given * (below + wide * density)
-    tl.store(grad_x + places, passed.to(grad_x.dtype.element_ty), mask=exists)
+    tl.store(grad_x + offsets, passed.to(grad_x.dtype.element_ty), mask=exists)
     tl.store(sums + tl.program_id(1) * width + columns, tl.sum(passed, 0), mask=columns < width)
 
 
@@ -79,7 +79,7 @@ def _(x_TF: Tensor, _: Tensor) -> Tensor:
 
 @torch.library.custom_op("bertworks::bias_gelu_backward", mutates_args=())
 def bias_gelu_backward(x_TF: Tensor, bias_F: Tensor, grad_TF: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x and its sums over every so many tokens, which add up to the gradient of the bias."""
+    """Return the gradient of x, and its sums over groups of tokens, whose total is the gradient of the bias."""
     grad_x_TF = torch.empty_like(x_TF)
     sums = _empty_sums(x_TF)
     _backward[_grid(x_TF, _BACKWARD)](x_TF, bias_F, grad_TF, grad_x_TF, sums, *x_TF.shape, **_BACKWARD)

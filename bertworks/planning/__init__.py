@@ -1,1 +1,1 @@
-"""What a run needs before it is started: `bertworks plan`. Formulas alone; nothing here imports torch or a dataset."""
+"""Predicts what a run needs (`bertworks plan`), by formulas; nothing here imports torch or opens a dataset."""

@@ -1,23 +1,24 @@
-"""What a recipe's network costs without being built: parameters, operations and memory, and what a device offers.
+"""Parameters, operations and memory of a recipe's network, computed without building it; and the figures of GPUs.
 
-A multiplication and an addition are two operations. A dense layer of m by n numbers takes 2 m n for a token forward and
-twice that backward, once for the gradient of its input and once for that of its weights. Not counted are biases,
-LayerNorms and the pooler (one row a sequence).
+A multiplication and an addition count as two operations. A dense layer of m by n numbers takes 2 m n operations per
+token in the forward pass, and twice as many in the backward pass: once for the gradient of its input, once for that of
+its weights. Biases, LayerNorms and the pooler (one row per sequence) are not counted.
 
-For the backward pass a block keeps, of every token, sixteen times its width in the type that is computed in: its input
-(1), queries, keys and values (3), what attention gives (1), that projected (1), normalised (1), the feed-forward layer
-before and after gelu (4 + 4), and its output (1). What dropout needs is a hash. Besides, each head keeps one fp32
-number and each LayerNorm two. While a block's gradients are computed they take about as much again, once. With
-`train.recompute` only a block's input is kept; the rest is made again, a block at a time. Memory is the sum of all
-parts, though the last gradients come when most of what was kept is gone: a run takes somewhat less.
+For the backward pass a block keeps, per token, sixteen times its width in the type of the computation: its input (1),
+queries, keys and values (3), the output of attention (1), its projection (1), the normalised sum (1), the feed-forward
+layer before and after gelu (4 + 4), and its output (1). Dropout keeps nothing, because its masks are hashes. In
+addition each head keeps one fp32 number and each LayerNorm two. While the gradients of one block are computed, they
+take about as much again. With `train.recompute` only a block's input is kept, and the rest is recomputed, one block at
+a time. The total is the sum of all parts. A run takes somewhat less, because the last gradients are made when most
+activations are already free.
 
-On a CPU nothing is fused: a block keeps five widths more (queries, keys and values once more as attention wants them,
-and two masks of dropout), and with dropout three numbers for each pair of tokens and head (attention's weights before
-and after dropout, and its mask). Scores of the vocabulary are there four times in fp32 when their gradient is made.
+On a CPU nothing is fused: a block keeps five widths more (copies of queries, keys and values in attention's layout, and
+two dropout masks), and with dropout three numbers per head and pair of tokens (attention weights before and after
+dropout, and the mask). There are four fp32 copies of the scores of the vocabulary while their gradient is computed.
 
-GPUs have the numbers of their vendors. Matrix rates are dense ones (the doubled figures of data sheets are for sparse
-matrices), with sums in fp32; of cards that come in several forms it is the fastest, SXM. A card without bf16 can be
-planned for in fp32.
+The GPU figures are the vendors'. Rates are for dense matrices with fp32 accumulation (the doubled figures in data
+sheets are for sparse matrices). If a card exists in several forms, the fastest one, SXM, is meant. A card without bf16
+can be planned for in fp32.
 """
 
 import math
@@ -32,56 +33,56 @@ from bertworks.nn.config import ElmoConfig, elmo_preset, gpt_preset, preset
 from bertworks.recipe import Recipe
 
 FORWARD_AND_BACKWARD = 3
-_NUM_CHARACTERS, _MAX_CHARACTERS = 262, 50  # that ELMo knows, and of a word
+_NUM_CHARACTERS, _MAX_CHARACTERS = 262, 50  # in ELMo's character table, and in a word
 _NUM_GATES = 4
 GIGA = 1e9
 TERA = 1e12
-CPU = "cpu"  # this machine's: its memory is known, its speed is not
-MEASURED = "h200"  # the GPU that the formulas of time were fitted on
+CPU = "cpu"  # this machine: its memory is known, its speed is not
+MEASURED = "h200"  # the GPU on which the time formulas were fitted
 _KEPT_WIDTHS = 16
 _KEPT_BYTES_OF_NORMS = 2 * 2 * 4
-_EMBEDDED_BYTES = 6  # of each number of a token: the sum in fp32, and the input of the first block
-_SCORES_AT_ONCE = 1 << 28  # that a language model makes, see nn/bert.py
+_EMBEDDED_BYTES = 6  # per number of a token's embedding: the fp32 sum, and the input of the first block
+_SCORES_AT_ONCE = 1 << 28  # scores that a language model computes at once, see nn/bert.py
 _KEPT_WIDTHS_OF_CPU, _KEPT_PAIRS_OF_CPU, _SCORES_OF_CPU = 21, 3, 4
-_KEPT_BY_LSTMS_OF_CPU = 2.0  # times what cuDNN keeps: each operation of each step keeps its own
-_READ_SHARE_OF_CPU = 0.33  # a word that occurs twice in a batch is read once, and little of its padding
-_KEPT_CELLS_OF_CPU = 15  # of an LSTM: four gates before and after, and what is made of them, step by step
+_KEPT_BY_LSTMS_OF_CPU = 2.0  # times what cuDNN keeps: every operation of every step keeps activations
+_READ_SHARE_OF_CPU = 0.33  # repeated words of a batch are read once, and most padding is skipped
+_KEPT_CELLS_OF_CPU = 15  # per LSTM cell and step: gates before and after activation, and what follows from them
 _PROGRAM_BYTES = 0.4 * GIGA  # Python, torch, the tokenizer and the data
-_CONTEXT_BYTES = 1.0 * GIGA  # CUDA's own, and the workspaces of its libraries
-_USABLE_SHARE = 0.95  # of a card: memory is handed out in pieces, and some fit nothing
-# A formula is not exact: a warning where a run may fail, a refusal only where it must.
+_CONTEXT_BYTES = 1.0 * GIGA  # CUDA itself, and the workspaces of its libraries
+_USABLE_SHARE = 0.95  # of a card's memory, because of fragmentation
+# The formula is not exact: give a warning if a run may fail, and refuse it only if it must fail.
 _NEAR, _TOO_MUCH = 0.85, 1.4
-_NO_LIMIT = 1 << 60  # what cgroups of version 1 call no limit is more
+_NO_LIMIT = 1 << 60  # larger values mean "no limit" in cgroups of version 1
 _MAX_WAYS = 3
 _MIN_LENGTH = 8  # see DataSettings
 _MAX_SLICES = 65_536  # that are tried
 
 
 class Network(NamedTuple):
-    """The numbers that memory and time are made of."""
+    """The sizes from which memory and time are computed."""
 
-    size: str  # in words
+    size: str  # as text
     parts: dict[str, int]  # parameters by part
     num_fixed: int  # parameters that are not trained: sinusoidal positions
     layers: int
     width: int
     heads: int
-    dense_flops: float  # forward, of a token in all layers, without attention
-    seen_share: float  # of its sequence that a token attends to: 1, about half from one side, or 0
-    scored_share: float  # rows scored with the vocabulary for each token: the masked ones, or all
-    score_flops: float  # forward, of such a row
-    columns: int  # scores of such a row
-    kept_numbers: float | None = None  # of a token for the backward pass, where that does not follow from the layers
-    read_numbers: float = 0.0  # those of them that are of its characters, at most
+    dense_flops: float  # forward pass, per token in all layers, without attention
+    seen_share: float  # the share of its sequence that a token attends to: 1, 0.5 if causal, 0 for LSTMs
+    scored_share: float  # rows per token that are scored with the vocabulary: only masked ones, or all
+    score_flops: float  # forward pass, per scored row
+    columns: int  # scores per scored row
+    kept_numbers: float | None = None  # per token for the backward pass, if it does not follow from the layers
+    read_numbers: float = 0.0  # the part of them for reading characters, at most
 
     @property
     def num_parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         return sum(self.parts.values())
 
     @property
     def num_trained(self) -> int:
-        """Those that have a gradient and a state in the optimizer."""
+        """The number of parameters with a gradient and optimizer state."""
         return self.num_parameters - self.num_fixed
 
     @property
@@ -91,11 +92,11 @@ class Network(NamedTuple):
 
     @property
     def scores_all(self) -> bool:
-        """Whether every token is scored: then in parts, whose scores are made again in the backward pass."""
+        """Whether every token is scored; then in parts, whose scores are recomputed in the backward pass."""
         return self.scored_share == 1
 
     def attention_flops(self, length: int) -> float:
-        """Return the operations, forward, of a token's attention in all layers: scores and weighted sums."""
+        """Return the forward operations of a token's attention in all layers: scores and weighted sums."""
         return self.layers * 4 * length * self.width * self.seen_share
 
     def flops(self, length: int) -> float:
@@ -105,7 +106,7 @@ class Network(NamedTuple):
 
 
 def network_of(recipe: Recipe, vocab_size: int) -> Network:
-    """Return what a recipe's network comes to with a vocabulary of this size."""
+    """Return the sizes of a recipe's network with a vocabulary of this size."""
     model, objective = recipe.model, recipe.data.objective
     if objective not in (objectives := OBJECTIVES[model.tokens]):
         possible = " or ".join(objectives)
@@ -151,7 +152,7 @@ def network_of(recipe: Recipe, vocab_size: int) -> Network:
 
 
 def elmo_network(config: ElmoConfig) -> Network:
-    """Return the numbers of an ELMo: its characters, its LSTMs both ways, and its sampled softmax."""
+    """Return the sizes of an ELMo: its character encoder, its LSTMs in both directions, and its sampled softmax."""
     filters, cells, width = sum(config.num_filters), config.cell_size, config.projection_size
     looked_at = sum(long * count for long, count in enumerate(config.num_filters, start=1)) * config.char_embedding_size
     highways = config.num_highway_layers * 2 * filters**2
@@ -166,9 +167,9 @@ def elmo_network(config: ElmoConfig) -> Network:
         "softmax": config.vocab_size * (width + 1),
     }
     columns = min(config.num_negatives + 1, config.vocab_size)
-    # At most: a word that occurs twice in a batch is read by its characters once.
+    # An upper bound: a word that occurs twice in a batch is read only once.
     reading = _MAX_CHARACTERS * looked_at + highways + filters * width
-    of_lstm = (_NUM_GATES + 2) * cells + width  # gates, cell, what it lets out, projected
+    of_lstm = (_NUM_GATES + 2) * cells + width  # gates, cell state, output, projection
     return Network(
         size=f"{counted(config.num_layers, 'layer')} of {cells} cells each way, width {width}, "
         f"{config.vocab_size:,} words",
@@ -188,7 +189,7 @@ def elmo_network(config: ElmoConfig) -> Network:
 
 
 class Gpu(NamedTuple):
-    """A GPU's memory and peak rates; its GB are taken as 10^9 bytes, though most have 7 % more."""
+    """A GPU's memory and peak rates; a GB is counted as 10^9 bytes, though most cards have 7 % more."""
 
     memory_gb: float
     bf16_tflops: float | None  # of matrix products; None: the card has no bf16
@@ -211,12 +212,12 @@ GPUS = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return a GPU by its name, in capital letters or not."""
+    """Return a GPU by its name; upper and lower case are the same."""
     known = name.lower()
     if known == "cpu":
-        raise UserError(f"cpu has no rates that are known; choose --gpu {', '.join(GPUS)}")
+        raise UserError(f"the speed of a CPU is not known; choose --gpu {', '.join(GPUS)}")
     if known not in GPUS:
-        # "a100" is nearer to a100-80 than to h100.
+        # For "a100" suggest a100-80 and not h100.
         near = [other for other in GPUS if known and other.startswith(known)]
         hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else did_you_mean(name[:40], list(GPUS))
         raise UserError(f"no GPU {name[:40]!r} is known{hint}")
@@ -224,7 +225,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def named_by_driver(device_name: str) -> str | None:
-    """Return the name here of what a driver calls "NVIDIA A100-SXM4-80GB" or the like; None if it is not known."""
+    """Return our name of a GPU for a driver's name such as "NVIDIA A100-SXM4-80GB"; None if it is unknown."""
     words = set(re.split(r"[^a-z0-9]+", device_name.lower()))
     for name in GPUS:
         if all(part in words or f"{part}gb" in words for part in name.split("-")):
@@ -233,7 +234,7 @@ def named_by_driver(device_name: str) -> str | None:
 
 
 def peak_flops(name: str, *, half: bool) -> float:
-    """Return how many operations a second a GPU's matrix products could take, in bf16 or in fp32."""
+    """Return the peak operations per second of a GPU's matrix products, in bf16 or fp32."""
     gpu = find_gpu(name)
     if not half:
         return gpu.fp32_tflops * TERA
@@ -244,14 +245,14 @@ def peak_flops(name: str, *, half: bool) -> float:
 
 
 class MicroBatch(NamedTuple):
-    """What is computed at once on one device, and how."""
+    """What one device computes at once, and how."""
 
     tokens: int
     half: bool  # in bf16
     recompute: bool
-    parts: int = 1  # that weights, gradients and optimizer are spread over
+    parts: int = 1  # number of devices that share weights, gradients and optimizer state
     on_cpu: bool = False
-    attended: float = 0.0  # tokens that each one attends to, where attention's weights are kept: on a CPU with dropout
+    attended: float = 0.0  # tokens that each one attends to, if attention weights are kept: on a CPU with dropout
 
 
 def part_of(
@@ -263,7 +264,7 @@ def part_of(
     recompute: bool | None = None,
     on_cpu: bool = False,
 ) -> MicroBatch:
-    """Return what one device computes at once; `slices` and `recompute` are the recipe's unless given."""
+    """Return what one device computes at once; `slices` and `recompute` default to the recipe's."""
     settings = recipe.train
     return MicroBatch(
         tokens=recipe.batch_tokens(length) // (slices or settings.slices),
@@ -276,7 +277,7 @@ def part_of(
 
 
 def memory_of(network: Network, part: MicroBatch) -> dict[str, float]:
-    """Return the bytes on one device by what they are for."""
+    """Return the bytes needed on one device, by purpose."""
     bytes_each = 2 if part.half else 4
     num_rows = network.scored_share * part.tokens
     if network.scores_all or network.is_recurrent:
@@ -306,7 +307,7 @@ def _activations(network: Network, part: MicroBatch, bytes_each: int) -> float:
     block_in = network.width * bytes_each
     if part.on_cpu:
         block = block_bytes(network.width, network.heads, part, bytes_each)
-        at_once = block if part.recompute else block / _KEPT_WIDTHS_OF_CPU  # gradients come when the scores are gone
+        at_once = block if part.recompute else block / _KEPT_WIDTHS_OF_CPU  # gradients come after the scores
     else:
         block = _KEPT_WIDTHS * block_in + 4 * network.heads + _KEPT_BYTES_OF_NORMS
         at_once = block
@@ -315,18 +316,18 @@ def _activations(network: Network, part: MicroBatch, bytes_each: int) -> float:
 
 
 def block_bytes(width: int, heads: int, part: MicroBatch, bytes_each: int) -> float:
-    """Return what a block of a Transformer keeps on a CPU of each token for its backward pass."""
+    """Return the bytes per token that a Transformer block keeps for its backward pass on a CPU."""
     pairs = _KEPT_PAIRS_OF_CPU * heads * part.attended
     return (_KEPT_WIDTHS_OF_CPU * width + pairs) * bytes_each + _KEPT_BYTES_OF_NORMS
 
 
 def lstm_bytes(cells: int, directions: int, tokens: float) -> float:
-    """Return what an LSTM without a projection keeps on a CPU for its backward pass, in fp32."""
+    """Return the bytes that an LSTM without projection keeps for its backward pass on a CPU, in fp32."""
     return 4.0 * tokens * directions * _KEPT_CELLS_OF_CPU * cells
 
 
 def score_bytes(rows: float, columns: int) -> float:
-    """Return what the scores of a vocabulary take on a CPU, where a language model makes them for some rows at once."""
+    """Return the bytes of vocabulary scores on a CPU; a language model computes them for some rows at a time."""
     return 4.0 * _SCORES_OF_CPU * columns * min(rows, _rows_at_once(columns))
 
 
@@ -335,14 +336,14 @@ def _rows_at_once(columns: int) -> int:
 
 
 def fits(needed: float, memory_gb: float) -> bool:
-    """Tell whether so many bytes fit a GPU, or what is free of a machine's memory."""
+    """Tell whether `needed` bytes fit into the memory of a GPU, or into the free memory of a machine."""
     return needed <= _USABLE_SHARE * memory_gb * GIGA
 
 
 def ways_to_fit(
     recipe: Recipe, network: Network, length: int, memory_gb: float, gpus: int, *, on_cpu: bool = False
 ) -> list[str]:
-    """Return settings with which a run would fit a device, each enough by itself, the cheapest first."""
+    """Return changes with which a run would fit a device; each is enough by itself, the cheapest first."""
 
     def fewest(length: int, recompute: bool | None = None) -> int | None:
         return fewest_slices(recipe, network, length, memory_gb, gpus, recompute=recompute, on_cpu=on_cpu)
@@ -359,7 +360,7 @@ def ways_to_fit(
         if fewest_slices(sharded, network, length, memory_gb, gpus) == train.slices:
             ways.append("train.shard=true")
     shorter = length // 2
-    while not ways and shorter >= _MIN_LENGTH:  # the longest half, quarter, ... of which at least one sequence fits
+    while not ways and shorter >= _MIN_LENGTH:  # half the length, a quarter, ..., until at least one sequence fits
         if slices := fewest(shorter):
             ways.append(f"data.max_length={shorter} train.slices={slices}")
         shorter //= 2
@@ -382,7 +383,7 @@ def fewest_slices(
     recompute: bool | None = None,
     on_cpu: bool = False,
 ) -> int | None:
-    """Return the least number of micro-batches that fits, of whole sequences and shared evenly by the GPUs; or None."""
+    """Return the smallest number of micro-batches that fits, in whole sequences and divisible by the GPUs, or None."""
     batch_size = math.gcd(recipe.sequences_of(length), recipe.train.batch_size)
     for slices in range(recipe.train.slices, min(batch_size, _MAX_SLICES) + 1):
         if batch_size % slices or slices % gpus:
@@ -394,14 +395,14 @@ def fewest_slices(
 
 
 def check_memory(needed: dict[str, float], ways: str, note: Callable[[str], None]) -> None:
-    """Refuse what clearly does not fit the memory that is free, and give a note where it hardly fits.
+    """Refuse a run that clearly does not fit into the free memory, and give a note if it may not fit.
 
-    The program's own share is left out, for it has that already when this is called.
+    The program's own memory is not counted, because it is already in use when this is called.
 
     Args:
-        needed: bytes by what they are for.
-        ways: what to change.
-        note: is called with a line to show.
+        needed: bytes by purpose.
+        ways: the settings to change, as text.
+        note: called with a line to show.
     """
     free, peak = free_memory(), sum(needed.values()) - needed.get("the program itself", 0.0)
     if free is None or peak <= _NEAR * free:
@@ -413,9 +414,9 @@ def check_memory(needed: dict[str, float], ways: str, note: Callable[[str], None
 
 
 def free_memory() -> int | None:
-    """Return how many bytes more this process can take: of the machine, of its cgroups and by its own limits.
+    """Return how many more bytes this process can allocate, by the machine, its cgroups and its own limits.
 
-    None where the system does not say it in Linux's files.
+    None if the system does not have Linux's files for this.
     """
     found = list(free_of_cgroups())
     machine, process = read_numbers("/proc/meminfo"), read_numbers("/proc/self/status")
@@ -425,7 +426,7 @@ def free_memory() -> int | None:
         import resource
     except ImportError:  # Windows
         limits = {}
-    else:  # what the process may still map, where `ulimit -v` or `-d` limits it
+    else:  # what the process may still map, if `ulimit -v` or `-d` is set
         limits = {"VmSize": resource.RLIMIT_AS, "VmData": resource.RLIMIT_DATA}
     for name, limit in limits.items():
         most = resource.getrlimit(limit)[0]
@@ -435,7 +436,7 @@ def free_memory() -> int | None:
 
 
 def read_numbers(path: str | Path) -> dict[str, int]:
-    """Return the numbers of a file of lines "name: number kB" or "name number"; none where it cannot be read."""
+    """Return the numbers in a file of lines "name: number kB" or "name number"; empty if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -445,7 +446,7 @@ def read_numbers(path: str | Path) -> dict[str, int]:
 
 
 def free_of_cgroups(root: str | Path = "/sys/fs/cgroup", own: str | Path = "/proc/self/cgroup") -> Iterator[int]:
-    """Yield what is free in each cgroup of memory that this process is in, from its own up to the root."""
+    """Yield the free memory of each cgroup that contains this process, from its own up to the root."""
     try:
         lines = Path(own).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -459,13 +460,14 @@ def free_of_cgroups(root: str | Path = "/sys/fs/cgroup", own: str | Path = "/pro
         used_name = "memory.current" if is_second else "memory.usage_in_bytes"
         cache_name = "inactive_file" if is_second else "total_inactive_file"
         top = Path(root) if is_second else Path(root) / "memory"
-        # In a container the path may be the host's, and the root its own cgroup: what is not there is passed over.
+        # In a container the path may be the host's and the root the container's own cgroup, so missing files are
+        # skipped.
         inner = Path(*(part for part in Path(path).parts if part not in ("/", "..")))
         for folder in [top / inner, *(top / parent for parent in inner.parents)]:
             limits = [limit for name in names if (limit := _number(folder / name)) is not None and limit < _NO_LIMIT]
             used = _number(folder / used_name)
             if limits and used is not None:
-                # Pages of files that nobody reads are given back before anything fails.
+                # Inactive file pages are freed before an allocation fails.
                 cached = read_numbers(folder / "memory.stat").get(cache_name, 0)
                 yield min(limits) - used + cached + swap
 

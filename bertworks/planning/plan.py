@@ -1,25 +1,25 @@
 """The plan of a run: its network, steps, memory, speed, time, disk and, where a price is given, cost.
 
-A run has one phase, or two where it begins with shorter sequences; the first of its limits ends it. Besides its steps a
-run saves: each checkpoint is hashed twice, when it is written and when it is verified. Evaluations and the start (some
-minutes of compiling for large models) are not counted.
+A run has one phase, or two if it begins with shorter sequences; it ends at the first of its limits. Checkpoints take
+time too: each is hashed twice, when it is written and when it is verified. Evaluations and the start (some minutes of
+compilation for large models) are not counted.
 
-How long a training step takes: work counted, rates measured.
+The time of a training step is computed from counted work and measured rates:
 
     step = products / rate + attention / (0.6 rate) + bytes / bandwidth + kernels * 5 us
 
-What is counted. Products: the operations of dense layers and scores, forward and backward. Attention: its two products
-forward, and five backward for short sequences (scores are made again), seven for longer ones (by two kernels). Bytes:
-what everything between the products reads and writes. A block reads and writes 18 times its width for each token
-forward (attention 4, two LayerNorms with dropout and residual 3 each, gelu 8) and 44 times backward (attention 8, gelu
-12, LayerNorms 18, the sums that are gradients of biases 5, residuals 1). Scores pass five times; embeddings, in fp32,
-take as much as 20 widths; an update takes 44 bytes a parameter (copy, cast, norm, Adam).
+What is counted: "products" are the operations of dense layers and scores, forward and backward. "attention" is two
+products forward, and backward five for short sequences (scores are recomputed) or seven for longer ones (two kernels).
+"bytes" is what all other operations read and write. Per token, a block reads and writes 18 times its width in the
+forward pass (attention 4, two LayerNorms with dropout and residual 3 each, gelu 8) and 44 times in the backward pass
+(attention 8, gelu 12, LayerNorms 18, sums for the gradients of biases 5, residuals 1). Scores are read or written five
+times; embeddings, in fp32, take as much as 20 widths; an update takes 44 bytes per parameter (copy, cast, norm, Adam).
 
-What is fitted, three numbers, to whole steps on one H200 (docs/log.md; bf16, compiled): products reach 72.5 % of the
-vendor's peak, which is 717 TFLOP/s; attention 0.6 of that; memory 56 % of its bandwidth. Then base, large, small and
-mini at length 128 and base at 512 come out within 5 %. That a kernel costs 5 us to start and to end is typical; it
-matters to small models and small batches. Without dropout a step of base is some 3 % shorter, which is not counted. For
-another GPU the vendor's numbers are used, as if the same shares of them were reached.
+Three numbers were fitted to whole steps on one H200 (docs/log.md; bf16, compiled): products reach 72.5 % of the
+vendor's peak, that is 717 TFLOP/s; attention reaches 0.6 of that; memory reaches 56 % of its bandwidth. With these, the
+predictions for base, large, small and mini at length 128 and for base at 512 are within 5 %. 5 us is a typical overhead
+of a kernel; it matters for small models and small batches. Without dropout a step of base is about 3 % shorter, which
+is not counted. For other GPUs the same shares of the vendor's figures are assumed.
 """
 
 import math
@@ -56,16 +56,16 @@ _SCORE_PASSES = 5
 _UPDATE_BYTES = 44
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 8, 18  # of a block
 _OTHER_KERNELS = 60  # of embeddings, scores, copies of weights and the update
-_SHORT_LENGTH = 128  # up to which attention's backward pass is one kernel, see nn/gpu_attention.py
+_SHORT_LENGTH = 128  # up to this length attention's backward pass is one kernel, see nn/gpu_attention.py
 _SHORT_BACKWARD, _LONG_BACKWARD = 2.5, 3.5  # times the forward pass
-# What a whole `pretrain` of mini took longer for a step than the step alone (7,100 against 8,060 thousand tokens/s).
+# The overhead per step of a whole `pretrain` of mini (7,100 instead of 8,060 thousand tokens/s).
 LOOP_S = 2.2e-3
 _HASHED_PER_S = 1.5 * GIGA  # see train/checkpoint.py
 _MAX_GPUS = 65_536
 
 
 def gradient_seconds(network: Network, part: MicroBatch, length: int, gpu: str) -> float:
-    """Return the seconds that the gradients of a micro-batch take, forward and backward."""
+    """Return the seconds for the forward and backward pass of a micro-batch."""
     peak = peak_flops(gpu, half=part.half)
     again = 1 if part.recompute else 0
     scored_again = 1 if network.scores_all else 0
@@ -82,12 +82,12 @@ def gradient_seconds(network: Network, part: MicroBatch, length: int, gpu: str) 
 
 
 def update_seconds(network: Network, part: MicroBatch, gpu: str) -> float:
-    """Return the seconds that the change of the weights takes, once a step."""
+    """Return the seconds for the update of the weights, once per step."""
     return network.num_trained / part.parts * _UPDATE_BYTES / bandwidth(gpu)
 
 
 def bandwidth(gpu: str) -> float:
-    """Return the bytes a second that a GPU's memory is expected to reach."""
+    """Return the expected bytes per second of a GPU's memory."""
     return _BANDWIDTH_SHARE * find_gpu(gpu).terabytes_per_s * TERA
 
 
@@ -109,19 +109,20 @@ def plan(
         (110106428, True)
 
     Args:
-        recipe: the name of a shipped one, the path of yours, or all its settings.
-        overrides: `section.key=value` on top of a named one.
-        gpu: the name of a GPU; or cpu, this machine's: then memory is compared with what is free, and no time is given.
-        gpus: how many there are.
-        price: of one GPU for an hour, in any currency; without it there is no cost.
-        vocab_size: of the data; the recipe's own if not given.
+        recipe: the name of a shipped recipe, a path to your own, or a Recipe.
+        overrides: `section.key=value` changes of a recipe that is given by name or path.
+        gpu: the name of a GPU, or cpu for this machine; then memory is compared with the free memory, and no time is
+            predicted.
+        gpus: the number of GPUs.
+        price: the price of one GPU for an hour, in any currency; without it no cost is computed.
+        vocab_size: the size of the data's vocabulary; the recipe's if not given.
     """
     settings = as_recipe(recipe, overrides)
     if not isinstance(recipe, Recipe):
         check_has_sizes(os.fspath(recipe), settings)
     on_cpu, train = gpu.lower() == CPU, settings.train
     data = settings.data
-    lengths = [(data.max_length, 1.0)]  # each with its share of the run
+    lengths = [(data.max_length, 1.0)]  # each length with its share of the run
     if data.short_length is not None:
         lengths = [(data.short_length, data.short_share), (data.max_length, 1.0 - data.short_share)]
     _check(settings, [length for length, _ in lengths], on_cpu, gpus, price)
@@ -131,7 +132,7 @@ def plan(
     tokens = sum(phase["tokens"] for phase in phases)
     flops = sum(phase["tokens"] * network.flops(phase["length"]) for phase in phases)
 
-    # Bytes of checkpoints: weights in fp32 and the optimizer's two numbers for each that is trained.
+    # Bytes of a checkpoint: weights in fp32, and two numbers of the optimizer for each trained weight.
     model_bytes, optimizer_bytes = 4 * network.num_parameters, 8 * network.num_trained
     checkpoint_bytes = model_bytes + optimizer_bytes
     hours = training_hours = saving_hours = speed = None
@@ -167,7 +168,7 @@ def plan(
             "model_bytes": model_bytes,
             "optimizer_bytes": optimizer_bytes,
             "keep": train.keep,
-            # One more than are kept, while the newest is written and verified; and at last the model by itself.
+            # One checkpoint more than are kept, while the newest is written and verified; and the final model.
             "peak_bytes": (train.keep + 1) * checkpoint_bytes + model_bytes,
         },
         "gpu_hours": hours and hours * gpus,
@@ -184,10 +185,12 @@ def _check(recipe: Recipe, lengths: Sequence[int], on_cpu: bool, gpus: int, pric
     if price is not None and not 0 <= price < math.inf:
         raise UserError(f"--price {price} is not possible; give the price of one GPU for an hour")
     if recipe.optim.clock and recipe.train.max_minutes is None:
-        raise UserError("optim.clock needs train.max_minutes, the time that the schedule is spread over")
+        raise UserError("optim.clock needs train.max_minutes, the time over which the schedule runs")
     slices = recipe.train.slices
     if slices % gpus:
-        raise UserError(f"{gpus} GPUs cannot share train.slices={slices}; choose a multiple, as train.slices={gpus}")
+        raise UserError(
+            f"{gpus} GPUs cannot share train.slices={slices}; choose a multiple, such as train.slices={gpus}"
+        )
     for length in lengths:
         batch_size = recipe.sequences_of(length)
         tokens = batch_size * length
@@ -200,7 +203,7 @@ def _check(recipe: Recipe, lengths: Sequence[int], on_cpu: bool, gpus: int, pric
 def _phases(
     recipe: Recipe, network: Network, lengths: list[tuple[int, float]], gpu: str, gpus: int
 ) -> list[dict[str, Any]]:
-    """Walk through a run until one of its limits ends it; phases without a step are left out."""
+    """Return the phases of a run up to the first of its limits; phases without steps are left out."""
     train, phases = recipe.train, []
     all_seconds = 60 * train.max_minutes if train.max_minutes else math.inf
     steps_left, tokens_left, seconds_left = train.max_steps, train.max_tokens or math.inf, all_seconds
@@ -256,21 +259,21 @@ def _memory(recipe: Recipe, network: Network, lengths: list[int], gpu: str, gpus
 
 
 def _notes(recipe: Recipe, network: Network, gpu: str, gpus: int) -> list[str]:
-    """Return what the numbers are based on."""
+    """Return notes on what the numbers are based on."""
     if gpu.lower() == CPU:
-        return ["No time is predicted for a CPU; a run shows its tokens a second after its first steps."]
+        return ["No time is predicted for a CPU; a run shows its tokens per second after the first steps."]
     if network.is_recurrent:
-        return ["No time is predicted for LSTMs: their steps wait for each other, and none were measured."]
+        return ["No time is predicted for LSTMs: their steps are sequential, and their speed was not measured."]
     exact = gpu.lower() == MEASURED and recipe.train.dtype != "float32" and recipe.train.compile is not False
     notes = [
         "Time is predicted by a formula that was fitted to steps measured on one H200, in bf16, compiled."
         if exact
-        else "Time is scaled from an H200's, in bf16 and compiled, by the vendor's rates: this was not measured."
+        else "Time is scaled by the vendor's rates from an H200 in bf16, compiled; it was not measured."
     ]
     if recipe.train.compile is False:
         notes.append("Without train.compile a step takes longer than this.")
     if gpus > 1:
-        notes.append("Several GPUs were not measured; the time to add up their gradients is not counted.")
+        notes.append("Several GPUs were not measured; the time for summing their gradients is not counted.")
     return notes
 
 
@@ -281,7 +284,7 @@ def plan_text(name: str, plan: Mapping[str, Any]) -> str:
     if len(phases) > 1:
         whole = {"steps": plan["steps"], "tokens": plan["tokens"], "tokens_per_second": time["tokens_per_second"]}
         phases = [*phases, {"length": "all", "batch_tokens": None, "hours": time["training_hours"], **whole}]
-    run = [f"{'length':<10}{'steps':>10}{'tokens a step':>16}{'tokens':>16}{'tokens/s':>13}{'time':>15}"]
+    run = [f"{'length':<10}{'steps':>10}{'tokens per step':>16}{'tokens':>16}{'tokens/s':>13}{'time':>15}"]
     for phase in phases:
         batch = "" if phase["batch_tokens"] is None else f"{phase['batch_tokens']:,}"
         speed = "" if phase["tokens_per_second"] is None else f"{phase['tokens_per_second']:,.0f}"
@@ -289,7 +292,7 @@ def plan_text(name: str, plan: Mapping[str, Any]) -> str:
             f"{phase['length']:<10}{phase['steps']:>10,}{batch:>16}{_scaled(phase['tokens']):>16}"
             f"{speed:>13}{_duration(phase['hours']):>15}".rstrip()
         )
-    run.append(f"{_scaled(plan['flops_per_token'])} operations (FLOPs) a token, {plan['flops']:.2g} in all")
+    run.append(f"{_scaled(plan['flops_per_token'])} operations (FLOPs) per token, {plan['flops']:.2g} in all")
 
     needed = [f"{name:<28}{size / GIGA:>13.2f} GB" for name, size in memory["bytes"].items() if size]
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
@@ -320,7 +323,7 @@ def plan_text(name: str, plan: Mapping[str, Any]) -> str:
         "Memory": needed,
         "Time": hours,
         "Disk": [
-            f"{checkpoint} a checkpoint: {model} of weights, {optimizer} of the optimizer's",
+            f"{checkpoint} per checkpoint: {model} of weights, {optimizer} of optimizer state",
             f"{peak} at most, with {disk['keep']} checkpoints kept, one being written, and the model at the end",
         ],
     }

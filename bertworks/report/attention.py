@@ -1,11 +1,11 @@
-"""The page of `attend`: the attention of one sentence, or of a pair, as one HTML file that loads nothing.
+"""The page of `attend`: the attention within a sentence or a pair, as one HTML file that loads nothing from outside.
 
-Its scripts and its style (`pages/attention`) are written into it, and the tokens and the weights follow as JSON. A
-content security policy lets the browser run the scripts and styles that we ship (known by their hashes) and load
-nothing at all, so a slip in the escaping of what comes from outside would show, not run. A weight takes one byte:
-round(255 * sqrt(weight / largest)). Most weights are small, and the root gives most of the 256 steps to them: among 512
-tokens one of 0.2 % still comes out within 0.02 points, one of 50 % within 0.3. In base64, 12 layers of 12 heads over 60
-tokens are 0.7 MB. Each layer is a text of its own, decoded when it is first looked at.
+The page contains its scripts and its style (`pages/attention`), and the tokens and the weights as JSON. A content
+security policy allows only the scripts and styles that we ship, by their hashes, and no loading. So even if text from
+outside were not escaped correctly, it could not run. A weight takes one byte: round(255 * sqrt(weight / largest)). Most
+weights are small, and the root gives them most of the 256 steps: among 512 tokens a weight of 0.2 % has an error of at
+most 0.02 points, and one of 50 % of at most 0.3. In base64, 12 layers of 12 heads over 60 tokens take 0.7 MB. Each
+layer is a separate text, which is decoded when it is first shown.
 """
 
 import base64
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from bertworks.errors import UserError, counted
 from bertworks.report.charts import content_hash, escaped, page_file
 
-# The paper's large model over 512 tokens fits (101 million); a browser's longest text is about four times this page.
+# Enough for the paper's large model over 512 tokens (101 million); a browser's longest string is about four times this
+# page.
 _MAX_WEIGHTS = 1 << 27
 
 
@@ -28,7 +29,7 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
     Args:
         tokens: the pieces in order, [CLS] and [SEP] included.
         segment_ids: 0 for a token of the first sentence, 1 for one of the second.
-        attentions: [layers, heads, tokens, tokens]; the row of a token says how much it attends to each.
+        attentions: [layers, heads, tokens, tokens]; the row of a token has its attention weights for all tokens.
         title: the model's name and the text, shown above the picture.
     """
     num_layers, num_heads, num_tokens = attentions.shape[:3]
@@ -46,7 +47,7 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
             f"{counted(num_layers, 'layer')} of {counted(num_heads, 'head')} over {num_tokens} tokens are too much for "
             f"one page; at most {most} tokens of this model: shorten the text"
         )
-    # Sums of rounded numbers: a weight may lie a little above 1. A comparison with NaN is false.
+    # Because of rounding a weight may be slightly above 1. A comparison with NaN is false.
     if not (attentions.min() >= 0 and attentions.max() <= 1.001):
         raise UserError("the attention weights are not between 0 and 1: the model's weights are damaged")
     scale = float(attentions.max()) or 1.0
@@ -65,12 +66,12 @@ def attention_page(tokens: list[str], segment_ids: list[int], attentions: NDArra
         style_hash=content_hash(style),
         script=script,
         script_hash=content_hash(script),
-        # JSON that may stand in a script element: all of it ASCII, and no `<` that could end the element.
+        # JSON that is safe in a script element: ASCII only, and without `<`, which could end the element.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
 
 
 def attention_files() -> tuple[str, str]:
-    """Return the style and the script of every attention page; a page that frames one has to allow both."""
+    """Return the style and the script of attention pages; a page that contains one in a frame must allow both."""
     scripts = (page_file("attention", name) for name in ("weights.js", "head_view.js", "model_view.js"))
     return page_file("attention", "style.css"), "".join(scripts)

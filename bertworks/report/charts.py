@@ -1,11 +1,11 @@
-"""Charts and other parts of a page, as HTML and SVG without a library and without a script.
+"""Charts and other parts of pages, as HTML and SVG without a library and without scripts.
 
-`chart` gives one picture with axes, a legend with the last values, and up to two curves. Colours and fonts are the
-page's: `chart_style` is to stand in it once. Where there are many points the curve is drawn twice, faintly as it is,
-which at most 600 points show with all their extremes, and strongly smoothed.
+`chart` draws one figure with axes, up to two curves, and a legend with their last values. Colours and fonts are the
+page's, which must contain `chart_style` once. A curve with many points is drawn twice: the raw curve in a light colour,
+reduced to at most 600 points that keep its extremes, and a smoothed curve in a strong one.
 
-A page is one file that loads nothing, put together from the files of `pages`. Its content security policy names the
-styles and scripts that we ship by their hashes, and whatever comes from outside is `escaped`.
+A page is one file, made from the files of `pages`, that loads nothing from outside. Its content security policy allows
+the styles and scripts that we ship by their hashes, and all text from outside is `escaped`.
 """
 
 import base64
@@ -20,21 +20,21 @@ from typing import NamedTuple
 Points = Sequence[tuple[float, float]]
 
 _LEVEL, _NOTHING = 1e-12, 1e-300  # differences, relative and absolute, that no axis can show
-_LONGEST = 1e9  # numbers from here on are written by their power of ten
+_LONGEST = 1e9  # larger numbers are written with a power of ten
 _MOST_DRAWN = 600
 _FEWEST_SMOOTHED = 80
-_SMOOTHED_PARTS = 60  # a smoothed point is the mean of about so large a part of the curve to either side of it
-_MOST_DOTTED = 40  # points of a curve that are marked one by one
+_SMOOTHED_PARTS = 60  # a smoothed point is the mean of this fraction (1/60) of the curve on either side
+_MOST_DOTTED = 40  # curves with up to this many points have each of them marked
 _WIDTH, _HEIGHT = 520, 250
-_TOP, _BASE, _LABELS = 34, 220, 238  # below the legend, the horizontal axis, and the line that its labels stand on
+_TOP, _BASE, _LABELS = 34, 220, 238  # the lower edge of the legend, the horizontal axis, and the baseline of its labels
 _GAP = 8  # between the vertical axis and its labels
 _LETTER = 6.3  # the width of a digit at the style's 11 pixels, with some room
-_USUAL_LABEL = 9  # letters of 1,000,000: charts of a page are as wide as each other, unless theirs are longer
+_USUAL_LABEL = 9  # letters of 1,000,000: all charts of a page have the same margins, unless labels are longer
 _MOST_TICKS = 6
 
 
 class Curve(NamedTuple):
-    """Finite points in ascending order of x, none below zero, and what they are called in the legend."""
+    """Finite points in ascending order of x, with x of at least zero, and their name in the legend."""
 
     name: str
     points: Points
@@ -49,22 +49,22 @@ def chart(
     is_noisy: bool = True,
     x_name: str = "step",
 ) -> str:
-    """Draw curves over one axis as a figure of HTML; empty where there are no points.
+    """Draw curves with common axes as an HTML figure; empty if there are no points.
 
     Args:
-        title: what is shown, above the picture.
-        curves: one or two; those without points are left out.
+        title: the caption above the picture.
+        curves: one or two curves; those without points are left out.
         percent: whether values are shares, to be written in percent.
         from_zero: whether the vertical axis begins at zero.
         is_noisy: whether long curves are to be smoothed.
-        x_name: what is counted along the horizontal axis.
+        x_name: the name of the horizontal axis.
     """
     shown = {number: curve for number, curve in enumerate(curves) if curve.points}
     if not shown:
         return ""
     points = [point for curve in shown.values() for point in curve.points]
     y_ticks = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
-    # Long numbers need room: a label takes two thirds of the way to the next one at most.
+    # Long numbers need room: a label takes at most two thirds of the distance to the next one.
     longest = len(f"{max(x for x, _ in points):,.0f}")
     x_ticks = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
     widest = max(len(x_name), *(len(tick_label(tick, y_ticks.step, percent)) for tick in y_ticks.ticks))
@@ -103,7 +103,7 @@ def chart(
             parts += [line(f"line c{number}", strong), line(f"raw c{number}", curve.points)]
         else:
             parts.append(line(f"line c{number}", curve.points))
-        if len(curve.points) <= _MOST_DOTTED:  # every point is marked, with its value to be read under the pointer
+        if len(curve.points) <= _MOST_DOTTED:  # mark every point, and show its value as a tooltip
             for (step, value), (x, y) in zip(curve.points, placed(curve.points), strict=True):
                 message = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, percent)}")
                 parts.append(
@@ -117,12 +117,12 @@ def chart(
 
 
 def chart_style() -> str:
-    """Return the style of all charts; their colours are the page's --paper, --quiet, --edge, --ink and --second."""
+    """Return the style of all charts, which uses the page's colours --paper, --quiet, --edge, --ink and --second."""
     return page_file("chart.css")
 
 
 class Axis(NamedTuple):
-    """The range that is shown, and the ticks that are labelled."""
+    """The range of an axis, and its labelled ticks."""
 
     low: float
     high: float
@@ -130,12 +130,12 @@ class Axis(NamedTuple):
     step: float
 
     def position(self, value: float, first: float, last: float) -> float:
-        """Return where a value lies between two pixels."""
+        """Return the coordinate of a value, between the coordinates of both ends of the axis."""
         return first + (value - self.low) / (self.high - self.low) * (last - first)
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return at most `most` of the points: of each stretch the lowest and the highest, in their order."""
+    """Return at most `most` of the points: the lowest and the highest of each section, in order."""
     if len(points) <= most:
         return points
     size = len(points) / (most // 2)
@@ -152,7 +152,8 @@ def smoothed(points: Points, reach: int) -> Points:
     sums = [0.0, *itertools.accumulate(y for _, y in points)]
     found = []
     for index, (x, _) in enumerate(points):
-        # At the start as many on either side, or its steep slope would be bent; at the end all that there are before.
+        # At the start take equally many on both sides, to keep a steep slope; at the end take all `reach` points
+        # before.
         before = min(reach, index)
         end = min(index + before, len(points) - 1) + 1
         found.append((x, (sums[end] - sums[index - before]) / (end - index + before)))
@@ -160,13 +161,13 @@ def smoothed(points: Points, reach: int) -> Points:
 
 
 def round_step(width: float, most: int) -> float:
-    """Return the smallest of 1, 2, 5, 10, 20 ... that divides a width into at most so many parts."""
+    """Return the smallest of ..., 0.1, 0.2, 0.5, 1, 2, 5, 10 ... that divides a width into at most `most` parts."""
     power = 10.0 ** math.floor(math.log10(width / most))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power * most >= width * (1 - 1e-9))
 
 
 def tick_label(value: float, step: float, percent: bool = False) -> str:
-    """Write a tick with the digits that its neighbours differ in."""
+    """Write a tick with as many decimals as needed to tell it from its neighbours."""
     if percent:
         return f"{100 * value:,.{_decimals(100 * step)}f}%"
     if value and not 1e-3 <= step < _LONGEST:
@@ -175,7 +176,7 @@ def tick_label(value: float, step: float, percent: bool = False) -> str:
 
 
 def value_label(value: float, percent: bool = False) -> str:
-    """Write a value with three or four digits that say something."""
+    """Write a value with three or four significant digits."""
     if percent:
         return f"{value:.1%}"
     if value and not 1e-2 <= abs(value) < _LONGEST:
@@ -194,14 +195,14 @@ def _decimals(step: float) -> int:
 
 
 def x_axis(values: Sequence[float], most: int) -> Axis:
-    """Return an axis of at most so many steps that begins at zero and ends at the last value."""
+    """Return an axis with at most `most` steps that begins at zero and ends at the last value."""
     high = max(values) or 1
     step = round_step(high, most)
     return Axis(0, high, [step * count for count in range(math.floor(high / step + 1e-9) + 1)], step)
 
 
 def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Axis:
-    """Return an axis of about so many steps that begins and ends at one."""
+    """Return an axis with about `most` steps that begins and ends at a tick."""
     low, high = (min(0.0, *values) if from_zero else min(values)), max(values)
     if high - low <= _LEVEL * max(abs(low), abs(high)):
         low, high = min(0.0, low), max(0.0, high)
@@ -213,15 +214,15 @@ def y_axis(values: Sequence[float], most: int, *, from_zero: bool = False) -> Ax
 
 
 def page_file(*path: str) -> str:
-    """Return the text of a file of `pages`."""
+    """Return the text of a file in `pages`."""
     return resources.files("bertworks").joinpath("pages", *path).read_text(encoding="utf-8")
 
 
 def content_hash(content: str) -> str:
-    """Return the sha256 that a content security policy knows a style or a script by."""
+    """Return the sha256 of a style or a script as written in a content security policy."""
     return base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode("ascii")
 
 
 def escaped(text: str) -> str:
-    """Return text from outside as it may stand in HTML, also between quotation marks; a lone surrogate becomes `?`."""
+    """Escape text from outside for HTML, including attributes in quotes; a lone surrogate becomes `?`."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"))

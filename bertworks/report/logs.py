@@ -1,9 +1,9 @@
-"""The logs of a run, one JSON object per step and line, append-only; and the status that is computed from them.
+"""The logs of a run, append-only files with one JSON object per line; and the status that is computed from them.
 
-`metrics.jsonl` holds values that the same training gives again (losses, accuracies, learning rates); what depends on
-the machine's load (seconds, tokens per second, memory) goes to `timing.jsonl`. A run that resumes from a checkpoint
-drops the lines of later steps, which it is about to write again, and the half line that a kill may have left; so the
-metrics of a killed run end up byte for byte those of a run that was never killed.
+`metrics.jsonl` has reproducible values (losses, accuracies, learning rates); values that depend on the machine's load
+(seconds, tokens per second, memory) are in `timing.jsonl`. A run that resumes from a checkpoint drops the lines of
+later steps, because it will write them again, and an incomplete line that a kill may have left. So the final metrics of
+a killed run are byte for byte those of a run that was never killed.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ RECIPE_FILE = "recipe.toml"
 CHECKPOINTS, MODEL = "checkpoints", "model"
 METRICS_FILE, TIMING_FILE = "metrics.jsonl", "timing.jsonl"
 
-KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "bilm": "biLM"}  # of predictions, and their names for people
-IN_PERCENT = "answer"  # the kind of task whose metrics are percent already
-_LARGEST_STEP, _LARGEST = 1 << 53, 1e100  # sums and squares of such numbers are numbers still
+KINDS = {"mlm": "MLM", "nsp": "NSP", "lm": "LM", "bilm": "biLM"}  # of predictions, and their display names
+IN_PERCENT = "answer"  # the kind of task whose metrics are already percentages
+_LARGEST_STEP, _LARGEST = 1 << 53, 1e100  # sums and squares of such numbers are still finite
 _LONGEST_LINE = 1 << 20
 _BAD_LINES_NAMED = 3
 _log = logging.getLogger(__name__)
@@ -40,10 +40,10 @@ Line = Mapping[str, Any]
 
 
 class StepLog:
-    """Appends lines to a file, after dropping those of steps that are to be made again; `close` it in the end.
+    """Appends lines to a file, after dropping those of steps that will be run again; must be closed at the end.
 
     Args:
-        path: the file; made if it is not there.
+        path: the file; created if it does not exist.
         last_step: the step of the checkpoint that the run resumes from; None for a run from the start.
     """
 
@@ -54,7 +54,7 @@ class StepLog:
             self._stream: IO[bytes] = open(path, "ab")  # noqa: SIM115 -- it stays open as long as the run
 
     def append(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write a line that another process can read at once; a value that is not finite becomes null."""
+        """Write a line, which other processes can read at once; a value that is not finite becomes null."""
         assert "step" not in values, "the step is given once"
         line = {"step": step} | {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -65,13 +65,13 @@ class StepLog:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Have the lines on disk; to be called before a checkpoint is saved, which counts on them."""
+        """Sync the lines to disk; to be called before a checkpoint is saved, because resuming needs them."""
         with _refusals_named(self.path):
-            self._stream.flush()  # of lines that a full disk had no room for
+            self._stream.flush()  # lines that a full disk could not take before
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """Stop recording."""
+        """Close the file."""
         with _refusals_named(self.path):
             self._stream.close()
 
@@ -85,28 +85,28 @@ def _refusals_named(path: Path) -> Iterator[None]:
 
 
 def truncate_to(path: Path, step: int) -> None:
-    """Keep the lines of steps up to one, as they are, and drop the others and what is no line of ours."""
+    """Keep the lines up to a step unchanged; drop later ones and lines that are not log records."""
     if path.exists():
         with atomic_write(path, "wb") as stream:
             stream.writelines(line for line, record in _lines(path) if record["step"] <= step)
 
 
 def read_log(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the records of a log, also of one that is being written; none if there is no file yet.
+    """Return the records of a log, even while it is being written; an empty list if there is no file yet.
 
-    A record has a step, and other numbers or None by their names; those without one of the `needed` are left out.
+    A record has a step, and other values by name, numbers or None; records that lack one of the `needed` are left out.
     """
     records = [record for _, record in _lines(path)] if path.exists() else []
     return [record for record in records if all(record.get(name) is not None for name in needed)]
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the whole lines of a log with what they hold: a step, and names of numbers or null."""
+    """Yield the complete lines of a log with their records: a step, and other values, numbers or null."""
     num_bad = 0
     try:
         with open(path, "rb") as stream:
             for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), 1):
-                if not line.endswith(b"\n"):  # cut off
+                if not line.endswith(b"\n"):  # incomplete
                     continue
                 try:
                     record = parse_json(line, str(path), line=number, strict=True)
@@ -133,17 +133,17 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def training_lines(metrics: Sequence[Line]) -> list[Line]:
-    """Return the lines of metrics that are of training, and not of an evaluation."""
+    """Return the lines of metrics from training, not those from evaluations."""
     return [line for line in metrics if line.get("lr") is not None and line.get("tokens") is not None]
 
 
 def points_of(lines: Sequence[Line], name: str) -> list[tuple[float, float]]:
-    """Return a value of the logs by step, as far as it was finite."""
+    """Return the points (step, value) of a value in the logs; values that were not finite are left out."""
     return [(line["step"], line[name]) for line in lines if isinstance(line.get(name), int | float)]
 
 
 def training_seconds(timing: Sequence[Line]) -> float:
-    """Return the seconds of training according to the lines of timing; in old ones each start began at 0."""
+    """Return the seconds of training from the lines of timing; in old logs the seconds restart at 0 on resume."""
     seconds = [line["seconds"] for line in timing if isinstance(line.get("seconds"), int | float)]
     ends = [now for now, then in itertools.pairwise(seconds) if then < now]
     return float(sum(ends) + (seconds[-1] if seconds else 0.0))
@@ -156,7 +156,7 @@ def duration(seconds: float) -> str:
 
 
 def newest_model(folder: Path) -> tuple[Mapping[str, Any] | None, int | None]:
-    """Return the configuration and the number of parameters of a run's model, or of its last checkpoint."""
+    """Return the configuration and the number of parameters of a run's final model or last checkpoint."""
     checkpoints = sorted((folder / CHECKPOINTS).glob("step-*"), key=lambda path: (len(path.name), path.name))
     for model in (folder / MODEL, *reversed(checkpoints)):
         if (model / CONFIG_FILE).is_file() and (model / WEIGHTS_FILE).is_file():
@@ -169,39 +169,39 @@ if TYPE_CHECKING:
     from bertworks.train.log import Progress
 
 
-_RECENT = 10  # lines of the log, over which the speed is measured
-_PACE = 100  # lines over which the time left is estimated: longer, to include evaluations and saves
+_RECENT = 10  # the speed is measured over this many lines of the log
+_PACE = 100  # the time left is estimated over this many lines, more, to include evaluations and saves
 _MOST_POINTS = 512
-_HELD_OUT = ("holdout_", "dev_")  # how the names of figures begin that are not of training
+_HELD_OUT = ("holdout_", "dev_")  # prefixes of the names of metrics that are not from training
 
 
 class About(NamedTuple):
-    """What does not change during a run."""
+    """Facts that do not change during a run."""
 
-    title: str  # names the run
+    title: str  # the name of the run
     settings: TrainSettings  # when to stop
     kinds: tuple[str, ...]  # of predictions, as mlm and nsp
-    flops_per_token: float | None = None  # of training, forward and backward; None: not known
-    peak_flops: float | None = None  # of all devices together, a second; None: not known
-    metrics: tuple[str, ...] = ()  # of a task, by their names in the log of the dev set; none in pre-training
+    flops_per_token: float | None = None  # in training, forward and backward; None: unknown
+    peak_flops: float | None = None  # of all devices together, per second; None: unknown
+    metrics: tuple[str, ...] = ()  # of a task, by their names in the log for the dev set; none in pre-training
 
 
 class Status:
-    """What is known of a run; it gets every line of the log.
+    """The status of a run, computed from every line of its log.
 
     Args:
         about: what is trained.
-        progress: where this start of the run resumes.
-        history: the lines of metrics that there are already.
+        progress: the progress from which the run starts or resumes.
+        history: the existing lines of metrics.
     """
 
     def __init__(self, about: About, progress: "Progress", history: Iterable[Mapping[str, Any]] = ()) -> None:
         self.about = about
         self.step, self.tokens, self.seconds = progress.step, progress.tokens, progress.seconds
         self.values: dict[str, Any] = {}  # the last line of training and timing
-        self.holdout: dict[str, Any] = {}  # the last held-out figures, without that word
+        self.holdout: dict[str, Any] = {}  # the last held-out metrics, without the prefix of their names
         self.losses = Trace()
-        self.saved_step: int | None = progress.step or None  # of the last checkpoint; None: there is none yet
+        self.saved_step: int | None = progress.step or None  # the step of the last checkpoint; None: there is none yet
         self._started = time.monotonic()
         self._recent = deque([(progress.seconds, progress.tokens)], maxlen=_RECENT + 1)
         self._pace = deque([(self._started, self.share)], maxlen=_PACE + 1)
@@ -209,23 +209,23 @@ class Status:
             self.take_in(line["step"], line)
 
     def train(self, progress: "Progress", values: Mapping[str, Any]) -> None:
-        """Take in a line of training and timing."""
+        """Record a line of training and timing."""
         self.step, self.tokens, self.seconds = progress.step, progress.tokens, progress.seconds
         self._recent.append((progress.seconds, progress.tokens))
         self._pace.append((time.monotonic(), self.share))
         self.take_in(progress.step, values)
 
     def evaluate(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take in the figures of an evaluation."""
+        """Record the metrics of an evaluation."""
         self.step = step
         self.take_in(step, values)
 
     def save(self, step: int) -> None:
-        """Note a checkpoint."""
+        """Record a checkpoint."""
         self.step = self.saved_step = step
 
     def take_in(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take in a line of metrics, whatever it is of."""
+        """Record a line of metrics, of training or of an evaluation."""
         holdout = {
             name.removeprefix(prefix): value
             for prefix in _HELD_OUT
@@ -242,7 +242,7 @@ class Status:
 
     @property
     def shares(self) -> dict[str, float]:
-        """How much of each limit is used up."""
+        """For each limit of the run, the share that is used up."""
         limits = self.about.settings
         used = {"steps": self.step / limits.max_steps}
         if limits.max_tokens is not None:
@@ -253,17 +253,17 @@ class Status:
 
     @property
     def share(self) -> float:
-        """How much of the run is done, by the limit that it will meet first."""
+        """The share of the run that is done, by the limit that it will reach first."""
         return min(1.0, max(self.shares.values()))
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this start of the run, evaluations and saves included."""
+        """Seconds since the run was started or resumed, including evaluations and saves."""
         return time.monotonic() - self._started
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until it has finished at the pace of the last lines; None: not known yet."""
+        """Estimated seconds until the end, at the speed of the last lines; None: not known yet."""
         (first, share_then), (last, share_now) = self._pace[0], self._pace[-1]
         if share_now <= share_then:
             return None
@@ -277,7 +277,7 @@ class Status:
 
     @property
     def model_flops_utilisation(self) -> float | None:
-        """The share of the devices' arithmetic that the model's own needs take (MFU); None: not known."""
+        """Model FLOPs utilisation (MFU): the model's operations per second as a share of the peak; None: unknown."""
         about, speed = self.about, self.tokens_per_second
         if not about.flops_per_token or not about.peak_flops or not speed:
             return None
@@ -285,7 +285,7 @@ class Status:
 
 
 class Trace:
-    """A curve of any length in bounded memory: whenever it is full, neighbours become their mean."""
+    """A curve of any length in bounded memory: when it is full, each two neighbours are replaced by their mean."""
 
     def __init__(self) -> None:
         self.points: list[tuple[float, float]] = []
@@ -293,7 +293,7 @@ class Trace:
         self._per_point = 1
 
     def add(self, x: float, y: float) -> None:
-        """Take in the next point."""
+        """Add the next point."""
         self._waiting.append((x, y))
         if len(self._waiting) < self._per_point:
             return

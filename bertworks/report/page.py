@@ -1,11 +1,11 @@
-"""The report of a run, `RUN/report.html`: one HTML file that loads nothing and needs no server.
+"""The report of a run, `RUN/report.html`: one HTML file that loads nothing from outside and needs no server.
 
-It is made from the run folder alone (recipe, logs, samples and the shapes of its model), at the end of a run and again
-on request, without torch.
+It is made only from the run folder (recipe, logs, samples and the shapes of the model's weights), at the end of a run
+or later on request, without torch.
 
-Samples are a model's predictions on held-out texts: masked pieces, and its most likely guesses for each.
-`train/guesses.py` computes them. They are kept in the run folder as `samples.json`, with what is known of the data, so
-that a report can be made again where the data is gone.
+Samples are a model's predictions on held-out texts: for each masked piece, the most likely pieces. `train/guesses.py`
+computes them. They are saved in the run folder as `samples.json`, together with facts about the data, so that a report
+can be made again without the data.
 """
 
 import json
@@ -42,15 +42,15 @@ from bertworks.text.gpt import END_OF_WORD
 from bertworks.text.vocabulary import MASK
 
 REPORT_FILE, SAMPLES_FILE = "report.html", "samples.json"
-_LARGEST_LOSS = 50  # of which a perplexity can be written in digits
+_LARGEST_LOSS = 50  # for larger losses no perplexity is shown
 _NOTE = (
-    "Held-out texts. The marked pieces were to be predicted: the five most likely ones are listed, with their "
-    "probabilities."
+    "Held-out texts. The model had to predict the marked pieces: its five most likely predictions are listed, with "
+    "their probabilities."
 )
 
 
 class Guess(Settings):
-    """A piece and how likely the model finds it."""
+    """A predicted piece and its probability."""
 
     piece: str
     probability: float = Field(ge=0, le=1)
@@ -60,17 +60,17 @@ class Blank(Settings):
     """A position whose piece the model predicted."""
 
     piece: str  # the true piece
-    seen: str | None  # what the model saw there; None: nothing, as it had not come so far
+    seen: str | None  # the model's input there; None: a language model, which had not read so far
     guesses: list[Guess]  # the most likely first
 
     @property
     def is_right(self) -> bool:
-        """Whether the most likely guess is the piece."""
+        """Whether the most likely prediction is right."""
         return bool(self.guesses) and self.guesses[0].piece == self.piece
 
 
 class Span(Settings):
-    """A stretch of text; one that was predicted has the number of its blank."""
+    """A part of a text; if it was predicted, it has the number of its blank."""
 
     text: str
     blank: Count | None = None
@@ -81,7 +81,7 @@ class Sample(Settings):
 
     texts: list[list[Span]] = Field(min_length=1, max_length=2)
     blanks: list[Blank]
-    follows: bool | None = None  # whether the second text does follow the first
+    follows: bool | None = None  # whether the second text really follows the first
     follows_probability: float | None = Field(default=None, ge=0, le=1)
 
     @field_validator("blanks")
@@ -89,17 +89,17 @@ class Sample(Settings):
     def _spans_are_of_blanks(cls, blanks: list[Blank], info: ValidationInfo) -> list[Blank]:
         named = [span.blank for spans in info.data.get("texts", []) for span in spans if span.blank is not None]
         if named and max(named) >= len(blanks):
-            raise ValueError(f"there are {len(blanks)}, and a text has one of the number {max(named)}")
+            raise ValueError(f"there are {len(blanks)}, but a text refers to number {max(named)}")
         return blanks
 
 
 class Samples(Settings):
-    """The samples of a run, and what is known of its data."""
+    """The samples of a run, and facts about its data."""
 
     data: str  # the name of its folder
     vocab_size: Count
     counts: dict[str, dict[str, Count]]  # documents, sentences and tokens of each split
-    next_majority: float | None  # of the held-out pairs, the share of the more frequent kind
+    next_majority: float | None  # the share of the more frequent label among the held-out pairs
     samples: list[Sample]
 
 
@@ -127,7 +127,7 @@ def filled_page(
     recipe: str,
     more_style: str = "",
 ) -> str:
-    """Return a report's text, to be written as UTF-8; tiles, charts and samples are HTML already."""
+    """Return a report's text, to be written as UTF-8; tiles, charts and samples must already be HTML."""
     style = page_file("report", "style.css") + chart_style() + more_style
     tables = []
     for name, rows in facts.items():
@@ -149,7 +149,7 @@ def filled_page(
 
 
 def tile(name: str, value: str, beside: str) -> str:
-    """Return a figure with its name above it and a word beneath."""
+    """Return a figure with its name above it and a remark below."""
     return (
         f'<div class="tile"><p class="name">{escaped(name)}</p><p class="value">{escaped(value)}</p>'
         f'<p class="beside">{escaped(beside)}</p></div>'
@@ -157,7 +157,7 @@ def tile(name: str, value: str, beside: str) -> str:
 
 
 class Run(NamedTuple):
-    """What a run folder holds."""
+    """The contents of a run folder."""
 
     name: str
     recipe: Recipe
@@ -177,11 +177,11 @@ class Run(NamedTuple):
 
 
 def read_run(folder: Path) -> Run:
-    """Read what the report of a run folder needs."""
+    """Read the parts of a run folder that its report needs."""
     if not (usable_path(folder) / RECIPE_FILE).is_file():
         raise UserError(
             f"{folder} has no {RECIPE_FILE}: not a run folder; give the --out of `bertworks pretrain` or "
-            "`finetune`, for a grid one of its runs: OUT/POINT/seed-N"
+            "`finetune`, or for a grid one of its runs: OUT/POINT/seed-N"
         )
     metrics = read_log(folder / METRICS_FILE)
     config, num_parameters = newest_model(folder)
@@ -199,7 +199,7 @@ def read_run(folder: Path) -> Run:
 
 
 def write_report(run: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a run folder, into it or to another place, and return where it is."""
+    """Write the report of a run folder, by default into the folder, and return its path."""
     target, found = Path(out) if out else Path(run) / REPORT_FILE, read_run(Path(run))
     model, most = found.recipe.model, found.recipe.train.max_steps
     size = f" with {counted(found.num_parameters, 'parameter')}" if found.num_parameters else ""
@@ -222,16 +222,16 @@ def write_report(run: str | Path, out: str | Path | None = None) -> Path:
 
 
 def _tiles(run: Run) -> Iterable[str]:
-    """Yield the figures at the end: of held-out documents where there are any, else of training."""
+    """Yield the final figures: for held-out documents if there are any, otherwise for training."""
     last = {name.removeprefix("holdout_"): value for name, value in run.holdout[-1].items()} if run.holdout else {}
     where = "held out" if last else "in training"
     in_training = run.training[-1] if run.training else {}
     last = last or dict(in_training)
     for kind in run.kinds:
         name, accuracy, loss = KINDS[kind], last.get(f"{kind}_accuracy"), last.get(f"{kind}_loss")
-        if kind == "nsp":  # what a constant answer would score
+        if kind == "nsp":  # the accuracy of a constant answer
             share = last.get("nsp_larger_class")
-            if share is None and run.holdout and run.samples:  # logs of earlier versions do not have it
+            if share is None and run.holdout and run.samples:  # logs of earlier versions lack it
                 share = run.samples.next_majority
             note = f"larger class {share:.1%}" if isinstance(share, int | float) else ""
         else:
@@ -249,7 +249,7 @@ def _tiles(run: Run) -> Iterable[str]:
 
 
 def learning_charts(run: Run) -> Iterable[str]:
-    """Draw what a run learned: its loss and accuracies, in training and on held-out documents."""
+    """Draw the loss and accuracies of a run, in training and on held-out documents."""
 
     def both(name: str) -> list[Curve]:
         held_out = Curve("held out", points_of(run.holdout, f"holdout_{name}"))
@@ -261,14 +261,14 @@ def learning_charts(run: Run) -> Iterable[str]:
 
 
 def course_charts(training: Sequence[Line], timing: Sequence[Line]) -> Iterable[str]:
-    """Draw how a run went: its rate, its speed and its gradients."""
+    """Draw the learning rate, the speed and the gradient norms of a run."""
     yield chart("Learning rate", [Curve("last", points_of(training, "lr"))], from_zero=True, is_noisy=False)
     yield chart("Tokens a second", [Curve("last", points_of(timing, "tokens_per_second"))], from_zero=True)
     yield chart("Norm of all gradients", [Curve("last", points_of(training, "grad_norm"))], from_zero=True)
 
 
 def optimizer_facts(optim: OptimSettings) -> dict[str, str]:
-    """Describe how a run's weights were updated."""
+    """Describe the optimizer of a run."""
     return {
         "optimizer": optim.name,
         "learning rate": f"{value_label(optim.lr)}, {optim.schedule}",
@@ -277,7 +277,7 @@ def optimizer_facts(optim: OptimSettings) -> dict[str, str]:
 
 
 def memory_facts(timing: Sequence[Line]) -> dict[str, str]:
-    """Describe how much memory a run took at its peak, if its logs say so."""
+    """Describe the peak memory of a run, if its logs have it."""
     memory = max((line.get("memory_bytes") or 0 for line in timing), default=0)
     return {"most memory": f"{memory / 1e9:,.2f} GB"} if memory else {}
 
@@ -317,7 +317,7 @@ def _data_facts(run: Run) -> dict[str, str]:
 
 def _training_facts(run: Run) -> dict[str, str]:
     data, optim, train = run.recipe.data, run.recipe.optim, run.recipe.train
-    tokens_of = dict.fromkeys(map(run.recipe.batch_tokens, data.lengths()))  # the same at both lengths, or not
+    tokens_of = dict.fromkeys(map(run.recipe.batch_tokens, data.lengths()))  # both lengths may have the same number
     facts = {
         **optimizer_facts(optim),
         "batch": " and ".join(f"{tokens:,}" for tokens in tokens_of) + " tokens",
@@ -329,7 +329,7 @@ def _training_facts(run: Run) -> dict[str, str]:
 
 
 def samples_section(samples: Samples | None) -> str:
-    """Return a section of HTML; nothing where no samples were taken."""
+    """Return a section of HTML, or an empty text if there are no samples."""
     if not samples or not samples.samples:
         return ""
     is_masked = any(blank.seen for sample in samples.samples for blank in sample.blanks)
@@ -350,13 +350,13 @@ def samples_section(samples: Samples | None) -> str:
         blanks = "".join(f"<li>{_blank(number, blank)}</li>" for number, blank in enumerate(sample.blanks, 1))
         articles.append(f'<article class="sample">{texts}<ol class="blanks">{blanks}</ol></article>')
     return (
-        '<section aria-labelledby="samples"><h2 id="samples">What it guesses</h2>'
+        '<section aria-labelledby="samples"><h2 id="samples">Predictions</h2>'
         f'<p class="note">{escaped(note)}</p>{"".join(articles)}</section>'
     )
 
 
 def _span(span: Span, blanks: list[Blank]) -> str:
-    """Return a stretch of text; one that was predicted is marked, with the guesses as its tooltip."""
+    """Return a part of a text; if it was predicted, it is marked, with the predictions as its tooltip."""
     if span.blank is None:
         return escaped(span.text)
     blank = blanks[span.blank]
@@ -368,12 +368,12 @@ def _span(span: Span, blanks: list[Blank]) -> str:
 
 
 def _blank(number: int, blank: Blank) -> str:
-    """Return a predicted piece, what the model saw there, and its guesses as bars."""
+    """Return a masked piece, the model's input there, and its predictions as bars."""
     right = ' class="right"'
     piece, seen, guesses = blank.piece.removesuffix(END_OF_WORD), "", ""
     if blank.seen not in (None, MASK):
         seen = (
-            "shown as it is"
+            "shown unchanged"
             if blank.seen == blank.piece
             else f"shown as {(blank.seen or '').removesuffix(END_OF_WORD)}"
         )

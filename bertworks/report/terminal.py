@@ -1,10 +1,9 @@
-"""Progress of training: a panel that is redrawn on a terminal, elsewhere a line now and then.
+"""Progress of training: a panel that is redrawn on a terminal; elsewhere a line from time to time.
 
-A view is called when there is something new, at `log_every` steps, and draws in the thread that trains, so it has to be
-cheap: it redraws at most four times a second, and so seldom that drawing takes half a percent of the time at most. All
-of it goes to the error stream; the panel is erased in the end, and also when a run is interrupted. The panel is made
-for 100 columns and good for 60; its curve is drawn with the dots of braille characters, each two dots wide and four
-high.
+A view is called when there is news, every `log_every` steps, and draws in the training thread, so it must be cheap: it
+redraws at most four times a second, and drawing takes at most half a percent of the time. It writes to standard error.
+The panel is erased at the end, also when a run is interrupted. It is designed for 100 columns and works with 60. Its
+curve is drawn with braille characters, each two dots wide and four dots high.
 
 | wiki-run, 4x256, mlm+nsp, cuda                                           1:02:03
 | ━━━━━━━━━━━━━━━━╸───────────   12,340 of 100,000 steps   12.3%   7:21:40 left
@@ -35,31 +34,31 @@ from bertworks.errors import counted, printable
 from bertworks.report.logs import IN_PERCENT, KINDS, Status
 
 News = Literal["begin", "train", "evaluate", "save"]
-_SHORTEST_S = 0.25  # between two drawings
-_IDLE_PER_DRAWING = 200  # after a drawing nothing is drawn for so many times as long as it took
-_LONGEST_S = 30.0  # without a line, where there is no terminal; later a twentieth of the time that has passed
+_SHORTEST_S = 0.25  # least time between two drawings
+_IDLE_PER_DRAWING = 200  # the pause after a drawing, as a multiple of the time that it took
+_LONGEST_S = 30.0  # longest time without a line if there is no terminal; in long runs a twentieth of the elapsed time
 _ERASE_BELOW = "\r\x1b[J"
-_WIDEST = 110  # a bar and a curve that are wider say no more
+_WIDEST = 110  # wider bars and curves would show nothing more
 _TABLE_WIDTH = 30  # of labels and figures, to the left of the curve
 _NARROWEST_CURVE = 19  # with its labels
-_NARROWEST = 30  # below it lines are cut off
+_NARROWEST = 30  # on narrower terminals lines are cut off
 _SHORTEST_BAR = 6
-_METRICS = {  # of tasks, and what they are called in the panel
+_METRICS = {  # the metrics of tasks, with their names in the panel
     "accuracy": "accuracy", "matthews": "matthews", "f1": "F1", "f1_macro": "F1 macro", "pearson": "pearson",
     "spearman": "spearman", "exact_match": "EM",
 }  # fmt: skip
-_STEEP_SHARE = 0.05  # of a run, at its start, where the loss falls so steeply that the rest would look flat
-_FEW_POINTS = 20  # of fewer none is left out
+_STEEP_SHARE = 0.05  # the steep start of the loss, left out of the scale, or the rest would look flat
+_FEW_POINTS = 20  # with fewer points none is left out
 _BLANK = 0x2800
 # The bit of each dot, by its row and column in the character, as Unicode numbers them.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 class View(Protocol):
-    """Shows what is new in a run."""
+    """A function that shows the progress of a run."""
 
     def __call__(self, news: News, status: Status) -> None:
-        """Show it, or not: `status` is what is known now."""
+        """Show the status, or nothing if it is too soon."""
 
 
 def unseen(news: News, status: Status) -> None:
@@ -67,18 +66,18 @@ def unseen(news: News, status: Status) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on the error stream; that nobody reads it is no reason to lose a step."""
+    """Print a line to standard error; training continues even if nobody reads it."""
     with suppress(BrokenPipeError):
         print(printable(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def training_view(view: View | None = None, *, quiet: bool = False) -> Iterator[View]:
-    """Give a view for the error stream: a panel on a terminal, lines elsewhere, nothing if quiet; or the one given."""
+    """Yield the given view, or one for standard error: a panel on a terminal, lines elsewhere, nothing if quiet."""
     if view is not None or quiet:
         yield view or unseen
         return
-    can_draw = sys.stderr.isatty()  # a notebook's streams are no terminals: it gets lines
+    can_draw = sys.stderr.isatty()  # a notebook's streams are not terminals: it gets lines
     if can_draw:
         from rich.console import Console
 
@@ -95,13 +94,13 @@ def training_view(view: View | None = None, *, quiet: bool = False) -> Iterator[
 
 
 class Lines:
-    """Writes a line for every evaluation, or checkpoint where there is none, and after a long time without one."""
+    """Writes a line for every evaluation, or checkpoint if there are no evaluations, and after a long pause."""
 
     def __init__(self) -> None:
         self._started = self._last = time.monotonic()
 
     def __call__(self, news: News, status: Status) -> None:
-        """Write one if it is time for it."""
+        """Write a line if one is due."""
         now = time.monotonic()
         is_not_evaluated = status.values and not status.holdout and status.step >= status.about.settings.eval_every
         is_due = news == "train" and now - self._last >= max(_LONGEST_S, (now - self._started) / 20)
@@ -111,23 +110,23 @@ class Lines:
 
 
 class Panel:
-    """Draws the panel and redraws it where it stands; begins with the first news, `close` erases it.
+    """Draws the panel at the first news and redraws it in place; `close` erases it.
 
-    The cursor waits on an empty row above the panel, and a drawing erases all below the cursor first. So what others
-    write meanwhile (a library in C, another process, a person who presses Enter) moves the panel down and stays above
-    it, without anybody counting its lines. What Python writes to its streams is put there without a trace of the panel.
+    The cursor stays on an empty row above the panel, and every drawing first erases everything below the cursor. So
+    other output (of a C library, of another process, or of a person who presses Enter) stays above the panel and moves
+    it down, without counting lines. Output of Python's own streams is written above the panel without traces of it.
     """
 
     def __init__(self) -> None:
-        self._stream: TextIO | None = None  # the terminal, while the panel stands
-        self._streams: tuple[TextIO, TextIO] | None = None  # of Python, as they were
+        self._stream: TextIO | None = None  # the terminal, while the panel is shown
+        self._streams: tuple[TextIO, TextIO] | None = None  # Python's original streams
         self._console: Any = None
         self._lock = threading.RLock()  # other threads may warn
         self._status: Status | None = None
         self._next = 0.0
 
     def __call__(self, news: News, status: Status) -> None:
-        """Draw, unless it has been drawn just now."""
+        """Draw the panel, unless the last drawing was just before."""
         started = time.monotonic()
         if news in ("train", "save") and started < self._next:
             return
@@ -154,14 +153,14 @@ class Panel:
         self._write(f"{_ERASE_BELOW}\n{drawn.get()}{rows_up}")
 
     def _write(self, text: str) -> None:
-        assert self._stream, "the panel stands"
+        assert self._stream, "the panel is shown"
         self._stream.write(text)
         self._stream.flush()
 
     def write_above(self, stream: TextIO, text: str) -> None:
-        """Write whole lines where the panel stands, and the panel below them."""
+        """Write whole lines above the panel."""
         with self._lock:
-            if self._stream is None or self._status is None:  # it was erased meanwhile
+            if self._stream is None or self._status is None:  # it was erased in the meantime
                 stream.write(text)
                 return
             self._write(_ERASE_BELOW)
@@ -183,13 +182,13 @@ class Panel:
 
 
 class _Above:
-    """Takes the place of one of Python's streams while a panel is on the terminal, and writes above the panel."""
+    """Replaces one of Python's streams while a panel is shown, and writes above the panel."""
 
     def __init__(self, panel: Panel, stream: TextIO) -> None:
         self.panel, self._stream, self._line = panel, stream, ""
 
     def write(self, text: str) -> int:
-        """Write the lines that are whole; the rest waits for its end."""
+        """Write complete lines; the rest waits for the end of its line."""
         lines, end, self._line = (self._line + text).rpartition("\n")
         if end:
             self.panel.write_above(self._stream, lines + end)
@@ -202,18 +201,18 @@ class _Above:
             self._line = ""
 
     def flush(self) -> None:
-        """Nothing waits here but a line that is not whole yet."""
+        """Do nothing: only an incomplete line can be waiting."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # bytes would go past the panel; who looks for it, as click does, writes text then
+        if name == "buffer":  # bytes would bypass the panel; without a buffer, click and others write text
             raise AttributeError(name)
         return getattr(self._stream, name)
 
 
 def line_of(status: Status) -> str:
-    """Return what is known in a line of text."""
+    """Return the status as one line of text."""
     parts = [progress_text(status)]
-    if "loss" in status.values:  # a model that is measured before it is trained has none yet
+    if "loss" in status.values:  # a model that is evaluated before training has no loss yet
         parts = [f"{parts[0]}: {_figures(status, status.values)}"]
     if status.holdout:
         parts.append(f"held out: {_figures(status, status.holdout)}")
@@ -231,12 +230,12 @@ def _figures(status: Status, values: dict[str, float]) -> str:
             share = values.get(f"{kind}_larger_class")  # what a constant answer would score
             larger = "" if share is None else f" (larger class {_percent(share)})"
             scores.append(f"{KINDS.get(kind, 'accuracy')} {_percent(values.get(f'{kind}_accuracy'))}{larger}")
-    # Of a task's dev set its metrics follow, as what is counted in training is not always one of them.
+    # The metrics of a task's dev set follow, because the accuracy in training is not always one of them.
     return ", ".join([*scores, *(f"{name} {_metric(status, name)}" for name in _METRICS if name in values)])
 
 
 def progress_text(status: Status) -> str:
-    """Return how far a run is towards the limit that it will meet first."""
+    """Return the progress towards the limit that the run will reach first."""
     limits, shares = status.about.settings, status.shares
     nearest = max(shares, key=lambda name: shares[name])
     if nearest == "tokens":
@@ -247,7 +246,7 @@ def progress_text(status: Status) -> str:
 
 
 def panel_of(status: Status, columns: int) -> Text:
-    """Return the panel for a terminal of so many columns."""
+    """Return the panel for a terminal with this many columns."""
     width = max(min(columns - 2, _WIDEST), _NARROWEST)
     elapsed = clock(status.elapsed_s)
     title = printable(status.about.title).replace("\n", " ")
@@ -273,7 +272,7 @@ def panel_of(status: Status, columns: int) -> Text:
     ]
     lines = [Text(" ") + row for row in rows]
     for line in lines:
-        line.truncate(columns - 1)  # the last column stays free: some terminals break the line there
+        line.truncate(columns - 1)  # keep the last column free, because some terminals wrap the line there
     return Text("\n").join(lines)
 
 
@@ -289,10 +288,10 @@ def _table(status: Status) -> list[Text]:
     add("loss", _loss(values.get("loss")), f"{_loss(holdout.get('loss')):>11}")
     metrics = [name for name in _METRICS if name in status.about.metrics]
     for kind in status.about.kinds:
-        if kind == "regress":  # where nothing is right or wrong
+        if kind == "regress":  # regression has no accuracy
             continue
         held_out = _percent(holdout.get(f"{kind}_accuracy"))
-        if kind not in KINDS:  # of a task's dev set there are its metrics, of which accuracy is one or not
+        if kind not in KINDS:  # for the dev set of a task, accuracy is shown only if it is one of its metrics
             held_out = _metric(status, "accuracy") if "accuracy" in metrics else ""
         add(KINDS.get(kind, "accuracy"), _percent(values.get(f"{kind}_accuracy")), f"{held_out:>11}")
         if kind == "nsp":  # what a constant answer would score
@@ -311,7 +310,7 @@ def _table(status: Status) -> list[Text]:
 
 
 def _curve(status: Status, width: int, height: int) -> list[Text]:
-    """Draw the loss over the run, its largest and smallest beside it and its first and last step below."""
+    """Draw the loss over the run, with its range at the side and the first and last step below."""
     points = status.losses.points
     if len(points) < 2:
         return []
@@ -334,30 +333,30 @@ def braille_curve(
 
     Args:
         points: (x, y) in ascending order of x; the first is drawn at the left edge and the last at the right.
-        width: of a row, in characters.
+        width: the width in characters.
         height: the number of rows.
-        top: the y of the upper edge, above which nothing is drawn; the largest there is if not given.
+        top: the y of the upper edge, above which nothing is drawn; the largest y if not given.
     """
     cells = [[_BLANK] * width for _ in range(height)]
     last_column, last_row = 2 * width - 1, 4 * height - 1
     bottom = min((y for _, y in points), default=0.0)
     top = max(bottom, max((y for _, y in points), default=0.0) if top is None else top)
-    if top <= bottom:  # all of one height is drawn in the middle
+    if top <= bottom:  # a constant curve is drawn in the middle
         bottom, top = bottom - 1, bottom + 1
     previous: tuple[int, int] | None = None
     for x, y in points:
-        # In dots, from the upper left corner; rows above it are negative, one height at most.
+        # In dots from the upper left corner; points above the edge have negative rows, at most one height.
         column = round((x - points[0][0]) / ((points[-1][0] - points[0][0]) or 1) * last_column)
         row = round(max((top - y) / (top - bottom), -1) * last_row)
         from_column, from_row = previous or (column, row)
         count = max(abs(column - from_column), abs(row - from_row), 1)
-        for part in range(count + 1):  # the dots between two points, both included, without a gap
+        for part in range(count + 1):  # all dots from one point to the next, without gaps
             dot_x = from_column + round((column - from_column) * part / count)
             dot_y = from_row + round((row - from_row) * part / count)
             if dot_y >= 0:
                 cells[dot_y // 4][dot_x // 2] |= _DOTS[dot_y % 4][dot_x % 2]
         previous = (column, row)
-    # A space, for some fonts draw the dots that are not set as little circles.
+    # Use a space for an empty cell, because some fonts draw dots that are not set as small circles.
     return ["".join(chr(cell) if cell > _BLANK else " " for cell in row) for row in cells]
 
 
@@ -375,7 +374,7 @@ def _percent(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Write a time as hours, minutes and seconds, and days where it is that long."""
+    """Write a time as hours, minutes and seconds, with days if needed."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -1,19 +1,19 @@
 """Every corpus in one form: a paragraph per line, and an empty line after each document.
 
-- **Sources.** A corpus is files, folders, patterns (`*`, `?`, `**`) or `-` for standard input. A folder gives the files
-  whose ending is known, at any depth, without hidden ones and without links that lead out of it; linked folders are not
-  entered, so a cycle of links ends. The vocabulary of a model or of prepared data in it is not read. A file that is
-  named, or that a pattern matches as the shell would, is read whatever its ending. The list is sorted by path, so that
-  neither the shell's locale nor the order of a directory changes a vocabulary made from it.
-- **Kinds.** Plain text, JSON lines, a JSON list, CSV, tab-separated text, Parquet and Wikipedia dumps, packed or not.
-  What a file holds is found from its name and its first bytes: JSON, Parquet and a dump are recognised under any name,
-  and what is plainly no text (a PDF, a picture, an archive, a web page) is refused. The files of tasks follow the same
-  rule.
-- **Records.** Each JSON record or row is one document, the text of one field; it may hold newlines, and its blank lines
-  end nothing. A record that cannot be read is an error with its position, since leaving it out quietly would hide that
-  a corpus is not what one thinks. Tables are taken apart here for corpora and for the files of tasks alike.
-- **Cost.** Memory does not grow with the corpus. Plain text is handled a megabyte at a time and costs Python nothing
-  per line but the line itself.
+- **Sources.** A corpus is files, folders, patterns (`*`, `?`, `**`) or `-` for standard input. From a folder, all files
+  with a known ending are read, at any depth, except hidden files and links that lead out of the folder. Linked folders
+  are not entered, so cycles of links are harmless. The vocabulary of a model or of prepared data in a folder is not
+  read. A file that is named, or matched by a pattern, is read whatever its ending. The list is sorted by path, so a
+  vocabulary does not depend on the shell's locale or the order of a directory.
+- **Kinds.** Plain text, JSON lines, a JSON list, CSV, tab-separated text, Parquet and Wikipedia dumps, compressed or
+  not. The kind of a file is found from its name and its first bytes: JSON, Parquet and dumps are recognised under any
+  name, and files that are clearly not text (PDFs, pictures, archives, web pages) are refused. The same rules apply to
+  the files of tasks.
+- **Records.** Each JSON record or row is one document: the text of one field. It may contain newlines, and its blank
+  lines do not end the document. A record that cannot be read is an error with its position, because skipping it
+  silently would hide that the corpus is damaged. Corpora and the files of tasks share this code for tables.
+- **Cost.** Memory does not grow with the corpus. Plain text is handled in blocks of a megabyte, without Python work per
+  line.
 """
 
 import csv
@@ -62,7 +62,7 @@ _SAME_KIND = {".ndjson": ".jsonl", ".jsonlines": ".jsonl", ".tab": ".tsv"}
 _OTHER_PACKINGS = frozenset(
     (".zip", ".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", ".7z", ".rar", ".lz4", ".lzma", ".lz", ".z", ".br")
 )
-# What a folder may hold besides: if one of its files is not read, the user may wonder why.
+# Other files in a folder that may contain text; if any are skipped, a warning lists them.
 _MAYBE_TEXT = frozenset(
     (*TABLES, ".json", ".md", ".rst", ".tex", ".html", ".htm", ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".hwp",
      ".hwpx", ".rtf", ".odt", ".epub", ".arrow", ".zip", ".tar", ".tgz", ".7z")
@@ -90,10 +90,10 @@ _NOT_TEXT = (
 )
 _TAR_OFFSET, _TAR_SIGNATURE = 257, b"ustar"
 _NOT_READ = (
-    (b"<!doctype html", "an HTML page", "take its text out first"),
-    (b"<html", "an HTML page", "take its text out first"),
+    (b"<!doctype html", "an HTML page", "extract its text first"),
+    (b"<html", "an HTML page", "extract its text first"),
     (b"<doc id=", "WikiExtractor's text with tags", "run it with --json, or name the Wikipedia dump itself"),
-    (b"<?xml", "XML, but not a Wikipedia dump", "take its text out first"),
+    (b"<?xml", "XML, but not a Wikipedia dump", "extract its text first"),
 )
 _TAG_BYTES = 4096
 _PARQUET_TEXT = re.compile(r"(dictionary<values=)?(large_)?(string|binary)(_view)?(, .*)?")
@@ -104,26 +104,28 @@ _JSON_LIST_START = re.compile(rb"\[\s*(?:\{\s*" + _JSON_STRING + rb"\s*:|" + _JS
 
 
 def form_of_name(path: Path) -> tuple[str, str]:
-    """Return what a file's name says: its kind (".txt"), which may be any ending or none, and its compression."""
+    """Return the kind (".txt", any other ending, or none) and the compression that a file's name suggests."""
     compression = ending_of_packing(path.name)
     kind = os.path.splitext(path.name.lower().removesuffix(compression))[1]
     return _SAME_KIND.get(kind, kind), compression
 
 
 def kind_of(file: PackedFile) -> str:
-    """Return what an open file holds, by its first bytes and its name: one of KINDS and TABLES.
+    """Return the kind of an open file, from its first bytes and its name: one of KINDS and TABLES.
 
-    Text of an unknown ending is plain text. What is plainly not text raises UserError.
+    Text with an unknown ending is plain text. A file that is clearly not text raises UserError.
     """
     head, (named, _) = file.head(), form_of_name(file.path)
     if head.startswith(b"PAR1") or (named == ".parquet" and not file.compression):
         if file.compression or file.path == STANDARD_INPUT:
-            raise UserError(f"{file.path} is Parquet, which is read from a file of its own; save or unpack it first")
+            raise UserError(
+                f"{file.path} is Parquet, which can only be read from an uncompressed file; save or unpack it first"
+            )
         check_installed(file.path, _MODULES[".parquet"])
         return ".parquet"
     what = next((what for signature, what in _NOT_TEXT if head.startswith(signature)), "")
     if what or head[_TAR_OFFSET:].startswith(_TAR_SIGNATURE):
-        raise UserError(f"{file.path} is {what or 'a tar archive'}, not text; take the text out of it first")
+        raise UserError(f"{file.path} is {what or 'a tar archive'}, not text; extract its text first")
     start = head.removeprefix(BYTE_ORDER_MARK).lstrip()
     if start.startswith(b"<"):
         tags = start[:_TAG_BYTES].lower()
@@ -136,9 +138,9 @@ def kind_of(file: PackedFile) -> str:
 
 
 def _json_kind(start: bytes, named: str) -> str:
-    """Return ".jsonl" for a record or a string on each line, ".json" for other JSON, "" for what is plainly neither.
+    """Return ".jsonl" for a record or a string on each line, ".json" for other JSON, "" for anything else.
 
-    One value on one line is both; the name decides.
+    A single value on one line is both; then the name decides.
     """
     is_named = named in (".jsonl", ".json")
     if start.startswith(b"["):
@@ -147,7 +149,7 @@ def _json_kind(start: bytes, named: str) -> str:
         return ""
     lines = [line for line in start.replace(b"\r", b"\n").split(b"\n") if line and not line.isspace()]
     if start.startswith(b'"'):
-        # Text in quotes and tables with quotes have a line like that; a file of such lines alone is JSON.
+        # Quoted text and tables may have such a line too; it is JSON only if every line is a JSON string.
         whole = lines[:-1] if len(start) >= PIECE_BYTES else lines
         are_strings = len(whole) > 1 and all(_JSON_STRING_LINE.fullmatch(line) for line in whole)
         return ".jsonl" if are_strings and named not in TABLES and not is_named else ""
@@ -156,7 +158,7 @@ def _json_kind(start: bytes, named: str) -> str:
     try:
         is_record = isinstance(parse_json(lines[0].decode(errors="replace"), "the first line"), dict)
     except CorruptFile:
-        is_record = len(lines) == 1 and len(start) >= PIECE_BYTES  # it may go on
+        is_record = len(lines) == 1 and len(start) >= PIECE_BYTES  # the record may be longer
     if len(lines) == 1 and is_record:
         return ".json" if named == ".json" else ".jsonl"
     if not is_record:
@@ -167,12 +169,12 @@ def _json_kind(start: bytes, named: str) -> str:
 
 
 def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str | os.PathLike[str]] = ()) -> list[Path]:
-    """Return the files that the sources name, absolute, sorted and each once; standard input comes last.
+    """Return the files of the sources: absolute, sorted, without repetitions; standard input comes last.
 
-    Those of `without` are left out unless they are named themselves.
+    Files in `without` are left out unless a source names them directly.
     """
     if not sources:
-        raise UserError("no corpus was given; name files, folders, patterns, or - for standard input")
+        raise UserError("no corpus was given; give files, folders, patterns, or - for standard input")
     found: list[Path] = []
     left_out = {os.path.realpath(path) for path in without}
     names = [os.fspath(source) for source in sources]
@@ -189,7 +191,7 @@ def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str 
                 raise UserError(f"{path} does not exist")
             if not path.is_file():
                 raise UserError(f"{path} is not a regular file; pipe it in and use - for standard input")
-            # Absolute but not resolved: a link's name carries the ending that says how the file is read.
+            # Absolute but not resolved: the ending of the link's own name decides how the file is read.
             found.append(Path(os.path.abspath(path)))
         except OSError as error:
             raise UserError(f"cannot read {source}: {error.strerror or error}") from error
@@ -197,11 +199,13 @@ def find_files(sources: Sequence[str | os.PathLike[str]], without: Sequence[str 
     again = [path for path in sorted(found) if once.setdefault(os.path.realpath(path), path) is not path]
     if again:
         more = f" and {len(again) - 1:,} more are" if len(again) > 1 else " is"
-        _log.warning("%s%s named more than once, and read once; a copy would be read again", again[0], more)
-    for path in once.values():  # refuse now what would otherwise stop the work after hours of reading
+        _log.warning("%s%s given more than once, and read once; a copy would be read again", again[0], more)
+    for path in once.values():  # refuse early what would otherwise fail after hours of reading
         kind, compression = form_of_name(path)
         if kind in _OTHER_PACKINGS or (kind == ".parquet" and compression):
-            raise UserError(f"{path} is packed in a form that is not read; unpack it first and name what was inside")
+            raise UserError(
+                f"{path} is compressed in a format that is not supported; unpack it first and give the files inside"
+            )
         if not os.access(path, os.R_OK):
             raise UserError(f"cannot read {path}: permission denied")
         if module := _MODULES.get(compression or kind):
@@ -228,18 +232,18 @@ def _files_of_folder(folder: Path) -> list[Path]:
                 left_out[kind + compression] += 1
     not_read = ", ".join(f"{count:,} {ending}" for ending, count in left_out.most_common())
     if not files:
-        more = f"; there are {not_read}, to be named one by one or by a pattern" if not_read else ""
+        more = f"; there are {not_read}, which must be given one by one or by a pattern" if not_read else ""
         raise UserError(
             f"{folder} holds no corpus files ({', '.join(KINDS)}, also with {', '.join(COMPRESSIONS)}){more}; "
             "hidden files and links that lead out of a folder are not read"
         )
     if not_read:
-        _log.warning("%s: not read: %s; name them, or a pattern, if they are text", folder, not_read)
+        _log.warning("%s: not read: %s; if they are text, give them by name or by a pattern", folder, not_read)
     return files
 
 
 def _is_json_records(path: Path) -> bool:
-    """Tell whether a JSON file is lines or a list, and not a single object as settings are."""
+    """Tell whether a JSON file is JSON lines or a list, and not a single object such as settings."""
     if not path.is_file():
         return False
     with open_packed(path) as file:
@@ -254,7 +258,7 @@ def _files_of_pattern(pattern: str) -> list[Path]:
     moving = [*parts[len(fixed) :], "*"] if parts[-1] == "**" else list(parts[len(fixed) :])
     wants_hidden = any(part.startswith(".") for part in moving)
     try:
-        # Path.glob, unlike glob.glob, does not let ** follow links, which may be a cycle.
+        # Path.glob, unlike glob.glob, does not follow links for **, which might form a cycle.
         matches = [path for path in base.glob("/".join(moving)) if path.is_file()]
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"{pattern} is not a usable pattern: {error}") from error
@@ -266,11 +270,11 @@ def _files_of_pattern(pattern: str) -> list[Path]:
     return files
 
 
-# Rows of books can be megabytes each, and a dictionary page can repeat one of them for nothing.
+# Rows of books can be megabytes each, and with a Parquet dictionary a small file can repeat such a row many times.
 _ROWS_AT_ONCE = 128
 _WHITE_SPACE = re.compile(r"[\s\ufeff]*")
 _DELIMITERS = (",", ";", "\t")
-_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # Excel's own, for which Excel asks
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # a line that Excel writes and understands
 _LINE_BREAKS = re.compile(r"\s*[\r\n]+\s*")
 _MAX_HEADER_LINES = 100
 
@@ -301,9 +305,9 @@ def _record_text(written: str, where: str, line: int, text_field: str, decoder: 
 
 
 def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -> Iterator[list[str]]:
-    """Yield the texts of the records, or strings, of a JSON list, or of records one after the other.
+    """Yield the texts of the records or strings in a JSON list, or of records that follow one another.
 
-    They may go over several lines. Memory is that of the largest record.
+    A record may span several lines. Memory use is that of the largest record.
     """
     find_end = json.JSONDecoder().raw_decode
     text, line, wanted, number, in_list, is_between, is_closed = "", 1, 0, 0, False, False, False
@@ -312,31 +316,31 @@ def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder
         text += decoder.decode(block, file.path, next_line)
         next_line += block.count(b"\n")
         if block and len(text) < wanted:
-            continue  # a record that is not whole; parsing it again for each block would take the square of its size
-        place, problem = 0, ""
+            continue  # an incomplete record; parsing it again for every block would take quadratic time
+        position, problem = 0, ""
         while not problem:
-            start = _WHITE_SPACE.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing, too
-            line += text.count("\n", place, start)
-            place, sign = start, text[start : start + 1]
+            start = _WHITE_SPACE.match(text, position).end()  # type: ignore[union-attr]  # it also matches the empty string
+            line += text.count("\n", position, start)
+            position, sign = start, text[start : start + 1]
             if not sign:
                 break
             if number == 0 and not in_list and sign == "[":
-                in_list, place = True, start + 1
+                in_list, position = True, start + 1
             elif is_closed or (in_list and is_between and sign not in ",]"):
                 expected = "after the end of the list" if is_closed else "where ',' or ']' is expected"
                 raise UserError(f"{file.path}:{line}: not JSON: {sign!r} {expected}")
             elif in_list and sign in ",]":
-                is_between, is_closed, place = False, sign == "]", start + 1
+                is_between, is_closed, position = False, sign == "]", start + 1
             else:
                 try:
-                    _, place = find_end(text, start)
+                    _, position = find_end(text, start)
                 except (ValueError, RecursionError) as error:
                     problem = f"{file.path}:{line}: not JSON: {getattr(error, 'msg', error)}"
                     break
-                yield paragraphs(_record_text(text[start:place], str(file.path), line, text_field, decoder))
-                line += text.count("\n", start, place)
+                yield paragraphs(_record_text(text[start:position], str(file.path), line, text_field, decoder))
+                line += text.count("\n", start, position)
                 number, is_between = number + 1, True
-        text, wanted = text[place:], 2 * (len(text) - place) if problem else 0
+        text, wanted = text[position:], 2 * (len(text) - position) if problem else 0
         if problem and (not block or len(text) > MAX_RECORD_BYTES):
             raise UserError(problem)
     if in_list and not is_closed:
@@ -344,7 +348,7 @@ def json_value_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder
 
 
 def _missing_field(where: str, text_field: str, fields: Sequence[str]) -> UserError:
-    advice = "; name it with --text-field" if fields else ""
+    advice = "; give its name with --text-field" if fields else ""
     names = shown_names(fields)
     return UserError(f"{where}: no field {text_field!r} to take the text from; there are: {names}{advice}")
 
@@ -356,7 +360,7 @@ Rows = Iterator[tuple[int, list[str]]]
 def table_documents(
     file: PackedFile, text_field: str, decoder: Utf8Decoder, *, rows_of: Callable[[Lines, Path], Rows]
 ) -> Iterator[list[str]]:
-    """Yield each row's text, out of the column of this name, as a list of paragraphs."""
+    """Yield the text in each row's column `text_field` as a list of paragraphs."""
     rows = rows_of(numbered_lines(file.pieces(), file.path, decoder.decode), file.path)
     header = header_of(rows, file.path)
     if text_field not in header:
@@ -372,8 +376,8 @@ def tab_records(lines: Lines, _: Path) -> Rows:
 
 
 def csv_records(lines: Lines, path: Path) -> Rows:
-    """Yield the numbered rows of CSV, separated by what separates the names of the columns."""
-    csv.field_size_limit(MAX_RECORD_BYTES)  # for the whole process, but nobody counts on the 128 kB that it has else
+    """Yield the numbered rows of CSV; the delimiter is the one that separates the column names."""
+    csv.field_size_limit(MAX_RECORD_BYTES)  # for the whole process; nothing relies on the default of 128 kB
     texts: Iterator[str] = (f"{line}\n" for _, line in _all_lines(lines))
     first, num_before, delimiter = next(texts, ""), 0, ""
     if found := _SEPARATOR_LINE.fullmatch(first.strip()):
@@ -384,7 +388,7 @@ def csv_records(lines: Lines, path: Path) -> Rows:
             texts = chain([line], texts)
             break
         header.append(line)
-    names = re.sub(r'"[^"]*"', "", "".join(header))  # a separator inside a name separates nothing
+    names = re.sub(r'"[^"]*"', "", "".join(header))  # ignore separators inside quoted names
     reader = csv.reader(chain(header, texts), delimiter=delimiter or max(_DELIMITERS, key=names.count), strict=True)
     while True:
         number = num_before + reader.line_num + 1
@@ -399,7 +403,7 @@ def csv_records(lines: Lines, path: Path) -> Rows:
 
 
 def _all_lines(lines: Lines) -> Lines:
-    """Yield numbered lines; a carriage return ends them too where the first has one inside."""
+    """Yield numbered lines; if the first line contains a carriage return, carriage returns end lines too."""
     ends_alone = False
     for number, line in lines:
         ends_alone = "\r" in line if number == 1 else ends_alone
@@ -418,14 +422,14 @@ def header_of(records: Rows, path: Path) -> list[str]:
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Refuse columns of which several have the same name."""
+    """Refuse columns that share a name."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        raise UserError(f"{where}: {count} columns are named {name[:40]!r}; give each a name of its own")
+        raise UserError(f"{where}: {count} columns are named {name[:40]!r}; give each a different name")
 
 
 def fitted(cells: list[str], header: Sequence[str], where: str) -> list[str]:
-    """Return a row's cells, as many as there are columns: empty ones after the last column go."""
+    """Return a row's cells, one for each column; empty cells after the last column are dropped."""
     if len(cells) != len(header) and (len(cells) < len(header) or any(map(str.strip, cells[len(header) :]))):
         columns = shown_names(header)
         raise UserError(f"{where}: {counted(len(cells), 'column')} where {len(header)} are expected: {columns}")
@@ -447,14 +451,14 @@ def parquet_documents(file: PackedFile, text_field: str, decoder: Utf8Decoder) -
         is_dictionary, is_binary = pa.types.is_dictionary(kind), "binary" in str(kind)
         if not _PARQUET_TEXT.fullmatch(str(kind)):
             raise UserError(f"{file.path}: column {text_field!r} is of type {kind}, not string")
-        # An absurd size is refused before anything is unpacked. Not the column's own size: asking pyarrow for a column
-        # of damaged metadata aborts the process.
+        # Refuse an absurd size before anything is unpacked. The sizes of row groups are used, not of the column: with
+        # damaged metadata, asking pyarrow for a column aborts the process.
         sizes = [table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)]
         check_growth(file.path, size, sum(sizes))
         for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[text_field], use_threads=False):
             bytes_out += batch.nbytes
             check_growth(file.path, size, bytes_out)
-            # As bytes: a Parquet string need not be UTF-8, and pyarrow would stop at one that is not.
+            # As bytes: a Parquet string need not be valid UTF-8, and pyarrow would fail on one that is not.
             column = batch.column(0).dictionary_decode() if is_dictionary else batch.column(0)
             for row, text in enumerate(column.cast(pa.large_binary()).to_pylist(), start=num_rows + 1):
                 if text is None:
@@ -491,14 +495,14 @@ class Corpus:
 
     Args:
         sources: files, folders, patterns, or `-` for standard input.
-        without: files that are no text of it, such as the vocabulary, where they lie in one of its folders.
+        without: files in these folders that do not belong to the corpus, such as the vocabulary.
         strict: stop at bytes that are not UTF-8 instead of replacing them.
         text_field: the field of JSON records, or the column of CSV, TSV and Parquet files, that holds the text.
 
     Attributes:
-        files: what is read, in this order; every path is absolute and there once.
+        files: the files in the order in which they are read; paths are absolute and unique.
         total_bytes: the size of the files on the disk, or None with standard input.
-        num_documents: documents met so far in the current pass.
+        num_documents: the number of documents read so far in the current pass.
     """
 
     def __init__(
@@ -527,12 +531,12 @@ class Corpus:
 
     @property
     def num_replaced(self) -> int:
-        """Lines, or records, of the current pass in which something was not UTF-8 and was replaced."""
+        """The number of lines or records of the current pass in which invalid UTF-8 was replaced."""
         return self._decoder.num_replaced
 
     @property
     def names(self) -> str:
-        """The first of its files, for messages."""
+        """The names of its first files, for messages."""
         more = f" and {len(self.files) - 3} more" if len(self.files) > 3 else ""
         return ", ".join(map(os.fspath, self.files[:3])) + more
 
@@ -560,11 +564,11 @@ class Corpus:
                     if kind != ".xml":
                         text = f"its text is the field {self._text_field!r}"
                     what = NAMES_OF_KINDS[kind]
-                    _log.warning("%s is read as %s, for that is what it holds; %s", path, what, text)
+                    _log.warning("%s is read as %s, judging by its content; %s", path, what, text)
                 yield from self._written(_READERS[kind](file, self._text_field, self._decoder))
 
     def _tidied(self, blocks: Iterator[str]) -> Iterator[str]:
-        """Leave one empty line where there are blank ones, one at the end of the file, and none at its start."""
+        """Turn runs of blank lines into one empty line; end with one, and begin without one."""
         in_document = False
         for block in blocks:
             if leading := _LEADING_BLANK_LINES.match(block):
@@ -573,7 +577,7 @@ class Corpus:
                 in_document = False
             blank_lines = _BLANK_LINES.findall(block)
             self.num_documents += len(blank_lines)
-            # Nearly always the lines between documents are single and empty, and nothing has to be copied.
+            # Documents are nearly always separated by one empty line; then nothing is copied.
             if any(found != "\n\n" for found in blank_lines):
                 block = _BLANK_LINES.sub("\n\n", block)
             if block:
@@ -584,7 +588,7 @@ class Corpus:
             yield "\n"
 
     def _written(self, documents: Iterator[list[str]]) -> Iterator[str]:
-        """Write documents, given as lists of paragraphs, into blocks; empty documents leave nothing."""
+        """Join documents, given as lists of paragraphs, into blocks; empty documents are skipped."""
         lines: list[str] = []
         size = 0
         for document in documents:
@@ -602,7 +606,7 @@ class Corpus:
 
 
 def open_corpus(corpus: Corpus | Sources, without: Sequence[str | os.PathLike[str]] = ()) -> Corpus:
-    """Return a corpus as it is, or the one of a source or several."""
+    """Return a corpus unchanged, or make one from a source or several."""
     if isinstance(corpus, Corpus):
         return corpus
     return Corpus([corpus] if isinstance(corpus, str | os.PathLike) else corpus, without=without)

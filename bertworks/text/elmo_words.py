@@ -1,13 +1,13 @@
-"""Whole words, as ELMo reads them, and each word as characters.
+"""Tokenizers of whole words, and the characters of each word, for ELMo.
 
-- `WordTokenizer` has a list of words, the most frequent ones first after `<S>`, `</S>` and `<UNK>`; it names what the
+- `WordTokenizer` has a list of words: `<S>`, `</S>`, `<UNK>`, then words by frequency. These are the words that the
   model predicts.
-- `character_ids` gives what the model reads: UTF-8 bytes (0 to 255) between marks for the beginning and the end of a
-  word, 50 in all. Every number is raised by one, so that 0 is left for padding after a sentence.
-- `SpelledTokenizer` is what tasks use. A task predicts no words, so it needs no list: words are numbered in the order
-  in which they occur, and `SeenWords` keeps the spelling of each. A new word so differs from all others, as ELMo wants
-  it. A number means nothing outside its process; the words themselves are what `digest` depends on. They are kept as
-  long as the tokenizer is: a million different ones take about 250 MB.
+- `character_ids` gives the model's input: the UTF-8 bytes (0 to 255) of a word between a begin mark and an end mark,
+  padded to 50. Every id is raised by one, so that 0 can be padding after a sentence.
+- `SpelledTokenizer` is used for tasks. A task predicts no words, so it needs no fixed list: words are numbered as they
+  occur, and `SeenWords` keeps the spelling of each. So a word that was never seen before still differs from all others.
+  The numbers mean nothing outside the process; `digest` depends on the words themselves. Words are kept as long as the
+  tokenizer: a million different ones take about 250 MB.
 """
 
 import hashlib
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 BEGIN, END, UNK = "<S>", "</S>", "<UNK>"
 SPECIAL_WORDS = (BEGIN, END, UNK)
-MAX_CHARACTERS = 50  # of a word, with the marks at its ends
+MAX_CHARACTERS = 50  # of a word, including the marks at both ends
 _BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = range(256, 261)
-NUM_CHARACTERS = _PADDING + 2  # the ids are 1 to 261, and 0 where there is no word
+NUM_CHARACTERS = _PADDING + 2  # the ids are 1 to 261, and 0 for padding after a sentence
 
 
 def character_ids(words: Sequence[str]) -> "NDArray[np.uint16]":
-    """Return the 50 character ids of each word; `<S>` and `</S>` have characters that no word has."""
+    """Return the 50 character ids of each word; `<S>` and `</S>` have ids that no word has."""
     import numpy as np
 
     table = np.full((len(words), MAX_CHARACTERS), _PADDING, np.uint16)
@@ -81,7 +81,7 @@ class WordTokenizer(BaseTokenizer):
 
     @classmethod
     def from_vocab(cls, path: str | os.PathLike[str], rules: Rules | None = None) -> "WordTokenizer":
-        """Read a word list, one word a line."""
+        """Read a word list, one word per line."""
         return cls(read_vocabulary(path, unknown=UNK), rules)
 
     @classmethod
@@ -95,12 +95,12 @@ class WordTokenizer(BaseTokenizer):
         write_word_files(Path(folder), self.pieces, self.rules, max_length)
 
     def split(self, word: str) -> list[Match]:
-        """Return a word's id, as `WordPiece.split` returns those of its pieces."""
+        """Return a word's id in the form in which `WordPiece.split` returns pieces."""
         known = self._unk_id if len(word) > MAX_WORD_LENGTH else self._ids.get(word, self._unk_id)
         return [(known, 0, len(word))]
 
     def words(self, text: str) -> list[str]:
-        """Return a text's words as they are read, also those that are not in the list, between `<S>` and `</S>`."""
+        """Return the words of a text between `<S>` and `</S>`, including words that are not in the list."""
         check_text(text)
         return [BEGIN, *(word.text for word in split_words(text, self._alphabet)), END]
 
@@ -112,32 +112,32 @@ class WordTokenizer(BaseTokenizer):
         return Encoding(columns, first, last, self.pieces)
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
-        """Return readable text for ids, set as in English and Korean print; `<S>` and `</S>` only if `keep_special`."""
+        """Return readable text for ids, with English and Korean spacing; `<S>`, `</S>` only if `keep_special`."""
         return join_tokens(word for word in self.pieces_of(ids) if keep_special or word not in (BEGIN, END))
 
 
 BEGIN_ID, END_ID = 0, 1
 _SIGNS = {CLS: BEGIN_ID, SEP: END_ID, BEGIN: BEGIN_ID, END: END_ID}
-_LETTERS_READ = MAX_CHARACTERS - 2  # of a word no more bytes are read, and a letter has at least one
+_LETTERS_READ = MAX_CHARACTERS - 2  # the most letters of a word that can matter, as each has at least one byte
 
 
 class SeenWords:
-    """Words, numbered in the order in which they occur; those that are spelt alike as far as is read are one.
+    """Words, numbered in the order in which they occur; words with the same first letters, as far as read, are one.
 
     Attributes:
-        words: by their numbers, `<S>` and `</S>` first.
+        words: the words in the order of their numbers, `<S>` and `</S>` first.
     """
 
     def __init__(self) -> None:
         self.words = [BEGIN, END]
-        self._ids: dict[str, int] = {}  # without the signs, which no text can spell
+        self._ids: dict[str, int] = {}  # without the signs, which cannot occur in a text
         self._characters: NDArray[np.uint16] | None = None
 
     def __len__(self) -> int:
         return len(self.words)
 
     def id_of(self, word: str) -> int:
-        """Return a word's number, a new one if need be."""
+        """Return a word's number, a new one for a new word."""
         read = word[:_LETTERS_READ]
         id = self._ids.setdefault(read, len(self.words))
         if id == len(self.words):
@@ -155,18 +155,18 @@ class SeenWords:
         return self._characters
 
     def digest(self) -> str:
-        """Return a checksum of all words in their order."""
+        """Return a checksum of all words in order."""
         return hashlib.sha256("\n".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class SpelledTokenizer:
-    """Encodes texts and pairs of texts as `<S>` text `</S>` pair `</S>`; [CLS] and [SEP] are other names of the signs.
+    """Encodes texts and pairs as `<S>` text `</S>` pair `</S>`; [CLS] and [SEP] are accepted as names of the signs.
 
     Args:
-        listed: gives the rules by which texts are words, and is what is saved.
+        listed: the tokenizer whose rules split texts into words, and which is saved.
 
     Attributes:
-        met: the words so far.
+        met: the words seen so far.
         pieces: the same as a list.
     """
 

@@ -1,9 +1,9 @@
-"""The same tokens as `normalize.py` and `vocabulary.py`, compiled: for corpora instead of sentences.
+"""A compiled tokenizer for large texts, with the same results as `normalize.py` and `vocabulary.py`.
 
-A chunk of texts becomes one array of code points. What the rules make of a code point is looked up in a table, which
-is filled from `Alphabet` when a code point first occurs, so it follows the Python rules and their Unicode version by
-construction. An entry holds the number of the normalised character in the vocabulary's own alphabet, or for
-punctuation and CJK the finished id. The pieces form a trie.
+A chunk of texts becomes one array of code points. A table says what the rules do with each code point. It is filled
+from `Alphabet` when a code point first occurs, so it follows the Python rules and their Unicode version by
+construction. An entry holds the number of the normalised character in the vocabulary's alphabet, or, for punctuation
+and CJK, the final id. The pieces form a trie.
 
 Cost: a few nanoseconds a character; compiling takes some seconds once per machine and is cached on disk.
 """
@@ -26,28 +26,28 @@ from bertworks.text.tokenizer import NO_WORD, Truncation, kept_lengths
 from bertworks.text.vocabulary import CONTINUATION, MAX_WORD_LENGTH, UNK
 
 # The compiled loop: code points in, rows of tokens out.
-#
-# Everything that is compiled into `tokenize` stands in this file, because numba renews what it keeps on disk when
-# this file changes and not when another does.
+# Everything that is compiled into `tokenize` must be in this file: numba recompiles its cache on disk when this file
+# changes, but not when another one does.
 
 
-# An entry says what the rules make of a code point: a kind, and below it a value of 28 bits. Plain letters are kind 0,
-# so that their entry is just the number of the letter in the vocabulary's alphabet.
+# An entry says what the rules do with a code point: a kind in the high bits, and a value in the low 28 bits. Plain
+# letters are kind 0, so their entry is just the number of the letter in the vocabulary's alphabet.
 LETTER, SPACE, DROP, MARK, ALONE, SEQUENCE, SIGMA, UNKNOWN = range(8)
 KIND_SHIFT = 28
 _VALUE = (1 << KIND_SHIFT) - 1
 
-# What a neighbour says about a capital sigma, and the sigma's form.
+# What a neighbouring character implies for a capital sigma, and the forms of the sigma.
 UNCASED, LOOK_THROUGH, CASED, BOUNDARY, UNMET = range(5)
 _INNER, _FINAL, _NOT_YET = range(3)
 
-ID, START, END, WORD = range(4)  # the columns of a token: its id, where it stands in its text, the number of its word
+ID, START, END, WORD = range(4)  # the columns of a token: its id, its start and end in the text, the number of its word
 
 BASE, CHECK, PIECE = range(3)  # the columns of a trie's slot, see `build_trie`
 ROOT, ROOT_OF_CONTINUATIONS = 0, 1
 
 if hasattr(os, "register_at_fork"):
-    # A process forked while another thread compiles would wait forever for a lock that nobody in it holds.
+    # A process forked while another thread compiles would wait forever for the compiler's lock, because only that
+    # thread, which does not exist in the new process, could release it.
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,
@@ -56,17 +56,17 @@ if hasattr(os, "register_at_fork"):
 
 
 class Tables(NamedTuple):
-    """What the compiled loop looks things up in."""
+    """The lookup tables of the compiled loop."""
 
-    entries: NDArray[np.int32]  # by code point: what the rules make of it; UNKNOWN until it occurs
-    neighbours: NDArray[np.uint8]  # by code point: what it says about a sigma beside it; UNMET until it occurs
-    sequences: NDArray[np.int32]  # (letter, combining class) of characters that become several; the first are σ and ς
+    entries: NDArray[np.int32]  # by code point: the result of the rules; UNKNOWN until it occurs
+    neighbours: NDArray[np.uint8]  # by code point: what it implies for a sigma beside it; UNMET until it occurs
+    sequences: NDArray[np.int32]  # (letter, combining class) of characters that become several; first σ and ς
     trie: NDArray[np.int32]
     unk_id: int
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with numba; without a place to write, the result is not kept on disk."""
+    """Compile with numba; if there is no writable cache folder, the result is not kept on disk."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
@@ -74,26 +74,26 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile into the caller: a call would count references to its arrays, half the cost of the whole loop."""
+    """Compile into the caller: in a real call, reference counting of arrays would take half the time of the loop."""
     return numba.njit(inline="always")(function)
 
 
 @inlined
 def _sigma_form(points: Any, index: int, first: int, neighbours: Any) -> int:
-    """Return the form of a sigma: final where a cased character stands before it and none after.
+    """Return the form of a sigma: final if a cased character comes before it and none after.
 
-    A line end closes the text. Behind an unmet character the form is not to be told yet, and not to be guessed: by the
-    time the loop comes there, another thread may have filled in the character.
+    A line end closes the text. If the next character is not in the tables yet, the form is not known yet. It must not
+    be guessed: another thread may add that character before this loop reaches it.
     """
     before = UNCASED
-    for place in range(index - 1, first - 1, -1):
-        before = neighbours[points[place]]
+    for position in range(index - 1, first - 1, -1):
+        before = neighbours[points[position]]
         if before != LOOK_THROUGH:
             break
-    place = index + 1
-    while neighbours[points[place]] == LOOK_THROUGH:
-        place += 1
-    after = neighbours[points[place]]
+    position = index + 1
+    while neighbours[points[position]] == LOOK_THROUGH:
+        position += 1
+    after = neighbours[points[position]]
     if after == UNMET:
         return _NOT_YET
     return _FINAL if before == CASED and after != CASED else _INNER
@@ -101,7 +101,7 @@ def _sigma_form(points: Any, index: int, first: int, neighbours: Any) -> int:
 
 @inlined
 def _put_combining(letters: Any, orders: Any, length: int, run_start: int, letter: int, order: int) -> None:
-    """Insert a combining letter where canonical order has it in the run at the end of the word."""
+    """Insert a combining letter in canonical order into the run of combining letters at the end of the word."""
     position = length
     while position > run_start and orders[position - 1] > order:
         letters[position] = letters[position - 1]
@@ -113,7 +113,7 @@ def _put_combining(letters: Any, orders: Any, length: int, run_start: int, lette
 
 @inlined
 def _match_pieces(letters: Any, length: int, trie: Any, unk_id: int, rows: Any, first_row: int) -> int:
-    """Split a word into the longest pieces: their ids, and as END where they end in the word; returns how many."""
+    """Split a word into the longest pieces: write their ids and ends in the word, and return how many there are."""
     row, start, root = first_row, 0, ROOT
     while start < length and length <= MAX_WORD_LENGTH:
         node, id, end = root, 0, start
@@ -155,10 +155,10 @@ def _finish_word(letters: Any, starts: Any, marks: Any, length: int, end: int, n
 def tokenize(
     points: Any, text_ends: Any, first_text: int, count: int, tables: Any, rows: Any, counts: Any
 ) -> tuple[int, int]:
-    """Tokenize texts until all are done or one has an unknown code point; returns how far it came.
+    """Tokenize texts until all are done or one has an unknown code point; returns how far it got.
 
-    That is the texts done and their tokens; the text at fault is started again in the next call. Each text in `points`
-    ends with a line end, which also ends its last word.
+    That is the number of texts done and of their tokens. A text with an unknown code point is tokenized again by the
+    next call. Each text in `points` ends with a line end, which also ends its last word.
     """
     entries, neighbours, sequences, trie, unk_id = tables
     letters = np.zeros(MAX_WORD_LENGTH, np.int32)
@@ -168,16 +168,16 @@ def tokenize(
     for text in range(first_text, len(text_ends)):
         first = text_ends[text - 1] if text else 0
         count_before, number = count, 0
-        length, end, run_start, has_marks = 0, 0, 0, False  # of the word under way
+        length, end, run_start, has_marks = 0, 0, 0, False  # of the current word
         for index in range(first, text_ends[text]):
-            place = index - first
+            offset = index - first
             entry = entries[points[index]]
             if entry <= _VALUE:
                 if length < MAX_WORD_LENGTH:
                     letters[length] = entry
-                    starts[length] = place
+                    starts[length] = offset
                 length += 1
-                end = place + 1
+                end = offset + 1
                 run_start = length
                 continue
             kind, value = entry >> KIND_SHIFT, entry & _VALUE
@@ -188,11 +188,11 @@ def tokenize(
             if kind == MARK:
                 if value:
                     run_start = length
-                if length and end == place:
+                if length and end == offset:
                     end += 1
                     marks[min(length, MAX_WORD_LENGTH) - 1] += 1
                     has_marks = True
-                elif not length and count > count_before and rows[count - 1, END] == place:
+                elif not length and count > count_before and rows[count - 1, END] == offset:
                     rows[count - 1, END] += 1
                 continue
             if kind == SIGMA:
@@ -207,9 +207,9 @@ def tokenize(
                         run_start = length
                     if length < MAX_WORD_LENGTH:
                         _put_combining(letters, orders, length, run_start, sequences[part, 0], order)
-                        starts[length] = place
+                        starts[length] = offset
                     length += 1
-                    end = place + 1
+                    end = offset + 1
                     if not order:
                         run_start = length
                 continue
@@ -222,8 +222,8 @@ def tokenize(
                     has_marks = False
             if kind == ALONE:
                 rows[count, ID] = value
-                rows[count, START] = place
-                rows[count, END] = place + 1
+                rows[count, START] = offset
+                rows[count, END] = offset + 1
                 rows[count, WORD] = number
                 count += 1
                 number += 1
@@ -231,28 +231,26 @@ def tokenize(
     return len(text_ends), count
 
 
-# A vocabulary as a trie that compiled code walks: the longest piece that fits, letter by letter.
-#
-# The trie is a double array: the child of a node by a letter lies in slot `base[node] + letter`, and is there if
-# `check` of that slot names the node. A step is one look at one place, and since nodes are placed level by level,
-# the busy ones near the root lie close together: 30,522 pieces take about a megabyte, which stays in the cache of a
-# core.
+# A vocabulary as a trie, in which compiled code finds the longest matching piece letter by letter.
+# The trie is a double array: the child of a node for a letter is in slot `base[node] + letter`, and exists if `check`
+# of that slot is the node. A step is one memory access. Nodes are stored level by level, so the frequently used ones
+# near the root are close together: 30,522 pieces take about a megabyte, which stays in the cache of a core.
 
 
 _FREE = -1
-_MAX_TRIED = 256  # slots tried for a node before the search gives up the part of the trie where it began
+_MAX_TRIED = 256  # slots tried for a node before later searches start further on
 
 
 @compiled
 def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letters: int) -> Any:
-    """Build from concatenated pieces as letter numbers; those from `num_firsts` on are continuations."""
+    """Build a trie from concatenated pieces of letter numbers; pieces from `num_firsts` on are continuations."""
     parents, by_letter, ends = _grow_nodes(letters, lengths, ids, num_firsts)
     first_child, children = _list_children(parents)
     trie = np.full((2 * len(parents) + 2 * num_letters, 3), _FREE, np.int32)
     trie[:, PIECE] = 0
     slot_of = np.zeros(len(parents), np.int64)
     slot_of[1] = ROOT_OF_CONTINUATIONS
-    trie[:2, CHECK] = -2  # taken, and nobody's children
+    trie[:2, CHECK] = -2  # taken, but not the child of any node
     queue = np.zeros(len(parents), np.int64)
     queue[1], queued, first_free, first_tried = 1, 2, 2, 2
     for turn in range(len(parents)):
@@ -268,7 +266,7 @@ def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letter
         first_tried = max(first_tried, first_free)
         base, num_tried = _find_base(trie, by_letter[own], first_free if len(own) == 1 else first_tried)
         if num_tried > _MAX_TRIED:
-            first_tried += num_tried  # or every node with many children would fail there again: a square of the pieces
+            first_tried += num_tried  # else every node with many children would search there again: quadratic time
         if base + num_letters >= len(trie):
             trie = _lengthened(trie, base + 2 * num_letters)
         trie[slot, BASE] = base
@@ -282,7 +280,7 @@ def build_trie(letters: Any, lengths: Any, ids: Any, num_firsts: int, num_letter
 
 @compiled
 def _grow_nodes(letters: Any, lengths: Any, ids: Any, num_firsts: int) -> Any:
-    """Insert every piece into a plain trie: of each node its parent, letter, and id plus one of the piece it ends."""
+    """Insert every piece into a plain trie; returns each node's parent, letter, and (id + 1) of the piece it ends."""
     parents = np.zeros(len(letters) + 2, np.int64)
     by_letter = np.zeros(len(letters) + 2, np.int64)
     ends = np.zeros(len(letters) + 2, np.int32)
@@ -319,9 +317,9 @@ def _list_children(parents: Any) -> Any:
 
 @compiled
 def _find_base(trie: Any, letters: Any, first_slot: int) -> tuple[int, int]:
-    """Return the lowest base at which the slots of all letters are free, and how many others it tried.
+    """Return the lowest base at which the slots of all letters are free, and how many bases were tried before.
 
-    The slots begin at a given one; past the end of the trie all are free.
+    The search begins at `first_slot`; all slots after the end of the trie are free.
     """
     lowest = letters.min()
     slot = max(first_slot, lowest)
@@ -381,10 +379,10 @@ class BulkTokenizer:
         self._ids = {piece: id for id, piece in enumerate(pieces) if piece}
         self._unk_id = self._ids[UNK]
         letters = Counter("".join(self._ids))
-        # 0 is a letter in no piece. Frequent letters get low numbers, which makes the trie dense.
+        # Code 0 is for letters that are in no piece. Frequent letters get low numbers, which makes the trie dense.
         self._codes = {letter: code for code, (letter, _) in enumerate(letters.most_common(), start=1)}
-        # One Python int per id: lists of ids are then filled with pointers, which is faster than making new ints, and
-        # an array of them is nothing that the garbage collector visits.
+        # One Python int per id: lists of ids are filled with pointers to them, which is faster than making new ints,
+        # and the garbage collector does not visit an array of them.
         self.shared_ints = np.array(range(len(pieces)), dtype=object)
         self._num_sequences = 0
         self._tables = Tables(
@@ -418,7 +416,7 @@ class BulkTokenizer:
         max_length: int | None,
         truncation: Truncation,
     ) -> "AssembledColumns":
-        """Return texts, or pairs of them, as model inputs; `special_ids` are those of [CLS] and [SEP]."""
+        """Return texts, or pairs of them, as model inputs; `special_ids` are the ids of [CLS] and [SEP]."""
         parts = [self.tokenize(texts)] + ([self.tokenize(pairs)] if pairs is not None else [])
         return AssembledColumns(parts, max_length, truncation, special_ids, self.shared_ints)
 
@@ -431,7 +429,7 @@ class BulkTokenizer:
         return build_trie(letters, lengths, ids, len(firsts), len(self._codes) + 1)  # type: ignore[no-any-return]
 
     def _look_up(self, points: NDArray[np.int32]) -> None:
-        """Fill the tables for the code points that occur for the first time."""
+        """Fill the tables for code points that occur for the first time."""
         entries, neighbours = self._tables.entries, self._tables.neighbours
         with _TABLES_LOCK:
             for point in np.unique(points[entries[points] == _UNKNOWN]).tolist():
@@ -453,7 +451,7 @@ class BulkTokenizer:
         return kind << KIND_SHIFT | value
 
     def _add_sequence(self, letters: str, orders: tuple[int, ...]) -> int:
-        """Store the letters of one character; their place and number share the entry's value."""
+        """Store the letters of one character; returns a value that encodes their index and their number."""
         assert len(letters) <= _MAX_LETTERS
         first = self._num_sequences
         for letter, order in zip(letters, (0,) * (len(letters) - len(orders)) + orders, strict=True):
@@ -463,8 +461,7 @@ class BulkTokenizer:
 
 
 # [CLS] and [SEP] around the tokens of many texts at once, and truncation: the compiled end of `encode_batch`.
-#
-# The ids are laid out at once, the other columns when somebody first reads one of them.
+# The ids are computed at once, the other columns when they are first read.
 
 
 class AssembledColumns:
@@ -493,7 +490,7 @@ class AssembledColumns:
         ends = np.cumsum(self._with_signs.sum(axis=0) + 1)
         self._starts = np.concatenate([[0], ends[:-1]])
         self.bounds: list[int] = [0, *ends.tolist()]
-        self.ids = shared_ints[self._lay_out(ID, *special_ids)]
+        self.ids = shared_ints[self._concatenate(ID, *special_ids)]
 
     @cached_property
     def segment_ids(self) -> NDArray[np.int64]:
@@ -505,37 +502,37 @@ class AssembledColumns:
     @cached_property
     def starts(self) -> NDArray[np.int32]:
         """Where each token begins in its text."""
-        return self._lay_out(START, 0, 0)
+        return self._concatenate(START, 0, 0)
 
     @cached_property
     def ends(self) -> NDArray[np.int32]:
         """Where each token ends in its text."""
-        return self._lay_out(END, 0, 0)
+        return self._concatenate(END, 0, 0)
 
     @cached_property
     def word_ids(self) -> NDArray[np.int32]:
         """The number of the word each token is part of, NO_WORD for [CLS] and [SEP]."""
-        return self._lay_out(WORD, NO_WORD, NO_WORD)
+        return self._concatenate(WORD, NO_WORD, NO_WORD)
 
-    def _lay_out(self, column: int, of_cls: int, of_sep: int) -> NDArray[np.int32]:
-        laid_out = np.empty(self.bounds[-1], np.int32)
-        laid_out[self._starts] = of_cls
-        places = self._starts + 1
+    def _concatenate(self, column: int, of_cls: int, of_sep: int) -> NDArray[np.int32]:
+        values = np.empty(self.bounds[-1], np.int32)
+        values[self._starts] = of_cls
+        positions = self._starts + 1
         for (rows, counts), kept, lengths in zip(self._parts, self._kept, self._with_signs, strict=True):
-            _copy_column(rows, column, counts, kept, lengths, places, of_sep, laid_out)
-            places = places + lengths
-        return laid_out
+            _copy_column(rows, column, counts, kept, lengths, positions, of_sep, values)
+            positions = positions + lengths
+        return values
 
 
 @compiled
 def _copy_column(
-    rows: Any, column: int, counts: Any, kept: Any, lengths: Any, places: Any, of_sep: int, laid_out: Any
+    rows: Any, column: int, counts: Any, kept: Any, lengths: Any, positions: Any, of_sep: int, values: Any
 ) -> None:
-    """Copy one column of the kept tokens of each text to its place, and the value for [SEP] if one follows."""
+    """Copy one column of the kept tokens of each text to its position, and the value for [SEP] if one follows."""
     first = 0
     for text in range(len(counts)):
         for row in range(kept[text]):
-            laid_out[places[text] + row] = rows[first + row, column]
+            values[positions[text] + row] = rows[first + row, column]
         if lengths[text] > kept[text]:
-            laid_out[places[text] + kept[text]] = of_sep
+            values[positions[text] + kept[text]] = of_sep
         first += counts[text]

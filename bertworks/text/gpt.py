@@ -1,15 +1,15 @@
 """The pieces of GPT-1: byte-pair encoding of words whose last letter carries the mark `</w>`.
 
-- Words come from BERT's rules (GPT-1 took spaCy's, which need a model of their own). A word starts as its letters; the
-  pair of neighbours that was learned first is joined, the leftmost where there are several, until no learned pair is
-  left. A letter that is not in the vocabulary is an `<unk>`; so is a word of over 200 letters, which keeps the time
-  linear.
-- `GptTokenizer` puts nothing around a text: the three special pieces at the end of the vocabulary are for fine-tuning,
-  and cannot be written in a text. `GptInputs` puts them around the texts of a task.
-- The files are those that transformers and the tokenizers library open as `openai-gpt`: vocab.json has the pieces with
-  their ids, merges.txt the pairs in the order of learning, tokenizer.json both and the rules for words. Those libraries
-  differ as they do from BERT's rules (`vocabulary.py`), and they split words of over 200 letters. transformers'
-  class for GPT-1 knows the uncased rules only, so a folder with other rules names its general class, which follows
+- Words are split by BERT's rules (GPT-1 used spaCy's, which need a trained model). A word starts as its letters. The
+  neighbouring pair that was learned first is joined (the leftmost, if it occurs several times), again and again until
+  no learned pair is left. A letter that is not in the vocabulary is an `<unk>`; so is a word of over 200 letters, which
+  keeps the time linear.
+- `GptTokenizer` adds no special pieces to a text. The three special pieces at the end of the vocabulary are for
+  fine-tuning: `GptInputs` adds them to the texts of a task. Typed in a text, they are plain text.
+- transformers and the tokenizers library open the files as `openai-gpt`: vocab.json has the pieces with their ids,
+  merges.txt the pairs in the order of learning, tokenizer.json both, and the rules for words. Those libraries deviate
+  from BERT's rules as described in `vocabulary.py`, and they split words of over 200 letters. transformers' class for
+  GPT-1 knows only the uncased rules, so a folder with other rules names its general class, which follows
   tokenizer.json.
 """
 
@@ -50,7 +50,7 @@ UNK, START, DELIMITER, CLASSIFY = "<unk>", "_start_", "_delimiter_", "_classify_
 FINE_TUNING_TOKENS = (START, DELIMITER, CLASSIFY)
 END_OF_WORD = "</w>"
 _NEVER = -1  # the rank of a pair that was not learned
-_POSITION_BITS = 8  # hold any position in a word of 200 letters
+_POSITION_BITS = 8  # enough for any position in a word of 200 letters
 _POSITION = (1 << _POSITION_BITS) - 1
 Merges = Sequence[tuple[str, str]]
 
@@ -83,7 +83,7 @@ class BytePairs:
         return matches
 
     def _join(self, word: str) -> list[Match]:
-        """Join pairs, best first: in a heap by rank and position; a pair that is there no longer is skipped."""
+        """Join pairs, best first, with a heap ordered by rank and position; pairs that no longer exist are skipped."""
         rank_of, wholes = self._ranks.get, self._wholes
         ids = [self._ids.get(letter, self._unk_id) for letter in letters_of(word)]
         ends, befores = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))
@@ -141,15 +141,15 @@ class GptTokenizer(BaseTokenizer):
         write_gpt_files(Path(folder), self.pieces, self.merges, self.rules, max_length)
 
     def encode(self, text: str) -> Encoding:
-        """Encode a text; nothing is added to it."""
+        """Encode a text without special pieces."""
         check_text(text)
         columns = self.columns_of(text)
         return Encoding(columns, 0, len(columns.ids), self.pieces)
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
-        """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.
+        """Return readable text for ids: pieces joined to words, and words with English and Korean spacing.
 
-        The pieces for fine-tuning are left out unless `keep_special`; `<unk>` stands for text and stays.
+        The pieces for fine-tuning are left out unless `keep_special`; `<unk>` stands for text and is kept.
         """
         words = [""]
         for piece in self.pieces_of(ids):
@@ -182,7 +182,7 @@ def write_gpt_files(
 
 
 def read_gpt_files(folder: Path) -> tuple[list[str], list[tuple[str, str]], Rules]:
-    """Return pieces, merges and rules; from tokenizer.json where that is all (as transformers 5 writes it)."""
+    """Return pieces, merges and rules; from tokenizer.json if it is the only file (as transformers 5 writes it)."""
     rules = read_rules(folder)
     if (folder / PIECES_FILE).exists() or not (folder / TOKENIZER_FILE).exists():
         path = folder / PIECES_FILE
@@ -205,7 +205,7 @@ def read_gpt_files(folder: Path) -> tuple[list[str], list[tuple[str, str]], Rule
 def _pair(merge: Any, path: Path) -> tuple[str, str]:
     halves = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(halves, list) or [type(half) for half in halves] != [str, str]:
-        raise UserError(f"{path}: {str(merge)[:60]!r} is not a merge, which is two pieces with a space between them")
+        raise UserError(f"{path}: {str(merge)[:60]!r} is not a merge: two pieces with a space between them")
     return halves[0], halves[1]
 
 
@@ -238,7 +238,7 @@ _NAMES = {CLS: START, SEP: DELIMITER}
 
 
 def with_special_pieces(tokenizer: GptTokenizer) -> GptTokenizer:
-    """Return a tokenizer whose vocabulary has the pieces that fine-tuning needs, those that were missing at its end."""
+    """Return a tokenizer with the pieces that fine-tuning needs; missing ones are added at the end."""
     missing = [piece for piece in FINE_TUNING_TOKENS if piece not in tokenizer.pieces]
     if not missing:
         return tokenizer
@@ -248,10 +248,10 @@ def with_special_pieces(tokenizer: GptTokenizer) -> GptTokenizer:
 class GptInputs:
     """Makes the inputs of a task for GPT-1: `_start_` a `_classify_`, or `_start_` a `_delimiter_` b `_classify_`.
 
-    To a task it looks like BERT's tokenizer: what a task calls [CLS] is the start, and [SEP] the delimiter.
+    It has the interface of BERT's tokenizer: [CLS] means the start piece, and [SEP] the delimiter.
 
     Args:
-        tokenizer: with the three special pieces, see `with_special_pieces`.
+        tokenizer: one with the three special pieces, see `with_special_pieces`.
     """
 
     def __init__(self, tokenizer: GptTokenizer) -> None:
@@ -280,7 +280,8 @@ class GptInputs:
         room = None if max_length is None else max_length - smallest
 
         def keep(first: int, second: int | None) -> tuple[int, int | None]:
-            # Two long texts keep as much of each, so a pair is cut alike in either order; of an odd room one is unused.
+            # Two long texts are cut to the same length, so that both orders of a pair are cut alike; if the room is
+            # odd, one token of it stays unused.
             if room is None or first + (second or 0) <= room:
                 return first, second
             if second is None:

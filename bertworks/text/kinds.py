@@ -1,7 +1,7 @@
-"""The kinds of tokens that there are, one for each of the paper's systems: BERT's, GPT-1's and ELMo's.
+"""The kinds of tokens, one for each of the paper's systems: BERT's, GPT-1's and ELMo's.
 
-A vocabulary says of which kind it is: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>` is
-ELMo's, and everything else is taken for BERT's.
+The kind is found from the vocabulary's files: `vocab.json` and `merges.txt` are GPT-1's, a list that begins with `<S>`
+is ELMo's, and everything else is taken as BERT's.
 """
 
 import os
@@ -28,7 +28,7 @@ TOKENIZER_FILES = (VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE, PIECES_FILE, ME
 
 
 def kind_of(vocab: str | os.PathLike[str]) -> Kind:
-    """Tell of which kind a vocabulary file, or a folder with tokenizer files, is."""
+    """Return the kind of a vocabulary file, or of a folder with tokenizer files."""
     path = Path(vocab)
     if path.is_dir():
         if (path / PIECES_FILE).exists():
@@ -42,12 +42,12 @@ def kind_of(vocab: str | os.PathLike[str]) -> Kind:
         with open(path, "rb") as stream:
             first_line = stream.read(len(BEGIN) + 2).split(b"\n")[0].strip()
     except (OSError, ValueError):
-        return "wordpiece"  # whoever opens it tells what is wrong
+        return "wordpiece"  # whoever opens it reports the error
     return "words" if first_line == BEGIN.encode() else "wordpiece"
 
 
 def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None = None) -> AnyTokenizer:
-    """Open a vocabulary file with the given rules, or a folder with its own; UserError if it is of another kind."""
+    """Open a vocabulary file with the given rules, or a folder with its own rules; another kind is a UserError."""
     if kind is not None and kind not in CLASSES:
         raise UserError(f"no tokens of kind {kind!r}; choose {', '.join(CLASSES)}")
     path = usable_path(vocab)
@@ -58,7 +58,9 @@ def open_tokenizer(vocab: str | os.PathLike[str], rules: Rules, kind: str | None
         raise UserError(f"cannot read the vocabulary {path}: the folder has none of {', '.join(names)}")
     found = kind_of(vocab)
     if found != (kind or found):
-        raise UserError(f"{vocab} is a vocabulary of {found}, not {kind}; use --tokens {found}, or give another one")
+        raise UserError(
+            f"{vocab} is a vocabulary of {found}, not {kind}; use --tokens {found}, or give another vocabulary"
+        )
     if path.is_dir():
         return CLASSES[found].from_folder(vocab)
     if found == "words":

@@ -1,19 +1,19 @@
-"""From a corpus to a vocabulary: count words, choose the alphabet, merge, keep what is used, put it in order.
+"""From a corpus to a vocabulary: count words, choose the alphabet, merge, keep the most used pieces, sort them.
 
 - **Counts** of normalised words are exact, in bounded memory, and the same for any number of processes. A process
-  counts the white-space tokens of a chunk of text, which Python does fast, and applies the tokenizer's rules to each
-  distinct token once. Its counts go to disk as a run, sorted by word; runs are merged, many at a time, until one is
-  left. Nothing is dropped on the way, so the order of arrival cannot matter.
-- **BERT's pieces.** Merging leaves stepping stones: "##ationa" is of no use once "##ational" is there. So a fifth more
-  pieces than requested are learned, and those that the text uses most are kept; held-out text then takes 1 % fewer
-  tokens. The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused, letters, pieces by
-  use.
-- **GPT-1's pieces** are made by replaying the merges, so all stepping stones stay: <unk>, letters, pieces in the order
-  of merging, and three for fine-tuning. **ELMo's list** is the most frequent words, without merging.
-- **Extending** a vocabulary adds words for a model that is trained further on other text. What there is keeps its id;
-  new words come after it. A word is worth the tokens it saves: how often it occurs, times the pieces that it is split
-  into now, less the one that it will be. A word with a letter that the vocabulary does not have is a mere [UNK] now,
-  and counts as if it were spelt out and one letter longer.
+  counts the white-space tokens of a chunk of text, which is fast in Python, and applies the tokenizer's rules once to
+  each distinct token. It writes its counts to disk as a run, sorted by word; runs are merged, many at a time, until one
+  is left. No count is ever dropped, so the order of the runs does not matter.
+- **BERT's pieces.** Merging leaves intermediate pieces that are no longer used: "##ationa" is useless once "##ational"
+  exists. So a fifth more pieces than requested are learned, and the most used ones are kept; held-out text then takes
+  1 % fewer tokens. The order is the original's: [PAD], 99 unused, [UNK] [CLS] [SEP] [MASK], the other unused,
+  letters, pieces by use.
+- **GPT-1's tokenizer** replays the merges, so all intermediate pieces stay: <unk>, letters, pieces in the order of
+  merging, and three for fine-tuning. **ELMo's list** is the most frequent words, without merging.
+- **Extending** a vocabulary adds words for a model that is trained further on other text. Existing pieces keep their
+  ids; new words come after them. The value of a word is the number of tokens that it saves: its count, times the number
+  of its pieces now minus one. A word with a letter that the vocabulary lacks is now an [UNK]; its value is its count
+  times its number of letters.
 """
 
 import heapq
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _CHUNK_CHARS = 1 << 23
 _RUNS_MERGED_AT_ONCE = 32
 _OVERSHOOT = 1.2
-_MAX_LETTERS_IN_MEMORY = 32_000_000  # of distinct words; a larger corpus is learned from its more frequent ones
+_MAX_LETTERS_IN_MEMORY = 32_000_000  # of all distinct words; if a corpus has more, its rarest words are not used
 _UNUSED_BEFORE_UNK = 99
 Algorithm = Literal["wordpiece", "bpe", "gpt-bpe", "words"]
 
@@ -70,11 +70,11 @@ def count_words(
         for blocks in in_batches(corpus.blocks(), _CHUNK_CHARS):
             runs.append(folder / f"run-{len(runs):06d}")
             pending.add(pool.submit(_count_chunk, blocks, rules, runs[-1]))
-            # Chunks that wait take memory: one more than can be worked on keeps every process busy.
+            # Waiting chunks take memory: one more than there are processes keeps all of them busy.
             pending = wait_for(pending, workers)
             progress("counting words", corpus.bytes_read, corpus.total_bytes)
         wait_for(pending, 0)
-        if not runs:  # of an empty corpus, too, there is a file
+        if not runs:  # an empty corpus has a file of counts too
             runs = [folder / "run-000000"]
             _write_counts(runs[0], [])
         level = 0
@@ -88,7 +88,7 @@ def count_words(
 
 
 def read_counts(path: Path) -> Iterator[tuple[str, int]]:
-    """Give the words of a file of counts, sorted, with how often each occurs."""
+    """Yield the words of a file of counts, sorted, with their counts."""
     with open(path, encoding="utf-8", errors="surrogatepass", newline="\n") as stream:
         for line in stream:
             word, _, count = line.rpartition("\t")
@@ -174,18 +174,18 @@ def learn_vocabulary(
 
     Args:
         corpus: files, folders or patterns, one or a list; or a `Corpus`.
-        size: how many pieces to have, special and unused ones among them.
-        algorithm: `wordpiece` merges by gain in likelihood, `bpe` by count, `gpt-bpe` by count to the pieces of GPT-1;
-            `words` takes the most frequent words.
+        size: the number of pieces, including special and unused ones.
+        algorithm: `wordpiece` merges by gain in likelihood, `bpe` by frequency, `gpt-bpe` by frequency into GPT-1's
+            pieces; `words` takes the most frequent words.
         lowercase: lower-case the text, as for the uncased models.
-        strip_accents: take accents off; None follows `lowercase`.
-        split_cjk: make every Chinese character a word.
-        unused: how many [unusedN] pieces to reserve (the original uncased vocabulary has 994).
+        strip_accents: strip accents; None follows `lowercase`.
+        split_cjk: make every Chinese character a separate word.
+        unused: the number of [unusedN] pieces to reserve (the original uncased vocabulary has 994).
         coverage: the share of the text's letters that the alphabet must cover.
         min_count: letters, pairs and (for `words`) words that occur less often are not used.
-        workers: how many processes count; as many as there are cores if not given.
-        quiet: show nothing; else a bar, or lines where there is no terminal.
-        progress: a function that is called with how far it is, instead.
+        workers: the number of processes; one per core if not given.
+        quiet: show no progress; otherwise a bar is shown, or lines if there is no terminal.
+        progress: a function that is called with the progress instead.
     """
     from bertworks.config import VocabSettings, validate
     from bertworks.text.merges import learn_pieces
@@ -199,7 +199,7 @@ def learn_vocabulary(
     ):
         counts = count_words(corpus, rules, folder, workers=workers, progress=shown)
         letter_counts: Counter[str] = Counter()
-        letters_by_count: Counter[int] = Counter()  # how many letters the words of each frequency have
+        letters_by_count: Counter[int] = Counter()  # by frequency: how many letters words of this frequency have in all
         num_words = num_word_tokens = 0
         for word, count in read_counts(counts):
             num_words += 1
@@ -247,24 +247,24 @@ def choose_alphabet(counts: Mapping[str, int], coverage: float, min_count: int) 
 
 
 def letter_pieces(alphabet: Iterable[str], rules: Rules) -> list[str]:
-    """Return the pieces of single letters: at the start of a word, and inside it for letters that can stand there."""
+    """Return the pieces of single letters: at the start of a word, and, for letters that can occur there, inside it."""
     firsts = list(alphabet)
     return firsts + [CONTINUATION + letter for letter in _beside_others(firsts, rules)]
 
 
 def bert_letters_of(word: str) -> list[str]:
-    """Return a word as the pieces to start from."""
+    """Return a word as the letter pieces to start from."""
     return [word[0], *(CONTINUATION + letter for letter in word[1:])]
 
 
 def gpt_letter_pieces(alphabet: Iterable[str], rules: Rules) -> list[str]:
-    """Return the pieces of single letters: inside a word for letters that can stand there, and at its end."""
+    """Return the pieces of single letters: inside a word, for letters that can occur there, and at its end."""
     letters = list(alphabet)
     return _beside_others(letters, rules) + [letter + END_OF_WORD for letter in letters]
 
 
 def _beside_others(letters: Iterable[str], rules: Rules) -> list[str]:
-    """Leave out the letters that are always words of their own."""
+    """Leave out characters that are always separate words."""
     return [c for c in letters if not is_punctuation(c) and not (rules.split_cjk and is_cjk(c))]
 
 
@@ -275,7 +275,7 @@ def frequent_words(counts: Iterable[tuple[str, int]], size: int, min_count: int)
 
 
 def in_order(letters: list[str], used: Mapping[str, int], room: int) -> list[str]:
-    """Keep all letters and the most used of the other pieces; letters first, the others by use."""
+    """Keep all letters and the most used of the other pieces: letters first, then the others by use."""
     kept = set(letters)
     longer = sorted((piece for piece in used if piece not in kept), key=lambda piece: (-used[piece], piece))
     return letters + longer[: room - len(letters)]
@@ -289,7 +289,7 @@ def special_pieces(unused: int) -> list[str]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Give a folder for counts that is removed in the end."""
+    """Yield a temporary folder for counts."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="bertworks-vocab-")
     except OSError as error:
@@ -301,7 +301,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _rarest_kept(letters_by_count: Mapping[int, int]) -> int:
-    """Return the lowest word frequency at which all words that occur so often fit in memory."""
+    """Return the lowest frequency such that all words of at least that frequency fit in memory."""
     num_letters = 0
     for count in sorted(letters_by_count, reverse=True):
         num_letters += letters_by_count[count]
@@ -327,7 +327,7 @@ def _load_words(counts: Path, letters: list[str], letters_of_word: Callable[[str
 
 
 class Extended(NamedTuple):
-    """A vocabulary with more words, and how many tokens the text takes with it."""
+    """A vocabulary with added words, and the number of tokens that the text has without and with them."""
 
     pieces: list[str]
     num_added: int
@@ -350,10 +350,10 @@ def extend_vocabulary(
 
     Args:
         corpus: the text.
-        tokenizer: the vocabulary to extend, and the rules by which text is split into words.
-        size: how many pieces to have in the end.
+        tokenizer: the vocabulary to extend, and the rules that split text into words.
+        size: the number of pieces after extending.
         min_count: words that occur less often are not added.
-        workers: how many processes count; as many as there are cores if not given.
+        workers: the number of processes; one per core if not given.
         progress: is called with the progress.
     """
     room = size - len(tokenizer)
@@ -369,8 +369,8 @@ def extend_vocabulary(
             measured, spoilers = _measure(counts, splitter, pieces, set(words))
             if not spoilers:
                 break
-            # A longer first piece can leave a rest that no piece fits: with "ab", "##c", "##cd" and then "abc", a word
-            # "abcd" has no "##d" any more. A new word that makes a known word unknown is not taken.
+            # A longer first piece can leave a rest that matches no piece: with "ab", "##c", "##cd" and then also "abc",
+            # the word "abcd" would need a "##d". A new word that makes a known word unknown is not added.
             words = [word for word in words if word not in spoilers]
     if not measured.num_words:
         raise UserError("no words in the corpus; nothing to extend a vocabulary with")
@@ -382,7 +382,7 @@ def _splitter(pieces: Iterable[str]) -> WordPiece:
 
 
 def _worth(counts: Path, splitter: WordPiece, min_count: int) -> Iterator[tuple[int, str]]:
-    """Give every word that would save tokens, with how many, as a negative number: the least sorts first."""
+    """Yield every word that would save tokens, with minus the number of tokens saved, so that the best sorts first."""
     for word, count in read_counts(counts):
         if count < min_count or len(word) > MAX_WORD_LENGTH or word == UNK:
             continue
@@ -396,7 +396,7 @@ def _is_unknown(word: str, splitter: WordPiece) -> bool:
 
 
 def _measure(counts: Path, before: WordPiece, pieces: list[str], added: set[str]) -> tuple[Extended, set[str]]:
-    """Split all words of the text both ways; also returns the added words that make a known word unknown."""
+    """Split all words of the text with both vocabularies; also return added words that make a known word unknown."""
     after = _splitter(pieces)
     num_words = num_word_tokens = tokens_before = tokens_after = 0
     spoilers = set()
@@ -406,6 +406,6 @@ def _measure(counts: Path, before: WordPiece, pieces: list[str], added: set[str]
         tokens_before += count * len(before.split(word))
         tokens_after += count * len(after.split(word))
         if _is_unknown(word, after) and not _is_unknown(word, before):
-            # Only the first piece can be a new one, and it is the longest that fits.
+            # Only the first piece can be a new word, and it is the longest that matches.
             spoilers.add(next(word[:end] for end in range(len(word), 0, -1) if word[:end] in added))
     return Extended(pieces, len(added), num_words, num_word_tokens, tokens_before, tokens_after), spoilers

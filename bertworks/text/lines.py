@@ -1,16 +1,17 @@
-"""From the bytes of files to lines of text: unpacked, checked to be UTF-8, and of bounded length.
+"""From the bytes of files to lines of text: decompressed, checked to be UTF-8, and of bounded length.
 
-- A line ends at "\n" and nowhere else; a "\r" before it goes. Only where the first 64 KiB have "\r" and no "\n", as on
-  old Macs, "\r" ends lines. A byte-order mark at the start goes.
-- Bytes that are not UTF-8 become U+FFFD and are counted, or stop the reading in strict mode. No byte of a longer UTF-8
-  sequence is a newline, so each block of whole lines decodes on its own.
-- A line of a corpus is at most 2^20 characters: longer ones are cut, at white space where there is any, so that memory
-  is bounded whatever the file.
-- gzip, bzip2, xz and zstandard are unpacked while they are read, each also as several streams in a row, which is how
-  Wikipedia's multistream dumps and parallel packers write. Damage is a `CorruptFile`, never a shorter text.
-- A hostile file costs little: output comes in pieces of at most 1 MiB, a stream that asks for more than 256 MiB of
-  working memory is refused, and so is a file that grows more than a hundredfold beyond 64 MiB (prose packs three- to
-  fivefold).
+- A line ends at "\n" and nowhere else; a "\r" before it is removed. Only if the first 64 KiB contain "\r" and no "\n",
+  as on old Macs, "\r" ends lines. A byte-order mark at the start is removed.
+- Bytes that are not UTF-8 become U+FFFD and are counted; in strict mode they are an error. No byte of a longer UTF-8
+  sequence is a newline, so each block of whole lines can be decoded separately.
+- A line of a corpus has at most 2^20 characters: longer ones are cut, at white space if there is any, so that memory is
+  bounded for every file.
+- gzip, bzip2, xz and zstandard are decompressed while they are read. Each may consist of several streams in a row, as
+  written by Wikipedia's multistream dumps and parallel compressors. A damaged file is a `CorruptFile`, never a shorter
+  text.
+- A hostile file does little harm: output comes in pieces of at most 1 MiB. A stream that needs more than 256 MiB of
+  working memory is refused. So is a file that decompresses to more than 64 MiB and more than a hundred times its size
+  (prose shrinks three- to fivefold).
 """
 
 import bz2
@@ -29,7 +30,7 @@ from bertworks.errors import CorruptFile, UserError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_LINE_LENGTH = 1 << 20
-MAX_RECORD_BYTES = 64 << 20  # of a line that must not be cut
+MAX_RECORD_BYTES = 64 << 20  # of a line that cannot be cut
 _SNIFF_BYTES = 1 << 16
 _MIN_BAD_CHARACTERS = 16
 _MAX_BAD_SHARE = 0.3
@@ -60,23 +61,23 @@ class Utf8Decoder:
 
 
 def iconv(encoding: str) -> str:
-    """Return the command that makes UTF-8 of a file."""
+    """Return the command that converts a file to UTF-8."""
     return f"iconv -f {encoding} -t UTF-8 IN > OUT"
 
 
 def advice_on(data: bytes) -> str:
-    """Return advice on text that is not UTF-8: fix it where most of it is, else convert it from the likely encoding."""
+    """Return advice on text that is not UTF-8: fix it if most of it is, else convert it from the likely encoding."""
     text = data.decode(errors="replace")
     num_bad = text.count("\ufffd")
     if sum(not char.isascii() for char in text) > 2 * num_bad:
-        return "fix the bytes that are not, as most of it is"
-    korean = data.decode("euc-kr", errors="replace")  # the part of cp949 that no Western text is taken for
+        return "most of the file is, so fix the bytes that are not"
+    korean = data.decode("euc-kr", errors="replace")  # a subset of cp949 that Western text does not look like
     encoding = "cp949" if len(_HANGUL.findall(korean)) > korean.count("\ufffd") else "latin1"
     return f"convert the file, perhaps with `{iconv(encoding)}`"
 
 
 def decoded(data: bytes, path: Path, line: int) -> str:
-    """Decode whole lines, the first of which has the given number."""
+    """Decode bytes of whole lines, the first of which is the given line of the file; bad bytes are an error."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -86,9 +87,9 @@ def decoded(data: bytes, path: Path, line: int) -> str:
 
 
 def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Pass pieces on after making sure by the first 64 KiB that they are text.
+    """Pass pieces on after checking that the first 64 KiB are text.
 
-    A byte-order mark goes, and an old Mac's line ends become "\\n".
+    A byte-order mark is removed, and the line ends of old Macs become "\\n".
     """
     head = b""
     for piece in pieces:
@@ -114,10 +115,10 @@ def checked_text(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
 
 
 def line_blocks(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[bytes]:
-    """Regroup bytes so that each block ends with a newline, be it added at the end of the file.
+    """Regroup bytes so that each block ends with a newline; one is added at the end of the file if it is missing.
 
-    A line of max_line_bytes or more comes in several blocks, cut between characters: all but the last of them have no
-    newline at their end.
+    A line of max_line_bytes or more comes in several blocks, cut between characters; only the last of them ends with a
+    newline.
     """
     waiting: list[bytes] = []
     num_waiting, ended = 0, True
@@ -139,7 +140,7 @@ def line_blocks(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[bytes]
 
 
 def _character_boundary(data: bytes) -> int:
-    """Return the last position in data where decoding may start again."""
+    """Return the last position in data at which decoding can start again."""
     for back in range(1, min(_MAX_BYTES_PER_CHARACTER, len(data)) + 1):
         if data[-back] & 0b1100_0000 != 0b1000_0000:
             return len(data) - back if data[-back] >= 0b1100_0000 else len(data)
@@ -160,7 +161,7 @@ def numbered_lines(
 
 
 def text_lines(pieces: Iterator[bytes], path: Path, decoder: Utf8Decoder) -> Iterator[str]:
-    """Yield blocks of whole lines, each line ended by a newline and none too long."""
+    """Yield blocks of whole lines; each line ends with a newline and none is too long."""
     tail, inside_long_line, line = "", False, 1
     for block in line_blocks(checked_text(pieces, path), MAX_LINE_LENGTH):
         text = decoder.decode(block, path, line)
@@ -181,13 +182,13 @@ def text_lines(pieces: Iterator[bytes], path: Path, decoder: Utf8Decoder) -> Ite
         if len(text) > MAX_LINE_LENGTH:
             lines = text[:-1].split("\n")
             if max(map(len, lines)) > MAX_LINE_LENGTH:
-                # A blank line stays one: it ends a document.
+                # A blank line stays blank: it ends a document.
                 text = "".join(f"{segment}\n" for line in lines for segment in cut_line(line)[0] or [""])
         yield text
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return the lines of one document's text that are not blank, none too long."""
+    """Return the lines of a document that are not blank; lines that are too long are cut."""
     lines = [line for line in text.replace("\r\n", "\n").removesuffix("\r").split("\n") if line and not line.isspace()]
     if len(text) <= MAX_LINE_LENGTH:
         return lines
@@ -197,10 +198,10 @@ def paragraphs(text: str) -> list[str]:
 def cut_line(line: str, *, is_whole: bool = True) -> tuple[list[str], str]:
     """Cut a line into segments that are not blank and at most MAX_LINE_LENGTH characters.
 
-    Returns the segments and, for a line whose end is still to come, the rest that may grow into the next one.
+    Returns the segments and, if the end of the line is still to come, the rest, which belongs to the next segment.
     """
     segments = []
-    # An unfinished line may yet turn out to end with "\r\n", whose "\r" does not count.
+    # An unfinished line may still turn out to end with "\r\n", whose "\r" does not count.
     while len(line) > MAX_LINE_LENGTH + (not is_whole):
         head = line[:MAX_LINE_LENGTH]
         words = head.rsplit(None, 1)
@@ -223,12 +224,12 @@ MAX_GROWTH = 100
 GROWTH_FREE_BYTES = 64 << 20
 MAX_MEMORY_BYTES = 256 << 20
 _PACKED_READ_BYTES = 1 << 16
-# Four bytes of zstandard can say 128 KiB, and its decoder takes no output limit: 256 bytes bound a step at 8 MiB. Plain
-# text unpacks at 580 MB/s in such steps, and at 870 in steps of 4 KiB.
+# Four bytes of zstandard can expand to 128 KiB, and its decoder has no output limit: steps of 256 bytes bound a step's
+# output at 8 MiB. Plain text decompresses at 580 MB/s in such steps, and at 870 MB/s in steps of 4 KiB.
 _ZSTD_STEP_BYTES = 1 << 8
 
 
-# How packed data begins, and the ending that says the same. Text begins with none of these.
+# The first bytes of compressed data, and the file endings that go with them. Text begins with none of these.
 _SIGNATURES = (
     (b"\x1f\x8b\x08", ".gz"),
     (b"BZh", ".bz2"),
@@ -241,7 +242,7 @@ _SIGNATURE_BYTES = 10
 
 
 class _GzipDecoder:
-    """A gzip member with the interface that the decoders of bz2 and lzma share."""
+    """Decompresses a gzip member; has the interface of the decoders of bz2 and lzma."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -263,7 +264,7 @@ class _GzipDecoder:
 
 
 class _ZstdDecoder:
-    """A zstandard frame with the same interface."""
+    """Decompresses a zstandard frame; has the same interface."""
 
     def __init__(self) -> None:
         import zstandard
@@ -307,16 +308,16 @@ _DECODERS: dict[str, Callable[[], Any]] = {
 
 
 class PackedFile:
-    """An open file whose unpacked bytes come in pieces; `bytes_read` counts what was taken from the disk.
+    """An open file that yields its decompressed bytes in pieces; `bytes_read` counts the bytes read from the disk.
 
-    How it is packed is what its first bytes say; where they say nothing, what its name says.
+    The compression is found from the first bytes, else from the name.
     """
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
         self.bytes_read = 0
         self._stream = stream
-        self._start = b""  # bytes that were read and not used yet
+        self._start = b""  # bytes that were read but not used yet
         self._start = self._read(_SIGNATURE_BYTES)
         found = next((ending for signature, ending in _SIGNATURES if self._start.startswith(signature)), "")
         if found == ".bz2" and not self._start[4:].startswith(_BZIP2_BLOCKS):
@@ -328,19 +329,19 @@ class PackedFile:
         self._rest = self._unpacked() if self.compression else iter(lambda: self._read(PIECE_BYTES), b"")
 
     def head(self) -> bytes:
-        """Return about the first mebibyte of the unpacked bytes, or all of them; `pieces` yields them again."""
+        """Return about the first mebibyte of the decompressed bytes, or all of them; `pieces` yields them again."""
         while sum(map(len, self._head)) < PIECE_BYTES and (piece := next(self._rest, b"")):
             self._head.append(piece)
         return b"".join(self._head)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the unpacked bytes to the end of the file."""
+        """Yield the decompressed bytes up to the end of the file."""
         while self._head:
             yield self._head.pop(0)
         yield from self._rest
 
     def _read(self, num_bytes: int) -> bytes:
-        """Read from the disk, beginning with the bytes that the constructor has read."""
+        """Read from the disk, starting with the bytes that the constructor has already read."""
         start, self._start = self._start[:num_bytes], self._start[num_bytes:]
         if len(start) == num_bytes:
             return start
@@ -370,7 +371,7 @@ class PackedFile:
             waiting = b""
             if decoder.eof:
                 waiting, decoder = decoder.unused_data, new_decoder()
-                # Packers pad streams with zero bytes.
+                # Compressors may pad streams with zero bytes.
                 while not (waiting := waiting.lstrip(b"\0")) and (more := self._read(_PACKED_READ_BYTES)):
                     waiting = more
             elif decoder.needs_input and not (waiting := self._read(_PACKED_READ_BYTES)):
@@ -378,19 +379,19 @@ class PackedFile:
 
 
 def ending_of_packing(name: str) -> str:
-    """Return the ending of a file's name that says how it is packed, or ""."""
+    """Return the ending of a file's name that means a compression, or ""."""
     return next((ending for ending in COMPRESSIONS if name.lower().endswith(ending)), "")
 
 
 def check_installed(path: Path, module: str) -> None:
-    """Raise UserError where a package is missing that reads a file."""
+    """Raise UserError if the package that reads a file is missing."""
     if importlib.util.find_spec(module) is None:
         raise UserError(f"reading {path} needs {module}: pip install 'bertworks[data]'")
 
 
 @contextlib.contextmanager
 def open_packed(path: Path) -> Iterator[PackedFile]:
-    """Open a file, or standard input for `-`, to be read in unpacked pieces."""
+    """Open a file, or standard input for `-`, to read it in decompressed pieces."""
     if path == STANDARD_INPUT:
         yield PackedFile(path, sys.stdin.buffer)
         return
@@ -403,9 +404,9 @@ def open_packed(path: Path) -> Iterator[PackedFile]:
 
 
 def check_growth(path: Path, bytes_in: int, bytes_out: int) -> None:
-    """Raise UserError where a file unpacks to so much more than itself that it was made to."""
+    """Raise UserError if a file decompresses to so much more than its own size that it looks like a bomb."""
     if bytes_out > GROWTH_FREE_BYTES and bytes_out > MAX_GROWTH * bytes_in:
         raise UserError(
             f"{path} unpacks to more than {MAX_GROWTH} times its size ({bytes_in:,} bytes gave {bytes_out:,} so far), "
-            "which text does not; if you trust it, unpack it first"
+            "which is not normal for text; if you trust it, unpack it first"
         )

@@ -1,13 +1,13 @@
-"""Learning pieces by merging: start from single letters, join the best pair of neighbours, again and again.
+"""Learning pieces by merging: start from single letters, and join the best neighbouring pair again and again.
 
-Two measures of "best". `bpe` takes the most frequent pair. `wordpiece` takes the pair whose merge most raises the
-likelihood of the text under a unigram model of its pieces: with f(x) = x log x, counts ca and cb of the two pieces, m
-of the pair and n of all pieces, the gain is f(ca-m) + f(cb-m) + f(m) - f(ca) - f(cb) - f(n-m) + f(n).
+There are two measures of "best". `bpe` takes the most frequent pair. `wordpiece` takes the pair whose merge most raises
+the likelihood of the text under a unigram model of its pieces: with f(x) = x log x, counts ca and cb of the two pieces,
+m of the pair and n of all pieces, the gain is f(ca-m) + f(cb-m) + f(m) - f(ca) - f(cb) - f(n-m) + f(n).
 
-Both are exact. Words are rewritten in place, and a pair knows the words it was seen in. The value of every pair stands
-in a tree whose root is the greatest; a value that has become too high is put right when its pair comes to the root.
-None is ever too low: counts of pairs and n only fall, which lowers values, and where a piece becomes rarer, which
-raises the gain of its other pairs, these are computed again. 30,522 pieces from 550,000 words take seconds.
+Both are exact. Words are rewritten in place, and for each pair there is a list of the words it was seen in. The values
+of all pairs are in a tree whose root is the greatest. A value that has become too high is corrected when its pair
+reaches the root. No value is ever too low: counts of pairs and n only fall, which lowers values. When a piece becomes
+rarer, the gain of its other pairs rises, and these are recomputed. 30,522 pieces from 550,000 words take seconds.
 """
 
 from typing import Any, NamedTuple
@@ -21,12 +21,13 @@ from bertworks.text.vocabulary import CONTINUATION
 
 OUTSIDE = -1  # a letter that is not in the alphabet: part of no pair
 _NONE = -1
-_SCATTER = 0x1E3779B97F4A7C15  # odd, with bits in no order: what it multiplies is spread over all bits
+_SCATTER = 0x1E3779B97F4A7C15  # odd and irregular: a product with it is spread over all bits
 
-# The columns of a pair. Pairs that count are on two lists: of the pairs with the same left, and the same right symbol.
+# The columns of a pair. Frequent enough pairs are in two linked lists: pairs with the same left symbol, and pairs with
+# the same right symbol.
 _LEFT, _RIGHT, _COUNT, _SEEN, _NEXT_BY_LEFT, _NEXT_BY_RIGHT = range(6)
-_WORD, _EARLIER = range(2)  # the columns of a place where a pair was seen
-_NUM_PAIRS, _NUM_SEEN, _NUM_VALUED, _TOTAL = range(4)  # the single numbers
+_WORD, _EARLIER = range(2)  # the columns of an occurrence of a pair
+_NUM_PAIRS, _NUM_SEEN, _NUM_VALUED, _TOTAL = range(4)  # the indices of the scalars in `numbers`
 
 
 class Words(NamedTuple):
@@ -66,14 +67,14 @@ def learn_pieces(
 
     Args:
         words: the text; symbol i is `letters[i]`. The symbols are overwritten.
-        letters: the pieces to start from. Those inside a word are marked with `##`, or the last of a word with `</w>`.
-        num_pieces: how many pieces to have in the end, the letters among them.
+        letters: the pieces to start from. Those inside a word begin with `##`, or the last of a word ends in `</w>`.
+        num_pieces: the number of pieces to reach, including the letters.
         min_count: pairs that occur less often are not merged.
         by_gain: take the pair with the greatest gain in likelihood instead of the most frequent one.
         progress: is called with the number of pieces.
 
     Returns:
-        the pieces, each with its count in the end, and the pairs that were merged, in the order in which they were.
+        the pieces, each with its final count, and the merged pairs in the order of merging.
     """
     state = _new_state(words, len(letters), max(num_pieces, len(letters)))
     _count_pairs(state)
@@ -85,8 +86,8 @@ def learn_pieces(
             break
         left, right = state.pairs[pair, :2].tolist()
         _merge_pair(state, pair, len(pieces), min_count, by_gain)
-        # Never a piece that is there already: the same letters are split alike wherever they become one piece, so they
-        # become it everywhere in one turn.
+        # This piece is always new: the same letters are split alike wherever they become one piece, so they become it
+        # everywhere in the same turn.
         merges.append((pieces[left], pieces[right]))
         pieces.append(pieces[left] + pieces[right].removeprefix(CONTINUATION))
         if len(pieces) % 64 == 0:
@@ -102,8 +103,8 @@ def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:
         word_counts=words.counts,
         slots=np.empty(0, np.int32),
         pairs=np.empty((0, 6), np.int64),
-        # A merge takes a symbol from a word and makes two pairs there: there cannot be more places than three times
-        # the symbols. Memory is taken only for those that are written.
+        # A merge removes a symbol from a word and makes two new pairs there, so there are at most three times as many
+        # occurrences as symbols. Memory is used only for entries that are written.
         seen=np.empty((3 * len(words.symbols), 2), np.int32),
         numbers=np.zeros(4, np.int64),
         symbol_counts=np.zeros(num_symbols, np.int64),
@@ -114,7 +115,7 @@ def _new_state(words: Words, num_letters: int, num_symbols: int) -> _State:
 
 
 def _with_room(state: _State) -> _State:
-    """Make room for the pairs of one turn: those of one new symbol with every other, on either side."""
+    """Make room for the new pairs of one turn: at most the new symbol with every other, on either side."""
     needed = int(state.numbers[_NUM_PAIRS]) + 2 * len(state.symbol_counts)
     return state if needed <= len(state.pairs) else _grown(state, 2 * needed)
 
@@ -135,8 +136,8 @@ def _grown(state: _State, num_pairs: int) -> _State:
 
 @inlined
 def _slot_of(left: int, right: int, slots: Any, pairs: Any) -> int:
-    """Return where the number of a pair stands in the hash table, or the empty slot where it would."""
-    # Not numba's Dict: handing one to a compiled function takes 0.2 ms, and that twice a turn was most of the time.
+    """Return the slot of a pair's number in the hash table, or the empty slot where it would be."""
+    # Not numba's Dict: passing one to a compiled function takes 0.2 ms, and two calls per turn took most of the time.
     scattered = (left << 32 | right) * _SCATTER
     slot = (scattered ^ scattered >> 32) & len(slots) - 1
     while slots[slot] != _NONE and (pairs[slots[slot], _LEFT] != left or pairs[slots[slot], _RIGHT] != right):
@@ -157,7 +158,7 @@ def _f(x: int) -> float:
 
 @inlined
 def _set_value(pair: int, pairs: Any, counts: Any, total: int, tree: Any, min_count: int, by_gain: bool) -> None:
-    """Work out what merging a pair is worth and carry it up the tree; 0 for pairs that do not count."""
+    """Compute the value of merging a pair and update the tree; the value is 0 for pairs that are too rare."""
     m = pairs[pair, _COUNT]
     value = float(m) if m >= min_count else 0.0
     if by_gain and m >= min_count:
@@ -179,7 +180,7 @@ def _set_value(pair: int, pairs: Any, counts: Any, total: int, tree: Any, min_co
 
 @inlined
 def _change(left: int, right: int, weight: int, word: int, slots: Any, pairs: Any, seen: Any, numbers: Any) -> None:
-    """Add `weight` to the count of a pair; where it gains, the word is noted."""
+    """Add `weight` to the count of a pair; if it is positive, note the word."""
     slot = _slot_of(left, right, slots, pairs)
     pair = np.int64(slots[slot])
     if pair == _NONE:
@@ -189,20 +190,20 @@ def _change(left: int, right: int, weight: int, word: int, slots: Any, pairs: An
         pairs[pair, _LEFT], pairs[pair, _RIGHT], pairs[pair, _COUNT], pairs[pair, _SEEN] = left, right, 0, _NONE
     pairs[pair, _COUNT] += weight
     if weight > 0 and (pairs[pair, _SEEN] == _NONE or seen[pairs[pair, _SEEN], _WORD] != word):
-        place = numbers[_NUM_SEEN]
+        entry = numbers[_NUM_SEEN]
         numbers[_NUM_SEEN] += 1
-        seen[place, _WORD], seen[place, _EARLIER] = word, pairs[pair, _SEEN]
-        pairs[pair, _SEEN] = place
+        seen[entry, _WORD], seen[entry, _EARLIER] = word, pairs[pair, _SEEN]
+        pairs[pair, _SEEN] = entry
 
 
 @compiled
 def _count_pairs(state: Any) -> None:
-    """Count symbols and pairs of the words as they are given."""
+    """Count the symbols and pairs of all words."""
     symbols, starts, _, word_counts, slots, pairs, seen, numbers, symbol_counts, _, _ = state
     for word in range(len(word_counts)):
         left = np.int64(OUTSIDE)
-        for place in range(starts[word], starts[word + 1]):
-            right = np.int64(symbols[place])
+        for index in range(starts[word], starts[word + 1]):
+            right = np.int64(symbols[index])
             if right != OUTSIDE:
                 symbol_counts[right] += word_counts[word]
                 numbers[_TOTAL] += word_counts[word]
@@ -213,9 +214,9 @@ def _count_pairs(state: Any) -> None:
 
 @compiled
 def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
-    """Value the pairs that have come up since the last turn, and return the pair with the greatest value, or -1."""
+    """Compute the values of pairs that are new since the last turn, and return the pair with the greatest, or -1."""
     _, _, _, _, _, pairs, _, numbers, counts, lists, tree = state
-    # A pair gains only in the turn in which its newer half is made: one that is too rare by now stays too rare.
+    # The count of a pair grows only in the turn in which its newer half is made: a pair that is too rare now stays so.
     for pair in range(numbers[_NUM_VALUED], numbers[_NUM_PAIRS]):
         if pairs[pair, _COUNT] >= min_count:
             pairs[pair, _NEXT_BY_LEFT] = lists[pairs[pair, _LEFT], 0]
@@ -237,13 +238,13 @@ def _best_pair(state: Any, min_count: int, by_gain: bool) -> int:
 
 @compiled
 def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) -> None:
-    """Replace a pair by a symbol wherever it occurs."""
+    """Replace a pair by a new symbol wherever it occurs."""
     symbols, starts, lengths, word_counts, slots, pairs, seen, numbers, counts, lists, tree = state
     left, right = pairs[pair, _LEFT], pairs[pair, _RIGHT]
-    place = pairs[pair, _SEEN]
-    while place != _NONE:
-        word = seen[place, _WORD]
-        place = seen[place, _EARLIER]
+    entry = pairs[pair, _SEEN]
+    while entry != _NONE:
+        word = seen[entry, _WORD]
+        entry = seen[entry, _EARLIER]
         weight, first, length = word_counts[word], starts[word], lengths[word]
         read, write = 0, 0
         while read < length:
@@ -254,7 +255,7 @@ def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) 
                 continue
             before = np.int64(symbols[first + write - 1]) if write > 0 else np.int64(OUTSIDE)
             after = np.int64(symbols[first + read + 2]) if read + 2 < length else np.int64(OUTSIDE)
-            # The pair goes, and the pairs of its neighbours with its halves become pairs with the whole.
+            # The pair disappears, and its neighbours' pairs with its halves become pairs with the new symbol.
             changes = ((left, right, -1), (before, left, -1), (before, new, 1), (right, after, -1), (new, after, 1))
             for x, y, sign in changes:
                 if x != OUTSIDE and y != OUTSIDE:
@@ -276,7 +277,7 @@ def _merge_pair(state: Any, pair: int, new: int, min_count: int, by_gain: bool) 
 @compiled
 def _renew_list(symbol: int, side: int, pairs: Any, counts: Any, total: int, lists: Any, tree: Any,
                 min_count: int) -> None:  # fmt: skip
-    """Compute again what the pairs with a symbol on one side are worth."""
+    """Recompute the values of the pairs that have a symbol on one side."""
     pair = lists[symbol, side]
     while pair != _NONE:
         _set_value(pair, pairs, counts, total, tree, min_count, True)

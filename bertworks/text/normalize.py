@@ -1,11 +1,11 @@
-"""Text to words, as google-research/bert's BasicTokenizer does it, with the place of every character kept.
+"""Text to words, as in google-research/bert's BasicTokenizer, with the offset of every character.
 
 - The original works on whole strings: clean, put spaces around CJK, split at white space, lower-case, decompose and
-  drop accents, split at punctuation. The same words come out of one pass over the characters, because each step but two
-  looks at a single character. The two exceptions are handled where they arise: the Greek capital sigma, whose lower
-  case depends on its neighbours, and canonical ordering, which may swap combining characters that are not accents.
-- One pass gives offsets for free and takes linear time, where `unicodedata.normalize` is quadratic in long runs of
-  combining marks. The compiled way in `fast.py` uses the same `Alphabet`, so both follow one statement of the rules.
+  drop accents, split at punctuation. One pass over the characters gives the same words, because nearly every step looks
+  at a single character. The two exceptions are handled where they occur: the lower case of the Greek capital sigma
+  depends on its neighbours, and canonical ordering may swap combining characters that are not accents.
+- One pass gives offsets for free and takes linear time, whereas `unicodedata.normalize` is quadratic in long runs of
+  combining marks. The compiled tokenizer in `fast.py` uses the same `Alphabet`, so the rules are written only once.
 """
 
 import re
@@ -16,24 +16,24 @@ from operator import itemgetter
 from typing import NamedTuple
 
 _ASCII_WORDS = re.compile(r"[A-Za-z0-9]+|.")
-_RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # no rule but lower-casing touches ASCII letters and digits: taken as one
+_RUNS = re.compile(r"[A-Za-z0-9]+|(?s:.)")  # ASCII letters and digits come in runs: only their case changes
 _CHARS_AT_ONCE = 4_096
 
-# str.split() breaks at these, while BERT drops them and joins what is on their sides.
+# str.split() splits at these, while BERT drops them and joins the text on both sides.
 _DROPPED_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 
 SPACE = "space"  # ends a word
-DROP = "drop"  # as if it were not there
-MARK = "mark"  # an accent that is taken off: belongs to the character before it
-ALONE = "alone"  # punctuation or a CJK character: a word of its own
+DROP = "drop"  # ignored
+MARK = "mark"  # an accent that is stripped; it belongs to the character before it
+ALONE = "alone"  # punctuation or a CJK character: a separate word
 SIGMA = "sigma"  # Σ, to be lower-cased to σ or ς
 LETTERS = "letters"  # everything else
 
-# What a character says about a Σ beside it, which becomes ς where a letter comes before it and none after.
+# What a character implies for a Σ beside it. Σ becomes ς if a letter comes before it and none after.
 CASED = "cased"  # a letter
-UNCASED = "uncased"  # no letter
-LOOK_THROUGH = "look through"  # ask the next one: apostrophes, full stops, accents
-BOUNDARY = "boundary"  # nothing after it counts: white space, and CJK, which gets spaces around it
+UNCASED = "uncased"  # not a letter
+LOOK_THROUGH = "look through"  # the next character decides: apostrophes, full stops, accents
+BOUNDARY = "boundary"  # characters after it do not matter: white space, and CJK, which gets spaces around it
 
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
@@ -42,7 +42,7 @@ _CJK_BLOCKS = (
 
 
 class Rules(NamedTuple):
-    """What normalisation does; the three settings are independent of each other."""
+    """The settings of normalisation; the three are independent of each other."""
 
     lowercase: bool = True
     strip_accents: bool = True
@@ -55,17 +55,17 @@ class Rules(NamedTuple):
 
 
 class Character(NamedTuple):
-    """What the rules make of one character of the input."""
+    """The result of applying the rules to one character of the input."""
 
     kind: str
     beside_sigma: str
     letters: str = ""
-    orders: tuple[int, ...] = ()  # canonical combining classes of the last letters, where these may have to move
+    orders: tuple[int, ...] = ()  # canonical combining classes of the last letters, if they may have to be reordered
     stops_reordering: bool = True
 
 
 class Word(NamedTuple):
-    """A word (or one punctuation mark, or one CJK character) and where each of its characters stood in the text."""
+    """A word (or a punctuation mark, or a CJK character) and the offsets of each of its characters in the text."""
 
     text: str
     starts: list[int]
@@ -90,7 +90,7 @@ def is_dropped(char: str) -> bool:
 
 
 class Alphabet(dict[str, Character]):
-    """Character by character, what the rules make of it; computed when a character first occurs."""
+    """For each character the result of applying the rules; computed when a character first occurs."""
 
     _MAX_KEPT = 65_536
 
@@ -105,7 +105,7 @@ class Alphabet(dict[str, Character]):
         return character
 
     def __reduce__(self) -> tuple[type["Alphabet"], tuple[Rules]]:
-        return Alphabet, (self.rules,)  # a copy starts empty: kinds are told apart by identity, which pickles lose
+        return Alphabet, (self.rules,)  # a copy starts empty: kinds are compared by identity, which pickling loses
 
     def lower(self, text: str) -> str:
         """Lower-case if the rules say so."""
@@ -115,7 +115,7 @@ class Alphabet(dict[str, Character]):
         """Apply every rule to one character."""
         if is_dropped(char):
             return Character(DROP, LOOK_THROUGH, stops_reordering=False)
-        if char.isspace():  # U+2028 and U+2029 are not cleaned, but the original's str.split() breaks at them
+        if char.isspace():  # U+2028 and U+2029 are not cleaned, but the original's str.split() splits at them
             return Character(SPACE, BOUNDARY)
         if char == "Σ" and self.rules.lowercase:
             return Character(SIGMA, CASED, "σ")
@@ -134,36 +134,36 @@ class Alphabet(dict[str, Character]):
 
 
 def _beside_sigma(char: str) -> str:
-    """Ask Python's own tables, by what they make of a sigma after the character."""
+    """Use Python's own tables: see how it lower-cases a sigma after the character."""
     if (char + "Σ").lower()[-1] == "ς":
         return CASED
     return LOOK_THROUGH if ("A" + char + "Σ").lower()[-1] == "ς" else UNCASED
 
 
 def split_spaces(text: str) -> list[str]:
-    """Return the parts between white space; the words of a text are those of its parts, each taken alone."""
+    """Return the parts between white space; the words of a text are the words of its parts."""
     return _DROPPED_SPACES.sub("", text).split()
 
 
 def words_of(part: str, alphabet: Alphabet) -> list[str]:
     """Return the normalised words of a part between white space as plain strings."""
-    if part.isascii() and part.isprintable():  # then it is letters, digits, and punctuation, each a word of its own
+    if part.isascii() and part.isprintable():  # only letters, digits, and punctuation, each mark a separate word
         return _ASCII_WORDS.findall(alphabet.lower(part))
     return [word.text for word in split_words(part, alphabet)]
 
 
 def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
-    """Give the normalised words of a text, each when the next one begins: accents after its end still belong to it.
+    """Yield the normalised words of a text; each is yielded when the next begins, as accents after it belong to it.
 
-    Not as a list, whose words the garbage collector would visit again and again, at half the speed.
+    A list instead would be half as fast, because the garbage collector would visit its words again and again.
     """
     letters: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
-    orders: list[int] = []  # combining classes of the letters at the end of the word that may have to move
+    orders: list[int] = []  # combining classes of the letters at the end of the word that may have to be reordered
     is_closed, end = False, 0
     added_orders: tuple[int, ...]
-    # Some characters at a time, for a caller that wants the first words of a long text; a run may be cut in two.
+    # A few thousand characters at a time, as a caller may need only the first words; this may cut a run in two.
     starts_at = range(0, len(text), _CHARS_AT_ONCE)
     for chars in chain.from_iterable(_RUNS.findall(text, at, at + _CHARS_AT_ONCE) for at in starts_at):
         start, end = end, end + len(chars)
@@ -184,18 +184,18 @@ def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
                 yield Word("".join(letters), starts, ends)
                 letters, starts, ends, orders = [], [], [], []
             is_closed = kind is ALONE
-        # Every sigma stops the search of its neighbours, so all searches of a text together take linear time.
+        # A search ends at the next sigma, so all searches in a text together take linear time.
         if kind is SIGMA and _meets_cased(text, range(start - 1, -1, -1), alphabet):
             added = "σ" if _meets_cased(text, range(end, len(text)), alphabet) else "ς"
         if len(added) == 1:
             letters.append(added)
             starts.append(start)
             ends.append(end)
-        elif len(chars) > 1:  # a run of ASCII, each letter with its own place
+        elif len(chars) > 1:  # a run of ASCII: each letter has its own offsets
             letters.append(added)
             starts.extend(range(start, end))
             ends.extend(range(start + 1, end + 1))
-        else:  # the letters of one character share its place
+        else:  # several letters from one character share its offsets
             letters.extend(added)
             starts.extend([start] * len(added))
             ends.extend([end] * len(added))
@@ -206,7 +206,7 @@ def split_words(text: str, alphabet: Alphabet) -> Iterator[Word]:
 
 
 def _order_run(letters: list[str], orders: list[int]) -> None:
-    """Sort the last letters by combining class. Their places stay, so that offsets never run backwards."""
+    """Sort the last letters by combining class. Their offsets are not moved, so that offsets never decrease."""
     if len(orders) > 1:
         run = sorted(zip(orders, letters[-len(orders) :], strict=True), key=itemgetter(0))
         letters[-len(orders) :] = [letter for _, letter in run]
@@ -214,7 +214,7 @@ def _order_run(letters: list[str], orders: list[int]) -> None:
 
 
 def _meets_cased(text: str, indices: range, alphabet: Alphabet) -> bool:
-    """Tell whether the first character that says anything about a sigma says that a letter is there."""
+    """Tell whether the first character that matters for a sigma is a letter."""
     for index in indices:
         beside_sigma = alphabet[text[index]].beside_sigma
         if beside_sigma is not LOOK_THROUGH:

@@ -1,13 +1,14 @@
-"""Where sentences end, in English and Korean (and CJK) text, without a model and without knowing the language.
+"""Splits English, Korean and CJK text into sentences, without a model and without knowing the language.
 
-- One compiled pattern finds the candidates: a run of stops with the quotes, brackets and citations that close after it,
+- One compiled pattern finds the candidates: a run of stops with the closing quotes, brackets and citations after it,
   followed by a blank; full-width stops and line breaks, which always end a sentence; and a stop that touches the next
-  word. What the characters alone can tell is decided inside the pattern, in C. Only then does Python look at the word
-  before and the word after, never further than `_REACH` characters, so time is linear whatever the text. One core
-  reads 40 to 65 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.2 and 0.6.
-- What may surprise: a stop inside a quotation ends a sentence too, or speeches would become one sentence; unless the
-  quotation is Korean and carried on by a particle ("...했다. ...했다"고 말했다). Before a small letter only a plain
-  word with a full stop, or a run such as "!!", ends a sentence, except in a text that has no capitals at all.
+  word. The pattern itself, in C, decides what can be decided from the characters alone. Otherwise Python looks at the
+  words before and after, at most `_REACH` characters away, so the time is linear for every text. One core reads 40 to
+  65 MB/s of English or Korean encyclopedia text (benchmarks/sentences.py), where pysbd reads 0.2 and 0.6.
+- Two rules may surprise. A stop inside a quotation ends a sentence too, because otherwise a whole speech would be one
+  sentence; the exception is a Korean quotation that is continued by a particle ("...했다. ...했다"고 말했다). Before a
+  lower-case letter, only a plain word with a full stop, or a run such as "!!", ends a sentence, except in a text
+  without any capitals.
 """
 
 import re
@@ -72,10 +73,10 @@ _STARTERS_ANY_CASE = _STARTERS | {word.lower() for word in _STARTERS}
 
 
 def _candidates(*, caseless: bool) -> re.Pattern[str]:
-    """Compile the pattern; its first element must stay one character class, which the engine skips to quickly.
+    """Compile the pattern; its first element must stay a single character class, which makes the search fast.
 
-    Group 1, from after the first stop to the last closer, is set where Python must look again; group 2 where a small
-    letter follows. The look-behind on two stops keeps a long run from being tried again from each of its characters.
+    Group 1, from after the first stop to the last closing mark, is set if Python must decide; group 2 if a lower-case
+    letter follows. The look-behind for two stops avoids trying a long run again from each of its characters.
     """
     run, blanks, openers, closers = _STOPS + _MOOD, rf"[^\S{_BREAKS}]", re.escape(_OPENERS), re.escape(_CLOSERS)
     capital_follows = rf"(?![{openers}]*+[{_LOWER}](?![A-Z]))"
@@ -116,7 +117,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) of each sentence in characters; nothing but white space lies between them."""
+    """Return the (start, end) of each sentence in characters; only white space is between them."""
     spans = []
     start = len(text) - len(text.lstrip())
     for candidate in (_CASELESS if text.islower() else _CASED).finditer(text):
@@ -135,7 +136,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _ends_sentence(text: str, start: int, candidate: re.Match[str], end: int) -> bool:
-    """Judge a candidate by its neighbourhood; the first lines are a short way for the full stop of a plain word."""
+    """Decide about a candidate by the text around it; the first lines are a shortcut for a plain word's full stop."""
     stop, after = candidate.span()
     word = text[max(start, stop - _LONGEST_WORD) : stop].rpartition(" ")[2]
     is_full_stop = text[stop] == "." and text[stop + 1] not in _STOPS
@@ -148,10 +149,10 @@ def _ends_sentence(text: str, start: int, candidate: re.Match[str], end: int) ->
             return candidate.lastindex == 1 and _abbreviation_ends(text, after, word)
     is_plain = end == stop + 1 < after and candidate.lastindex == 1 and not "가" <= text[after] <= "힣"
     if is_full_stop and is_plain and len(word) == 1 and word.isascii() and word.isalnum():
-        return _full_stop_ends(text, start, stop, after, word)  # a short way for initials and numbers
+        return _full_stop_ends(text, start, stop, after, word)  # a shortcut for initials and numbers
     if candidate.lastindex == 2:
         return text[stop] != "." or (word.islower() and word not in _ABBREVIATIONS)
-    # Marks in brackets of their own ("[...]", "(?)", "(pl.)") and stops of titles ("《...!》") end nothing.
+    # Marks inside their own brackets ("[...]", "(?)", "(pl.)") and stops inside titles ("《...!》") end no sentence.
     is_bracketed = (word[:1] == "(" and text[end - 1] == ")") or (word != "" and not word.strip(_OPENERS))
     if stop == start or text[end - 1] in _CLOSING_TITLES or is_bracketed:
         return False
@@ -200,7 +201,7 @@ def _starter_follows(text: str, after: int) -> bool:
 
 
 def _inside_quotation(text: str, start: int, end: int) -> bool:
-    """Tell whether the next quote to come closes one that is open, and a particle carries on ("...다. ...다"고)."""
+    """Tell whether the next quote closes an open one and a particle continues the sentence ("...다. ...다"고)."""
     for opener, closer in ('""', "“”", "‘’"):
         close = text.find(closer, end, end + _REACH)
         if close > 0 and _QUOTE_GOES_ON.match(text, close):
@@ -211,7 +212,7 @@ def _inside_quotation(text: str, start: int, end: int) -> bool:
 
 
 def _full_stop_ends(text: str, start: int, stop: int, after: int, word: str) -> bool:
-    """Judge a full stop after anything but a plain word: a number, an initial, "U.S.", "(e.g.", "8km²."."""
+    """Decide about a full stop after anything but a plain word: a number, an initial, "U.S.", "(e.g.", "8km²."."""
     if stop - len(word) == start and _ENUMERATOR.fullmatch(word):
         return False
     if len(word) > 1 or not word.isalpha():
@@ -229,7 +230,7 @@ def _full_stop_ends(text: str, start: int, stop: int, after: int, word: str) -> 
 
 
 def _abbreviation_ends(text: str, after: int, word: str) -> bool:
-    """Judge the full stop of an abbreviation by the word that follows it."""
+    """Decide about the full stop of an abbreviation by the word that follows it."""
     if word in _NEVER_LAST:
         return False
     if word == "etc":

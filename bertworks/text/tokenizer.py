@@ -1,11 +1,12 @@
-"""`Tokenizer`: text to ids and back, equal to google-research/bert on every string.
+"""`Tokenizer`: text to ids and back, with the same tokens as google-research/bert for every string.
 
-- Two ways with the same result: sentences go through plain Python (`normalize.py`, `vocabulary.py`), which needs no
-  compiler and starts at once; large batches go through compiled code (`fast.py`), thirty times faster.
-- Special tokens written in a text are plain text: nobody can smuggle a [SEP] into a model's input.
-- An `Encoding` is a window on columns that many texts share, and `Encodings` makes these windows on demand:
-  a million texts of which only the ids are read cost their ids, not a million objects.
-- `BaseTokenizer` holds what the tokenizers of BERT, GPT-1 (`gpt.py`) and ELMo (`elmo_words.py`) have in common.
+- There are two implementations with the same results. Sentences go through plain Python (`normalize.py`,
+  `vocabulary.py`), which needs no compilation and starts at once; large batches go through compiled code (`fast.py`),
+  which is thirty times faster.
+- Special tokens typed in a text are plain text, so no text can insert a [SEP] into a model's input.
+- An `Encoding` is a view of columns that many texts share, and `Encodings` makes these views on demand. If only the ids
+  of a million texts are read, no million objects are made.
+- `BaseTokenizer` is the common part of the tokenizers of BERT, GPT-1 (`gpt.py`) and ELMo (`elmo_words.py`).
 """
 
 import itertools
@@ -50,7 +51,7 @@ NO_WORD = -1  # the word number of [CLS] and [SEP]
 
 
 class ListColumns(NamedTuple):
-    """A column for each property of tokens, and a row for each token; `AssembledColumns` has the same as arrays."""
+    """The properties of tokens as columns, with a row per token; `AssembledColumns` has the same columns as arrays."""
 
     ids: list[int]
     segment_ids: list[int]  # 0 for the first text, 1 for the second
@@ -95,7 +96,7 @@ class Encoding:
 
     @property
     def word_ids(self) -> list[int | None]:
-        """The number of the word each token is part of, counted from 0 in each text; None for [CLS] and [SEP]."""
+        """The number of each token's word, counted from 0 in each text; None for [CLS] and [SEP]."""
         return [None if number == NO_WORD else number for number in self._read(self._columns.word_ids)]
 
     def cut(self, length: int) -> "Encoding":
@@ -112,11 +113,11 @@ class Encodings(Sequence[Encoding]):
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._pieces = pieces
-        self._chunks: list[tuple[Columns, list[int]]] = []  # with the rows at which texts begin and end
-        self._first_texts = [0]  # of each chunk, and the number of all texts
+        self._chunks: list[tuple[Columns, list[int]]] = []  # columns, and the rows at which texts begin and end
+        self._first_texts = [0]  # the number of the first text of each chunk, and at the end the number of all texts
 
     def add(self, columns: "Columns", bounds: list[int]) -> None:
-        """Append the texts of which each takes the rows from one bound to the next."""
+        """Append texts; each takes the rows from one bound to the next."""
         self._chunks.append((columns, bounds))
         self._first_texts.append(len(self) + len(bounds) - 1)
 
@@ -138,16 +139,17 @@ class Encodings(Sequence[Encoding]):
         number = range(len(self))[index]
         chunk = bisect_right(self._first_texts, number) - 1
         columns, bounds = self._chunks[chunk]
-        place = number - self._first_texts[chunk]
-        return Encoding(columns, bounds[place], bounds[place + 1], self._pieces)
+        row = number - self._first_texts[chunk]
+        return Encoding(columns, bounds[row], bounds[row + 1], self._pieces)
 
 
 def kept_lengths(
     first: int, second: int | None, max_length: int | None, truncation: Truncation
 ) -> tuple[int, int | None]:
-    """Return how many tokens of each text stay, so that with [CLS] and [SEP] there are at most `max_length`.
+    """Return how many tokens of each text are kept, so that with [CLS] and [SEP] there are at most `max_length`.
 
-    `longest_first` takes from the end of the longer text, of the second where they are equal, as the original does.
+    `longest_first` removes tokens from the end of the longer text, of the second if both are equally long, as in the
+    original.
     """
     if max_length is None:
         return first, second
@@ -173,7 +175,7 @@ def kept_lengths(
 
 
 def check_truncation(max_length: int | None, truncation: Truncation, *, has_pair: bool) -> None:
-    """Refuse settings under which no text could be encoded."""
+    """Refuse settings with which no text could be encoded."""
     if truncation not in TRUNCATIONS:
         raise UserError(f"truncation={truncation!r} is not known; use 'longest_first', 'only_second' or None")
     smallest = 3 if has_pair else 2
@@ -189,7 +191,7 @@ _LONGEST_REMEMBERED = 64  # characters
 
 
 def columns_by_words(text: str, alphabet: Alphabet, split: Split, most: int | None = None) -> ListColumns:
-    """Return the tokens of a text with their positions in it, of a longer one at least the first `most`."""
+    """Return the tokens of a text with their offsets; of a long text at least the first `most` tokens."""
     columns = ids, segment_ids, starts, ends, word_ids = ListColumns([], [], [], [], [])
     for number, (word, letter_starts, letter_ends) in enumerate(split_words(text, alphabet)):
         for id, start, end in split(word):
@@ -210,14 +212,14 @@ def joined_columns(
     signs: tuple[int, int, int],
     keep: Callable[[int, int | None], tuple[int, int | None]],
 ) -> tuple[ListColumns, list[int]]:
-    """Return texts, or pairs of them, end to end, and the rows at which each begins and ends.
+    """Return texts, or pairs of them, concatenated, and the rows at which each begins and ends.
 
     Args:
         texts: the first text of each pair.
         pairs: the second ones.
-        columns_of: gives the tokens of a text.
-        signs: the ids before the first text, between two texts, and at the end.
-        keep: says how many tokens of two texts stay, from how many they have; None: there is no second text.
+        columns_of: a function that returns the tokens of a text.
+        signs: the ids of the special tokens before the first text, between two texts, and at the end.
+        keep: a function from the lengths of two texts to the numbers of tokens to keep; None: there is no second text.
     """
     begin, between, end = signs
     columns, bounds = ListColumns([], [], [], [], []), [0]
@@ -252,7 +254,7 @@ def pair_columns(
     max_length: int | None,
     truncation: Truncation,
 ) -> tuple[ListColumns, list[int]]:
-    """Return texts, or pairs, with BERT's signs and truncation.
+    """Return texts, or pairs, with BERT's special tokens and truncation.
 
     A second text of which no token is left gets no [SEP] either, as in the original's run_classifier.py.
     """
@@ -265,13 +267,13 @@ def pair_columns(
 
 
 def check_text(text: object) -> None:
-    """Refuse what is not text."""
+    """Refuse a text that is not a str."""
     if not isinstance(text, str):
         raise UserError(f"a text must be a str, not {type(text).__name__}: {str(text)[:40]!r}")
 
 
 def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
-    """Refuse what is not a list of texts, or as many pairs."""
+    """Refuse texts that are not a list of str, and pairs that are not a list of the same length."""
     for given in (texts, () if pairs is None else pairs):
         if isinstance(given, str) or not hasattr(given, "__getitem__"):
             raise UserError(
@@ -284,12 +286,12 @@ def check_texts(texts: Sequence[str], pairs: Sequence[str] | None) -> None:
 
 
 class BaseTokenizer:
-    """What all tokenizers have in common: a vocabulary, rules that make words of a text, and a way to split a word.
+    """The common part of all tokenizers: a vocabulary, rules that split a text into words, and a way to split a word.
 
     Attributes:
         pieces: the vocabulary, in the order of the ids.
         rules: how text is normalised.
-        split: gives the pieces of one normalised word.
+        split: returns the pieces of one normalised word.
     """
 
     split: Split
@@ -314,16 +316,16 @@ class BaseTokenizer:
         return self._ids[piece]
 
     def columns_of(self, text: str, most: int | None = None) -> ListColumns:
-        """Return the tokens of a text with their positions in it, and nothing around them; `most` stops it early."""
+        """Return the tokens of a text with their offsets, without special tokens; `most` stops early."""
         return columns_by_words(text, self._alphabet, self.split, most)
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the pieces of a text as strings, without special tokens around them."""
+        """Return the pieces of a text as strings, without special tokens."""
         check_text(text)
         return [self.pieces[id] for id in self.columns_of(text).ids]
 
     def pieces_of(self, ids: Iterable[int]) -> list[str]:
-        """Return the pieces of ids."""
+        """Return the pieces that have these ids."""
         found = list(ids)
         for id in found:
             if not 0 <= id < len(self.pieces):
@@ -335,19 +337,19 @@ class BaseTokenizer:
         return IdsByWords(self.split, self.rules)
 
     def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
-        """Return the ids of many texts end to end, and how many each has, without special tokens around them."""
+        """Return the ids of many texts, concatenated, and how many each has, without special tokens."""
         return self._bulk.ids_of(texts)
 
 
 class IdsByWords:
-    """Gives the ids of many texts at once, for one way of splitting words."""
+    """Computes the ids of many texts at once; remembers the ids of each part between white space."""
 
     def __init__(self, split: Split, rules: Rules) -> None:
         self._split, self._alphabet = split, Alphabet(rules)
         self._parts = _Parts(self._work_out)
 
     def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
-        """Return the ids of all texts end to end, and how many each text has."""
+        """Return the ids of all texts, concatenated, and how many each text has."""
         import numpy as np
 
         if len(self._parts) > _MAX_REMEMBERED or len(self._parts.ids) > _MAX_REMEMBERED_IDS:
@@ -361,15 +363,15 @@ class IdsByWords:
         bounds = np.array(self._parts.bounds, np.int64)
         lengths = bounds[parts + 1] - bounds[parts]
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(ends[-1]) + np.repeat(bounds[parts] - ends[:-1], lengths)
-        return np.frombuffer(self._parts.ids, np.int32)[places], np.diff(ends[text_ends])
+        indices = np.arange(ends[-1]) + np.repeat(bounds[parts] - ends[:-1], lengths)
+        return np.frombuffer(self._parts.ids, np.int32)[indices], np.diff(ends[text_ends])
 
     def _work_out(self, part: str) -> list[int]:
         return [id for word in words_of(part, self._alphabet) for id, _, _ in self._split(word)]
 
 
 class _Parts(dict[str, int]):
-    """By part: its number. The ids of part i are `ids[bounds[i] : bounds[i + 1]]`."""
+    """Maps each part of a text to its number. The ids of part i are `ids[bounds[i] : bounds[i + 1]]`."""
 
     def __init__(self, work_out: Callable[[str], list[int]]) -> None:
         super().__init__()
@@ -386,13 +388,13 @@ class _Parts(dict[str, int]):
 
 
 _log = logging.getLogger(__name__)
-# Loading the compiled code takes as long as splitting about a million characters in Python; once it is loaded, a call
-# of it costs as much as a few thousand.
+# Loading the compiled code takes as long as splitting about a million characters in Python. Once it is loaded, a call
+# has the overhead of a few thousand characters.
 _BULK_FROM_CHARS = 1_000_000
 _BULK_FROM_CHARS_ONCE_LOADED = 4_000
-_MOSTLY_CUT = 100  # characters for each token that is kept: plain Python splits a thirtieth of that as fast
-_CHUNK_CHARS = 1 << 18  # compiled code works in memory that fits a cache, and is called again and again
-_SOME_LETTER = "a"  # one that no rule changes
+_MOSTLY_CUT = 100  # characters per kept token; plain Python is thirty times slower, but stops early
+_CHUNK_CHARS = 1 << 18  # compiled code is called for chunks whose memory fits into a cache
+_SOME_LETTER = "a"  # a letter that no rule changes
 
 
 class Tokenizer(BaseTokenizer):
@@ -418,8 +420,8 @@ class Tokenizer(BaseTokenizer):
         Args:
             pieces: the vocabulary; [UNK] must be in it.
             lowercase: lower-case the text, as the uncased models do.
-            strip_accents: take accents off (and split Hangul syllables into their letters); None follows `lowercase`.
-            split_cjk: make every Chinese character a word.
+            strip_accents: strip accents (this also splits Hangul syllables into letters); None follows `lowercase`.
+            split_cjk: make every Chinese character a separate word.
         """
         super().__init__(pieces, Rules.of(lowercase, strip_accents, split_cjk))
         self._wordpiece = WordPiece(self._ids)
@@ -435,7 +437,7 @@ class Tokenizer(BaseTokenizer):
         strip_accents: bool | None = None,
         split_cjk: bool = True,
     ) -> "Tokenizer":
-        """Read a vocabulary file, one piece a line; the settings are those of the class."""
+        """Read a vocabulary file, one piece per line; the settings are those of the class."""
         return cls(read_vocabulary(path), lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
 
     @classmethod
@@ -470,10 +472,11 @@ class Tokenizer(BaseTokenizer):
 
         Args:
             text: the first text.
-            pair: the second text, whose tokens have segment id 1; one without tokens is no second text, as in the
+            pair: the second text, whose tokens have segment id 1; if it has no tokens it is ignored, as in the
                 original's run_classifier.py.
-            max_length: the most tokens to give, [CLS] and [SEP] included.
-            truncation: what to shorten: the longer text, only the second, or (None) nothing: too long is an error.
+            max_length: the most tokens to return, including [CLS] and [SEP].
+            truncation: `longest_first` shortens the longer text, `only_second` the second one; None: a text that is too
+                long is an error.
         """
         return self.encode_batch([text], None if pair is None else [pair], max_length, truncation)[0]
 
@@ -489,7 +492,8 @@ class Tokenizer(BaseTokenizer):
         check_truncation(max_length, truncation, has_pair=pairs is not None)
         num_chars = sum(map(len, texts)) + sum(map(len, pairs or ()))
         is_cut = max_length is not None and truncation == "longest_first"
-        # Texts that are mostly cut away are not worth compiled code, which reads all of them.
+        # If most of each text is cut away, plain Python is faster: it stops early, while compiled code reads
+        # everything.
         is_bulk = self._is_bulk(num_chars) and not (is_cut and num_chars > _MOSTLY_CUT * (max_length or 0) * len(texts))
         columns_of = partial(self.columns_of, most=max_length) if is_cut else self.columns_of
         signs = self.id_of(CLS), self.id_of(SEP), self.id_of(SEP)
@@ -504,14 +508,14 @@ class Tokenizer(BaseTokenizer):
         return encodings
 
     def ids_of(self, texts: Sequence[str]) -> "tuple[NDArray[np.int32], NDArray[np.int64]]":
-        """Return the ids of many texts end to end, and how many each has, without [CLS] and [SEP]: compiled."""
+        """Return the ids of many texts, concatenated, and how many each has, without [CLS] and [SEP]; compiled."""
         rows, counts = self._load_bulk().tokenize(texts)
         return rows[:, 0], counts
 
     def ids_behind(self, text: str) -> list[int]:
-        """Return the ids of a text right after a piece: letters without a space before them continue its word.
+        """Return the ids of a text that follows a piece without a space, so that its first letters continue a word.
 
-        Where no pieces continue it they begin a word, as they would after a space.
+        If no continuation pieces match them, they begin a new word, as after a space.
         """
         check_text(text)
         words = [word.text for word in split_words(_SOME_LETTER + text, self._alphabet)]
@@ -521,9 +525,9 @@ class Tokenizer(BaseTokenizer):
         return [id for matches in (rest, *map(self.split, words[1:])) for id, _, _ in matches]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:
-        """Return readable text for ids: pieces joined to words, and words set as in English and Korean print.
+        """Return readable text for ids: pieces joined to words, and words with English and Korean spacing.
 
-        [CLS], [SEP] and [PAD] are left out unless `keep_special`; [UNK] and [MASK] stand for text and stay.
+        [CLS], [SEP] and [PAD] are left out unless `keep_special`; [UNK] and [MASK] stand for text and are kept.
         """
         return join_tokens(token for token in self.pieces_of(ids) if keep_special or token not in (CLS, SEP, PAD))
 

@@ -1,28 +1,29 @@
-"""The vocabulary of a tokenizer: the files that hold it, and words to its pieces and back.
+"""The vocabulary of a tokenizer: its files, splitting words into pieces, and joining pieces to text.
 
-- A vocabulary file has one piece a line, its id the number of the line, read as google-research/bert reads it: white
-  space around a piece is stripped, so CRLF files work; a byte-order mark is removed. A blank line keeps its id and
-  matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are not counted. What
-  would silently give wrong ids is refused with its line number: a duplicate piece, a missing [UNK], bytes that
-  are not UTF-8, and lines so long that the file is no vocabulary.
-- The tokenizer files have the form that transformers and the tokenizers library open. They follow the original in what
-  can be said there, including the word limit of 200 (which transformers' own class sets back to 100). What cannot be
-  said stays different in those libraries: a "[MASK]" typed in a text is a special token to them and plain text to us,
-  they do not split at U+2B820..U+2B91F, drop private characters, know no final sigma and only the accents and
-  punctuation of older Unicode, and refuse lone surrogates.
-- Words that were added (transformers' `add_tokens` gives them ids after the vocabulary) keep these ids here, as pieces
-  of their own, so that the rows that a model has learnt for them are used, and saved. They are found as whole words, by
-  BERT's rules, where other libraries look for them anywhere in a text, before its words are cut.
-- A word becomes the longest piece that fits, again and again, as in google-research/bert. One of more than 200
-  characters, or with a part that no piece fits, becomes a single [UNK]. The search for the longest fit starts at the
-  longest piece that begins with the same three characters, not at the end of the word, which gives the same pieces in
-  time that grows with the word instead of its square.
-- Back: WordPiece forgets where the spaces were, so `join_tokens` is typography, not inversion. It joins pieces to words
-  and sets punctuation as English and Korean print it: "don ' t" becomes "don't", "3 . 14" becomes "3.14", CJK
-  characters close up, and Hangul letters that accent stripping took apart become syllables again. Where print is
-  divided (a dash between words, a bracket after a word), the more frequent form in Wikipedia is taken.
-- Other steps that a folder may state, such as another normalisation or words cut by MeCab, are not done at all. Both
-  differences are reported where they may matter.
+- A vocabulary file has one piece per line; the number of the line is the piece's id. It is read as google-research/bert
+  does: white space around a piece is stripped, so CRLF files work, and a byte-order mark is removed. A blank line keeps
+  its id and matches nothing (the original Chinese vocabulary has one); blank lines at the end of the file are ignored.
+  Errors that would silently give wrong ids are refused with their line number: a duplicate piece, a missing [UNK],
+  bytes that are not UTF-8, and lines so long that the file cannot be a vocabulary.
+- transformers and the tokenizers library can open the tokenizer files. The files state the original's rules as far as
+  possible, including the word limit of 200 (which transformers' own class resets to 100). Some differences cannot be
+  expressed: in those libraries a "[MASK]" typed in a text is a special token, not plain text; they do not split at
+  U+2B820..U+2B91F; they drop private characters; they have no final sigma, and only the accents and punctuation of an
+  older Unicode; they refuse lone surrogates.
+- Added words (transformers' `add_tokens` gives them ids after the vocabulary) keep their ids here and become pieces, so
+  that the rows that a model has learned for them are used and saved. They are matched as whole words, by BERT's rules;
+  other libraries look for them anywhere in a text, before it is split into words.
+- A word is split by longest match, as in google-research/bert: the longest piece that matches its beginning, then the
+  longest that matches the rest, and so on. A word of more than 200 characters, or with a part that no piece matches,
+  becomes a single [UNK]. The search starts with the length of the longest piece that begins with the same three
+  characters, not with the whole word. The result is the same, in linear instead of quadratic time.
+- Decoding: WordPiece does not keep the spaces of a text, so `join_tokens` follows typography and does not restore the
+  original text. It joins pieces to words and spaces punctuation as in printed English and Korean: "don ' t" becomes
+  "don't", "3 . 14" becomes "3.14", CJK characters get no spaces, and Hangul letters that accent stripping took apart
+  become syllables again. Where printed texts differ (a dash between words, a bracket after a word), it uses the form
+  that is more frequent in Wikipedia.
+- Other steps that a folder's files may contain, such as another normalisation or words cut by MeCab, are not supported.
+  These steps and added words are reported when a folder is opened.
 """
 
 import os
@@ -47,9 +48,9 @@ _MAX_PIECE_LENGTH = 1_000
 _MAX_FILE_BYTES = 1 << 28
 VOCABULARY_FILE, TOKENIZER_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 SENTENCE_FILE = "sentence_bert_config.json"
-LOWERCASE = {"type": "Lowercase"}  # a step of tokenizer.json by which sentence-transformers lower-cases for cased rules
+LOWERCASE = {"type": "Lowercase"}  # in tokenizer.json: sentence-transformers lower-cases text before cased rules
 _MAX_PIECES = 10_000_000
-_MAX_JSON_BYTES = 1 << 26  # of a tokenizer with a vocabulary of a hundred languages
+_MAX_JSON_BYTES = 1 << 26  # enough for a vocabulary of a hundred languages
 _SETTINGS = (  # our name, transformers' name, that of the tokenizers library, and the default
     ("lowercase", "do_lower_case", "lowercase", True),
     ("strip_accents", "strip_accents", "strip_accents", None),
@@ -58,12 +59,12 @@ _SETTINGS = (  # our name, transformers' name, that of the tokenizers library, a
 _ADDED_FILE = "added_tokens.json"
 _MODEL_FILE = "config.json"
 _STEPS = (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer"))
-_BASIC = "basic"  # how words are cut, in transformers' Japanese tokenizers; others need a program
+_BASIC = "basic"  # the way of cutting words, in transformers' Japanese tokenizers, that needs no other program
 _MOST_NAMED = 3
 
 
 def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list[str]:
-    """Return the pieces of a vocabulary file in the order of their ids, or raise UserError with the faulty line."""
+    """Return the pieces of a vocabulary file in the order of their ids; a UserError names the faulty line."""
     path = Path(path)
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
@@ -84,7 +85,7 @@ def read_vocabulary(path: str | os.PathLike[str], *, unknown: str = UNK) -> list
 
 
 def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> None:
-    """Raise UserError unless every piece is a short text that occurs once, and the unknown one is among them."""
+    """Raise UserError unless every piece is short and occurs once, and the unknown piece is among them."""
     if not pieces:
         raise UserError(f"{where} is empty; a vocabulary has one piece a line")
     if max(map(len, pieces)) > _MAX_PIECE_LENGTH or any("\0" in piece for piece in pieces):
@@ -102,17 +103,19 @@ def check_pieces(pieces: Sequence[str], where: str, *, unknown: str = UNK) -> No
 
 
 def write_vocabulary(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
-    """Write pieces one a line; the file appears whole or not at all."""
-    from bertworks.files import atomic_write  # which a sentence's tokens need no more than JSON
+    """Write one piece per line; the file appears whole or not at all."""
+    from bertworks.files import atomic_write  # imported here: tokenizing a sentence needs neither this nor JSON
 
     with atomic_write(path, "wb") as stream:
         for number, piece in enumerate(pieces):
             try:
                 if piece != piece.strip() or "\n" in piece or "\0" in piece:
-                    raise ValueError("it has white space or NUL in a place where reading takes it for something else")
+                    raise ValueError("it has a NUL or a line break, or white space at its start or end")
                 stream.write(piece.encode() + b"\n")
             except ValueError as error:
-                raise UserError(f"piece {number}, {piece!r}, cannot stand in a vocabulary file: {error}") from error
+                raise UserError(
+                    f"piece {number}, {piece!r}, cannot be written to a vocabulary file: {error}"
+                ) from error
 
 
 def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
@@ -127,7 +130,7 @@ def write_tokenizer_files(folder: Path, pieces: Sequence[str], rules: Rules, max
 
 
 def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
-    """Write JSON files by their names."""
+    """Write JSON files, given as contents by file name."""
     import json
 
     from bertworks.files import atomic_write
@@ -138,7 +141,7 @@ def write_objects(folder: Path, contents: dict[str, dict[str, Any]]) -> None:
 
 
 def write_word_files(folder: Path, words: Sequence[str], rules: Rules, max_length: int | None = None) -> None:
-    """Write vocab.txt and tokenizer_config.json for a list of words, which no other library opens."""
+    """Write vocab.txt and tokenizer_config.json for a list of words; no other library reads these."""
     from bertworks.files import make_folder
 
     make_folder(folder)
@@ -147,7 +150,7 @@ def write_word_files(folder: Path, words: Sequence[str], rules: Rules, max_lengt
 
 
 def read_pieces(folder: Path) -> list[str]:
-    """Return a folder's vocabulary: vocab.txt, or tokenizer.json where that is all (as transformers 5 writes it)."""
+    """Return a folder's vocabulary: vocab.txt, or else tokenizer.json (transformers 5 writes only that)."""
     path = folder / TOKENIZER_FILE
     if (folder / VOCABULARY_FILE).exists() or not path.exists():
         return read_vocabulary(folder / VOCABULARY_FILE)
@@ -156,14 +159,14 @@ def read_pieces(folder: Path) -> list[str]:
         model = {}
     vocab = model.get("vocab")
     if not isinstance(vocab, dict) or model.get("continuing_subword_prefix") != CONTINUATION:
-        raise UserError(f"{path} holds no WordPiece vocabulary; BERT's has one, with {CONTINUATION} inside words")
+        raise UserError(f"{path} holds no WordPiece vocabulary, as BERT has, with {CONTINUATION} inside words")
     pieces = pieces_by_id(vocab, path)
     check_pieces(pieces, str(path))
     return pieces
 
 
 def pieces_by_id(vocab: Any, path: Path) -> list[str]:
-    """Return pieces in the order of their ids; an id that no piece has is a blank one."""
+    """Return pieces in the order of their ids; an id without a piece gives an empty string."""
     if not isinstance(vocab, dict):
         raise UserError(f"{path} holds no vocabulary: pieces, each with its id")
     if not all(type(id) is int and 0 <= id < _MAX_PIECES for id in vocab.values()):
@@ -177,11 +180,11 @@ def pieces_by_id(vocab: Any, path: Path) -> list[str]:
 
 
 def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
-    """Return the settings that a folder states; where it is silent, those of the original.
+    """Return the normalisation settings in a folder's files; missing ones are the original's.
 
-    tokenizer_config.json comes first. Where it is missing or does not mention lower-casing, tokenizer.json is read;
-    where it does, accents follow what it says, whatever tokenizer.json has. sentence-transformers may lower-case a text
-    before all of this, which leaves accents as they would be.
+    tokenizer_config.json has priority. If it is missing or does not mention lower-casing, tokenizer.json is read;
+    otherwise accents follow tokenizer_config.json, whatever tokenizer.json has. sentence-transformers may lower-case a
+    text before all of this, which does not change how accents are treated.
     """
     settings: dict[str, Any] = {name: default for name, _, _, default in _SETTINGS} | {"lowercase": lowercase}
     path = folder / CONFIG_FILE
@@ -203,12 +206,12 @@ def read_settings(folder: Path, *, lowercase: bool = True) -> dict[str, Any]:
 
 
 def read_rules(folder: Path, *, lowercase: bool = True) -> Rules:
-    """Return the rules that a folder states."""
+    """Return the normalisation rules in a folder's files."""
     return Rules.of(**read_settings(folder, lowercase=lowercase))
 
 
 def _stated(stated: dict[str, Any], names: dict[str, str], path: Path) -> dict[str, bool | None]:
-    """Return what a file states, by our names; only accents may be left open (null), to follow lower-casing."""
+    """Return a file's settings by our names; only strip_accents may be null: then it follows lower-casing."""
     settings = {}
     for key, name in names.items():
         if key in stated:
@@ -234,12 +237,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def rules_config(rules: Rules) -> dict[str, bool]:
-    """State the rules as transformers names them."""
+    """Return the rules under transformers' names."""
     return {key: getattr(rules, name) for name, key, _, _ in _SETTINGS}
 
 
 def length_config(max_length: int | None) -> dict[str, int]:
-    """State, as transformers does, how many tokens the model reads, so that other tools cut there."""
+    """Return the most tokens that the model reads, under transformers' name, so that other tools truncate there."""
     return {} if max_length is None else {"model_max_length": max_length}
 
 
@@ -280,7 +283,7 @@ def _pipeline(pieces: Sequence[str], rules: Rules) -> dict[str, Any]:
 
 
 def normalizer(rules: Rules) -> dict[str, Any]:
-    """State the rules as the tokenizers library does."""
+    """Return the rules in the form of the tokenizers library."""
     return {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -291,22 +294,22 @@ def normalizer(rules: Rules) -> dict[str, Any]:
 
 
 def special_token(token: str, id: int) -> dict[str, Any]:
-    """State a special token as the tokenizers library does."""
+    """Return a special token in the form of the tokenizers library."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {"id": id, "content": token, **flags}
 
 
 def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
-    """Return a vocabulary with the words that were added after it, and notes on a folder's files.
+    """Return a vocabulary with the added words of a folder's files, and notes on what differs from other libraries.
 
-    Words that the model has no rows for are left out: nothing can be looked up for them.
+    Words whose ids the model has no embedding rows for are left out.
     """
     names = (TOKENIZER_FILE, CONFIG_FILE, _MODEL_FILE, _ADDED_FILE)
     pipeline, config, model, words = (read_object(folder / name) if (folder / name).exists() else {} for name in names)
     known, size = set(pieces), model.get("vocab_size")
     added = {}
     for word, id in _added(pipeline, config, words):
-        # The word can be a line of a vocabulary file.
+        # Only words that can be a line of a vocabulary file.
         is_piece = isinstance(word, str) and word != "" and word.isprintable() and word == word.strip()
         if is_piece and type(id) is int and id >= len(pieces) and word not in known:
             added[word] = id
@@ -317,23 +320,23 @@ def with_added(pieces: Sequence[str], folder: Path) -> tuple[list[str], list[str
 
 
 def _unlike_bert(added: Sequence[str], pipeline: dict[str, Any], config: dict[str, Any]) -> Iterator[str]:
-    """Tell what other libraries would do with a text by these files, and is not done here."""
+    """Yield what other libraries would do with a text because of these files, and this one does not."""
     if added:
         more = f" and {len(added) - _MOST_NAMED:,} more" if len(added) > _MOST_NAMED else ""
         named = ", ".join(map(repr, added[:_MOST_NAMED])) + more
-        yield f"added tokens ({named}) are found as whole words here, not inside of others"
+        yield f"added tokens ({named}) are found only as whole words here, not inside other words"
     for step, expected in _STEPS if pipeline else ():
         found = pipeline.get(step)
-        if step == "normalizer" and LOWERCASE in normalizer_steps(found):  # which is done here
+        if step == "normalizer" and LOWERCASE in normalizer_steps(found):  # which is supported here
             found = {"normalizers": [one for one in normalizer_steps(found) if one != LOWERCASE]}
         if (kind := _kind(found)) != expected:
             yield f"the {step} of its {TOKENIZER_FILE} is {kind}, but texts are cut by BERT's own rules here"
     if (cutter := config.get("word_tokenizer_type") or _BASIC) != _BASIC:
-        yield f"it was made for words that {str(cutter)[:40]} cuts, which is not done here; put blanks between them"
+        yield f"it was made for words cut by {str(cutter)[:40]}, which is not supported; put spaces between words"
 
 
 def _added(pipeline: dict[str, Any], config: dict[str, Any], words: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield added words with their ids, from each of the three files that may have them."""
+    """Yield added words with their ids, from the three files that may contain them."""
     listed, decoder = pipeline.get("added_tokens"), config.get("added_tokens_decoder")
     for token in listed if isinstance(listed, list) else ():
         if isinstance(token, dict):
@@ -352,15 +355,15 @@ def _kind(step: Any) -> str:
     return " + ".join(map(_kind, steps)) if isinstance(steps, list) else str(step.get("type"))[:40]
 
 
-_NUM_LOOKED_UP = 3  # characters by which the longest piece is looked up
+_NUM_LOOKED_UP = 3  # number of first characters by which the longest piece is looked up
 
-# A piece's id, and the start and end of the characters of the word that it covers. A tuple without names is made in a
-# fifth of the time, and the garbage collector does not visit those that are remembered.
+# A piece's id, and its start and end in the word. A plain tuple takes a fifth of a NamedTuple's time, and the garbage
+# collector does not visit the remembered ones.
 Match = tuple[int, int, int]
 
 
 class WordPiece:
-    """Splits words into pieces of one vocabulary, and remembers the words it split last."""
+    """Splits words into the pieces of a vocabulary, and remembers recent words."""
 
     _MAX_REMEMBERED = 50_000
 
@@ -384,7 +387,7 @@ class WordPiece:
         return matches
 
     def split_rest(self, rest: str) -> list[Match]:
-        """Return the pieces of the rest of a word whose beginning has been split off."""
+        """Return the pieces of the rest of a word, without its beginning."""
         return self._match(rest, is_rest=True)
 
     def _match(self, word: str, *, is_rest: bool = False) -> list[Match]:
@@ -422,10 +425,11 @@ _NO_SPACE_AFTER = set("([{«“‘$£€₩#@¿¡（［｛「『《〈·—") | 
 _WIDE_MARKS = set("、。，！？；：（）［］｛｝「」『』《》〈〉")
 _TIGHT_BETWEEN_WORDS = set("-/_@")
 _TIGHT_BETWEEN_DIGITS = set(".,:-–/~")
-_CONTRACTIONS = {"s", "t", "d", "m", "re", "ve", "ll"}  # of is, not, would, am, are, have, will
+_CONTRACTIONS = {"s", "t", "d", "m", "re", "ve", "ll"}  # short for is, not, would, am, are, have, will
 _ELISIONS = {"o", "d", "l"}  # as in o'clock, d'Arc, l'homme
 _BEFORE_PARTICLES = set(")]）］》〉」』”’\"'%")
-# Korean sets particles and forms of 이다 tight, also after a bracket or a quotation mark; other words get a space.
+# Korean particles and forms of 이다 follow without a space, also after a bracket or a quotation mark; other words get a
+# space.
 _PARTICLE = re.compile(
     "[은는이가을를의도만고며나인]|(?:와|과|에|에게|에서|으?로|까지|부터|처럼|보다)(?:[는도만의]|서|서의|써|부터)?"
     "|이?(?:라|란|다|며|고|나|자|지만|라는|라고|라고도|라며)|이?[었였].*"
@@ -439,11 +443,11 @@ def join_tokens(tokens: Iterable[str]) -> str:
         continues = token.startswith(CONTINUATION) and token != CONTINUATION
         if continues and spelt and spelt[-1][0] not in SPECIAL_TOKENS:
             spelt[-1].append(token.removeprefix(CONTINUATION))
-        elif spelt and spelt[-1] == [token] == [_HYPHEN]:  # a dash, as typewriters write it
+        elif spelt and spelt[-1] == [token] == [_HYPHEN]:  # a dash written as two hyphens
             spelt[-1].append(token)
         else:
             spelt.append([token])
-    # Letters and accents come together; not in words longer than any text gives, where it takes the square of time.
+    # Letters and accents are composed; not in extremely long words, where this takes quadratic time.
     whole = map("".join, spelt)
     words = [unicodedata.normalize("NFC", word) if len(word) <= MAX_WORD_LENGTH else word for word in whole]
     parts: list[str] = []
@@ -457,7 +461,7 @@ def join_tokens(tokens: Iterable[str]) -> str:
 
 
 def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:
-    """Say of each word whether it is set tight against the one before it, and against the one after it."""
+    """Yield for each word whether it has no space before it, and whether it has no space after it."""
     around = list(zip(["", *words], words, [*words[1:], ""], [*words[2:], "", ""], strict=False))
     num_quotes = sum(word == "'" and not _is_tight(before, word, after, later) for before, word, after, later in around)
     is_open = {'"': False, "'": False}
@@ -467,7 +471,7 @@ def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:
         elif word not in is_open:
             yield word in _NO_SPACE_BEFORE, word in _NO_SPACE_AFTER
         elif word == "'" and num_quotes % 2 and before.endswith("s") and not is_open["'"]:
-            num_quotes -= 1  # no pair of quotation marks: it is the plural's, as in the others' words
+            num_quotes -= 1  # not one of a pair: the apostrophe of a plural, as in the others' words
             yield True, False
         else:
             yield is_open[word], not is_open[word]
@@ -475,7 +479,7 @@ def _tight_sides(words: list[str]) -> Iterator[tuple[bool, bool]]:
 
 
 def _is_tight(before: str, mark: str, after: str, later: str) -> bool:
-    """Tell whether a mark between two words takes no space on either side, as in well-known, 10:30, U.S. and don't."""
+    """Tell whether a mark between two words has no space on either side, as in well-known, 10:30, U.S. and don't."""
     if not before[-1:].isalnum() or not after[:1].isalnum():
         return False
     if mark in _TIGHT_BETWEEN_DIGITS and before[-1].isdigit() and after[0].isdigit():
@@ -488,7 +492,7 @@ def _is_tight(before: str, mark: str, after: str, later: str) -> bool:
 
 
 def _closes_up(before: str, word: str) -> bool:
-    """Tell whether two words stand without a space because of their script."""
+    """Tell whether there is no space between two words because of their script."""
     if _is_hangul(word[0]):
         return _is_spaceless(before[-1]) or (before in _BEFORE_PARTICLES and _PARTICLE.fullmatch(word) is not None)
     if word in ("(", "[", "（", "［"):
@@ -506,13 +510,13 @@ def _is_hangul(char: str) -> bool:
     return "가" <= char <= "힣"
 
 
-# What is much, of each vocabulary's name for the unknown. Of the text of `mini`, in the vocabulary that was made of
-# it, 0.015 % are [UNK]; a list of words is never complete.
+# The share of unknown tokens above which a warning is given, by the name of the unknown piece. With the vocabulary of
+# `mini`, 0.015 % of its own training text is [UNK]; a list of words is never complete.
 _MUCH = {UNK: 0.05, "<unk>": 0.05, "<UNK>": 0.2}
 
 
 class UnknownCount:
-    """Counts the tokens that a vocabulary, given by its pieces, does not know."""
+    """Counts unknown tokens."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._name = next((name for name in _MUCH if name in pieces), "")
@@ -525,17 +529,17 @@ class UnknownCount:
         self._total += len(ids)
 
     def warning(self) -> str:
-        """Return a warning if many are unknown; "" where they are not, or nothing has such a name."""
+        """Return a warning if many tokens are unknown, else ""; also "" if the vocabulary has no unknown piece."""
         if not self._name or self._unknown <= _MUCH[self._name] * self._total:
             return ""
         return (
-            f"{self._unknown / self._total:.1%} of the tokens are {self._name}; is the vocabulary one for this "
-            "language? Hangul in parts (NFD), as Macs write it, must be composed"
+            f"{self._unknown / self._total:.1%} of the tokens are {self._name}; is the vocabulary for this "
+            "language? Decomposed Hangul (NFD), as in file names on Macs, must be composed first"
         )
 
 
 def much_unknown(pieces: Sequence[str], arrays: Iterable["NDArray[Any]"]) -> str:
-    """Return a warning if many of some ids are unknown."""
+    """Return a warning if many of these ids are unknown, else ""."""
     count = UnknownCount(pieces)
     for ids in arrays:
         count.add(ids)

@@ -1,14 +1,14 @@
-"""Articles out of a Wikipedia dump (`...-pages-articles.xml.bz2`), and the text passages of each.
+"""Reads the articles of a Wikipedia dump (`...-pages-articles.xml.bz2`), and the text passages of each.
 
-- The dump is read as a stream of XML events and no tree is built: at any time one article is in memory. Kept are the
-  pages of namespace 0 that are not redirects; of a page with several revisions, the last. The names of the wiki's own
-  file and category namespaces are at the head of its dump, so links to them go in any language. Document type
-  declarations are refused, and with them the entities that unpack a kilobyte to gigabytes.
-- Of a page's wikitext the running text is kept: no lists, tables, headings, templates, references (BERT, section 3.1).
-  One pass goes from mark to mark with a stack of what is open. What is read goes to an output list; when something that
-  is not text closes, the output since it opened is thrown away. Nothing is ever looked for twice, so the time is linear
-  whatever the page: a million marks that never close cost the same as a million that do. What never closes is kept as
-  text, since one forgotten bracket must not swallow the rest of an article.
+- The dump is read as a stream of XML events and no tree is built: only one article is in memory at a time. Pages of
+  namespace 0 that are not redirects are kept, with their last revision. The start of a dump names the wiki's file and
+  category namespaces, so links to them are removed in any language. Document type declarations are refused, because
+  their entities could expand a kilobyte to gigabytes.
+- Only the running text of a page is kept: no lists, tables, headings, templates or references (BERT, section 3.1). One
+  pass goes from mark to mark with a stack of open elements. Text is appended to an output list; when an element that is
+  not text closes, the output since it opened is discarded. Nothing is searched for twice, so the time is linear for
+  every page: a million marks that never close cost the same as a million that do. An element that never closes is kept
+  as text, because one missing bracket must not remove the rest of an article.
 """
 
 import html
@@ -24,8 +24,8 @@ from bertworks.text.lines import cut_line
 
 FILE_AND_CATEGORY_NAMES = frozenset(("file", "image", "category", "파일", "그림", "이미지", "분류"))
 
-# Every alternative starts with a fixed character, which lets the search skip plain text fast; quantifiers are
-# possessive or bounded, so none can backtrack.
+# Every alternative starts with a fixed character, so the search skips plain text fast. Quantifiers are possessive or
+# bounded, so there is no backtracking.
 _MARKS = (
     r"(?P<comment><!--)|(?P<tag></?[A-Za-z][^<>]{0,1000}+>)"
     r"|(?P<open_template>\{\{)|(?P<close_template>\}\})"
@@ -53,16 +53,16 @@ _BEFORE_CLOSE_PARENTHESIS = re.compile(r"(?<![ ,;、，；])[ ,;、，；]++([)�
 
 
 def plain_text(wikitext: str, dropped_links: frozenset[str] = FILE_AND_CATEGORY_NAMES) -> list[str]:
-    """Return the paragraphs of a page that are running text.
+    """Return the paragraphs of running text of a page.
 
     Args:
         wikitext: the page in MediaWiki's markup.
-        dropped_links: namespaces, in lower case, whose links are pictures or categories and not part of the text.
+        dropped_links: lower-case names of namespaces whose links are removed, because they are pictures or categories.
     """
     paragraphs: list[list[str]] = [[]]
     for line in _without_markup(wikitext, dropped_links).split("\n"):
         bare = line.strip()
-        # No lists, no headings; a line that starts with a bar is what an unclosed table or template leaves.
+        # Skip lists and headings. A line that starts with a bar is left over from an unclosed table or template.
         is_text = not bare.startswith(("*", "#", ":", ";", "|", "{|")) and bare[:1] + bare[-1:] != "=="
         if cleaned := _cleaned(line) if is_text else "":
             paragraphs[-1].append(cleaned)
@@ -73,7 +73,7 @@ def plain_text(wikitext: str, dropped_links: frozenset[str] = FILE_AND_CATEGORY_
 
 
 def _cleaned(line: str) -> str:
-    # Only short numbers are unescaped: the standard library raises on an entity of 5,000 digits.
+    # Only entities with few digits are unescaped: the standard library raises on one of 5,000 digits.
     line = _ENTITY.sub(lambda match: html.unescape(match[0]), line) if "&" in line else line
     line = _MAGIC_WORD.sub("", line) if "__" in line else line
     line = " ".join(line.split())
@@ -86,7 +86,7 @@ def _cleaned(line: str) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """Something open: its kind ("{{", "{|", "[[" or "["), and where in the output it began."""
+    """An open element: its kind ("{{", "{|", "[[" or "["), and where in the output it began."""
 
     kind: str
     start: int
@@ -96,7 +96,7 @@ class _Open:
 
 
 def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
-    """Return a page without what is not text, its lines still apart."""
+    """Return the text of a page without markup, with its line breaks."""
     source = "\n" + wikitext.replace("\r\n", "\n")
     output: list[str] = []
     stack: list[_Open] = []
@@ -111,18 +111,18 @@ def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
         if text:
             output.append(text)
         if "\n" in text:
-            # Neither an address nor the target of a link goes over a line's end: the bracket was only a bracket.
+            # An address or the target of a link cannot contain a line break, so the bracket was only a bracket.
             while stack and (stack[-1].kind == "[" or target()):
                 stack.pop()
 
     def drop_back_to(kind: str) -> None:
-        """Close the innermost item of a kind, with all that was left open in it, and forget its output."""
+        """Close the innermost element of a kind, with everything open inside it, and discard its output."""
         while (item := stack.pop()).kind != kind:
             pass
         del output[item.start :]
 
     def prefix(link: _Open) -> str:
-        """The start of a link's target, and no more: nested links all share one."""
+        """The start of a link's target; only the start, because nested links can share a long one."""
         return output[link.start][:_MAX_PREFIX_LENGTH].lstrip() if link.start < len(output) else ""
 
     def is_picture_or_category(link: _Open) -> bool:
@@ -133,7 +133,7 @@ def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
         keep(source[position : mark.start()])
         kind, position = mark.lastgroup, mark.end()
         if kind == "comment":
-            # The one mark whose rest goes when it never closes, as MediaWiki has it.
+            # If a comment never closes, the rest of the page is removed, as in MediaWiki.
             end = source.find("-->", position)
             position = len(source) if end < 0 else end + len("-->")
         elif kind == "tag":
@@ -166,11 +166,11 @@ def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
             while stack and stack[-1].kind.startswith("["):
                 stack.pop()
             if stack and stack[-1].kind == "{{":
-                position -= 1  # the bar is the template's, and the brace begins "}}"
+                position -= 1  # the bar belongs to the template, and the brace begins "}}"
             elif stack:
                 drop_back_to("{|")
         elif kind == "open_link":
-            # A colon in front asks for the link to a picture or category in place of the thing itself.
+            # With a colon in front it is a visible link to a picture or category.
             stack.append(_Open("[[", len(output), is_visible=mark[0] == "[[:"))
         elif kind == "open_url":
             stack.append(_Open("[", len(output)))
@@ -179,7 +179,7 @@ def _without_markup(wikitext: str, dropped_links: frozenset[str]) -> str:
                 link.has_bar, link.is_dropped = True, is_picture_or_category(link)
                 del output[link.start :]
             else:
-                output.append("|")  # the text before it held a newline, which ended the target
+                output.append("|")  # the text before it contained a newline, which ended the target
         elif kind == "close_link":
             closed = stack[-1].kind if stack else ""
             if closed == "[":
@@ -206,7 +206,7 @@ _WANTED = frozenset(("ns", "text", "namespace"))
 
 
 def articles(pieces: Iterator[bytes], path: Path) -> Iterator[list[str]]:
-    """Yield the text passages of each article of a dump; articles without any are left out."""
+    """Yield the text passages of each article of a dump; articles without text are left out."""
     dump = _Dump(path)
     for piece in pieces:
         for wikitext in dump.feed(piece):
@@ -238,7 +238,7 @@ class _Dump:
         self._parser.StartDoctypeDeclHandler = self._on_doctype
 
     def feed(self, data: bytes, *, is_last: bool = False) -> list[str]:
-        """Parse more of the dump and return the articles that it completes."""
+        """Parse more of the dump and return the articles that are now complete."""
         try:
             self._parser.Parse(data, is_last)
         except expat.ExpatError as error:

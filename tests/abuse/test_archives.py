@@ -70,7 +70,7 @@ def tar_with_link():
 @pytest.mark.parametrize("name", ["c.zip", "c.tar", "c.tar.gz", "c.TGZ", "c.tar.zst", "c.7z", "c.txt.zip", "c.lz4"])
 def test_archives_are_refused_unopened_when_named(tmp_path, name):
     data = zip_with_bad_names() if name.endswith("zip") else tar_with_link()
-    with pytest.raises(UserError, match=rf"{name} is packed in a form that is not read; unpack it first"):
+    with pytest.raises(UserError, match=rf"{name} is compressed in a format that is not supported; unpack it first"):
         Corpus([write(tmp_path / name, data)])
     assert [path.name for path in tmp_path.iterdir()] == [name]
 

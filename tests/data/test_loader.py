@@ -257,7 +257,7 @@ def test_many_masks_do_not_end_a_slice_of_sequences(ordinary):
 
 def test_the_size_of_a_slice_is_given_once():
     for sizes in ({}, {"tokens": 512, "sequences": 4}):
-        with pytest.raises(UserError, match="give one of them"):
+        with pytest.raises(UserError, match="give exactly one of them"):
             shape_for(DataSettings(), **sizes)
     with pytest.raises(UserError, match="a micro-batch of 0 sequences is empty"):
         shape_for(DataSettings(), sequences=0)

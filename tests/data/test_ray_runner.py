@@ -227,6 +227,6 @@ def test_a_unit_that_kills_every_worker_ends_the_run(corpus, tokenizer, tmp_path
 def test_a_cluster_that_cannot_be_reached_is_a_user_error(corpus, tokenizer, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(UserError, match=r"no Ray cluster can be reached at 127\.0\.0\.1:1, which RAY_ADDRESS"):
+    with pytest.raises(UserError, match=r"no Ray cluster can be reached at 127\.0\.0\.1:1, the value of RAY_ADDRESS"):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
     assert not (tmp_path / "data").exists()

@@ -46,8 +46,8 @@ def test_a_row_shows_where_its_word_looks_and_says_the_word():
     head = looking(lambda place: 6 if place < 4 else 2)
     rows = picture(TOKENS, WORDS, head)
     assert [row.split()[0] for row in rows] == ["the", "soup", "was", "##s", "cold"]
-    assert rows[0].endswith("looks at cold, 100%")
-    assert rows[-1].endswith("looks at soup, 100%")
+    assert rows[0].endswith("attends to cold, 100%")
+    assert rows[-1].endswith("attends to soup, 100%")
     cells = [row[13:23] for row in rows]
     assert cells[0] == " " * 8 + "██"
     assert cells[-1] == "  ██" + " " * 6
@@ -56,11 +56,11 @@ def test_a_row_shows_where_its_word_looks_and_says_the_word():
 def test_a_word_that_looks_at_itself_says_what_else_it_looks_at():
     head = 0.8 * np.eye(len(TOKENS), dtype=np.float32)
     head[:, 2] += 0.2
-    assert picture(TOKENS, WORDS, head)[0].endswith("looks at soup, 20%")
+    assert picture(TOKENS, WORDS, head)[0].endswith("attends to soup, 20%")
 
 
 def test_long_words_are_cut_so_that_rows_stay_in_line():
     tokens = ["x" * 40 if token == "cold" else token for token in TOKENS]
     rows = picture(tokens, WORDS, even(1, 1)[0, 0])
     assert max(map(len, rows)) <= 60
-    assert len({row.index("looks at") for row in rows}) == 1
+    assert len({row.index("attends to") for row in rows}) == 1

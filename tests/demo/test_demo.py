@@ -46,7 +46,7 @@ def test_stages_are_numbered_and_each_has_a_command_and_its_seconds(demo):
 
 
 def test_the_last_line_says_where_the_report_lies(demo):
-    assert demo.text.splitlines()[-1].startswith(f"{demo.page} has all of it")
+    assert demo.text.splitlines()[-1].startswith(f"{demo.page} is the report")
     assert demo.page.is_file()
 
 

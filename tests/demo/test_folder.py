@@ -40,7 +40,7 @@ def test_a_folder_of_somebody_else_is_refused_and_not_touched(bertworks, tmp_pat
     before = state_of(tmp_path)
     code, out, err = bertworks("demo", "--out", tmp_path)
     assert (code, out) == (2, "")
-    assert err == f"error: {tmp_path} holds files that are not the demo's; choose another --out\n"
+    assert err == f"error: {tmp_path} contains files that are not from a demo; choose another --out\n"
     assert state_of(tmp_path) == before
 
 

@@ -276,7 +276,7 @@ def test_many_runs_take_layers_but_no_table_and_no_shared_cache(bertworks, model
     few = [*QUICK, "train.epochs=1"]
     for more in (("--grid", "--features", "table7"), ("--features", "last", "--cache", tmp_path / "c")):
         code, _, err = bertworks(*command, "--restarts", 2, *more, *few)
-        assert (code, "not with --cache; --features table7 takes --restarts alone" in err) == (2, True)
+        assert (code, "but not with --cache; --features table7 can only be used with --restarts" in err) == (2, True)
     code, _, _ = bertworks(*command, "--restarts", 2, "--features", "last", *few, "--json")
     assert code == 0
     assert json.loads((tmp_path / "run/model/config.json").read_text())["model_type"] == "bertworks-features"

@@ -117,7 +117,7 @@ def test_a_model_of_another_language_is_told_by_what_its_vocabulary_does_not_kno
     said, overrides = [], [*QUICK, "train.epochs=1"]
     train = write_rows(tmp_path / "train.jsonl", rows)
     finetune("classify", model=model, train=train, out=tmp_path / "run", overrides=overrides, note=said.append)
-    assert any("of the tokens are [UNK]; is the vocabulary one for this language?" in line for line in said)
+    assert any("of the tokens are [UNK]; is the vocabulary for this language?" in line for line in said)
 
 
 def test_the_same_settings_give_the_same_bytes(finished, model, files, tmp_path):

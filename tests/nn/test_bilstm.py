@@ -40,7 +40,7 @@ def test_steps_take_the_longest_text_first_and_go_back(backwards):
     steps = steps_of(pack_lengths([2, 0, 3]), backwards=backwards)
     assert steps.order_T.tolist() == ([4, 1, 3, 0, 2] if backwards else [2, 0, 3, 1, 4])
     assert steps.order_T[steps.inverse_T].tolist() == [0, 1, 2, 3, 4]
-    assert steps.num_going_on.tolist() == [2, 2, 1]
+    assert steps.num_active.tolist() == [2, 2, 1]
 
 
 @torch.no_grad()

@@ -49,7 +49,7 @@ def test_a_size_may_name_its_heads():
 )
 def test_an_unknown_size_is_refused_with_the_known_ones(name):
     with pytest.raises(
-        UserError, match=r"tiny, mini, small, medium, base, large\); any layers x width is one too, such as 4x256"
+        UserError, match=r"tiny, mini, small, medium, base, large\); or give layers x width, such as 4x256"
     ):
         preset(name)
 

@@ -162,8 +162,8 @@ def test_only_the_h200_is_called_measured():
         overrides = () if GPUS[name].bf16_tflops else ("train.dtype=float32",)
         (note,) = plan("base", *overrides, gpu=name)["notes"]
         assert ("was fitted to steps measured on one H200" in note) == (name == "h200")
-        assert ("this was not measured" in note) == (name != "h200")
-    assert "this was not measured" in plan("base", "train.dtype=float32")["notes"][0]
+        assert ("it was not measured" in note) == (name != "h200")
+    assert "it was not measured" in plan("base", "train.dtype=float32")["notes"][0]
     assert "Without train.compile a step takes longer than this." in plan("base", "train.compile=false")["notes"]
 
 
@@ -190,7 +190,7 @@ def test_what_a_person_reads_has_100_columns_and_every_section(name):
     [
         ((), {"gpus": 0}, "--gpus 0 is not possible"),
         ((), {"gpus": -3}, "--gpus -3 is not possible"),
-        ((), {"gpus": 8}, "8 GPUs cannot share train.slices=1; choose a multiple, as train.slices=8"),
+        ((), {"gpus": 8}, "8 GPUs cannot share train.slices=1; choose a multiple, such as train.slices=8"),
         ((), {"price": -1.0}, "--price -1.0 is not possible"),
         ((), {"price": math.nan}, "--price nan is not possible"),
         ((), {"price": math.inf}, "--price inf is not possible"),
@@ -233,8 +233,8 @@ def test_the_command_prints_a_plan_or_one_object(bertworks):
         (("base", "optim.lrr=1", "train.keep=0"), "2 problems"),
         (("mini", "--gpu", "t4"), "t4 has no bf16"),
         (("nowhere.toml",), "no recipe file nowhere.toml"),
-        (("continue", "train.max_steps=5"), "has the sizes of the model it is given; say them: model.preset=base"),
-        (("mine.toml",), "mine.toml, which is like continue, has the sizes of the model it is given"),
+        (("continue", "train.max_steps=5"), "to plan, give a size such as model.preset=base"),
+        (("mine.toml",), "mine.toml, which is like continue, takes the model's size from --from MODEL"),
     ],
 )
 def test_a_mistake_ends_in_a_line_or_two_and_exit_code_2(bertworks, tmp_path, monkeypatch, arguments, said):
@@ -276,5 +276,5 @@ def test_python_plans_as_the_command_does_however_the_package_is_imported(bertwo
     for _ in range(2):
         assert bw.plan("mini", overrides=["train.max_minutes=30"], gpu="a100-80") == told
     assert bw.plan(load_recipe("mini"))["gpu"] == "h200"
-    with pytest.raises(UserError, match=r"say them: model\.preset=base"):
+    with pytest.raises(UserError, match=r"to plan, give a size such as model\.preset=base"):
         bw.plan("continue")

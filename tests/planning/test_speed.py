@@ -77,7 +77,7 @@ def test_a_gpu_is_found_whatever_the_case_of_its_name():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cpu", "cpu has no rates that are known; choose --gpu h200, "),
+        ("cpu", "the speed of a CPU is not known; choose --gpu h200, "),
         ("a100", "did you mean 'a100-80' or 'a100-40'?"),
         ("h20", "did you mean 'h200'?"),
         ("rtx4090", "did you mean 'rtx-4090'?"),

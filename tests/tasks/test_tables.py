@@ -99,7 +99,7 @@ def test_bytes_that_are_not_utf8_are_told_with_a_command_that_converts_them(writ
 
 def test_a_file_that_is_mostly_utf8_is_not_to_be_converted(write, refusal):
     path = write("a.tsv", b"text\n" + "정말 좋은 영화".encode() + b"\xe9\n")
-    assert "a.tsv:2: byte 0xe9 is not UTF-8; fix the bytes that are not, as most of it is" in refusal(rows(path))
+    assert "a.tsv:2: byte 0xe9 is not UTF-8; most of the file is, so fix the bytes that are not" in refusal(rows(path))
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.XLS", "a.feather"])

@@ -467,7 +467,7 @@ def test_what_a_file_is_read_as_is_said_once_where_its_name_says_otherwise(tmp_p
     write(tmp_path / "f.log", as_json_lines())
     assert lines_of(tmp_path / "e.txt", tmp_path / "f.log", text_field="text") == LINES * 2
     assert caplog.messages == [
-        f"{tmp_path / 'e.txt'} is read as JSON lines, for that is what it holds; its text is the field 'text'"
+        f"{tmp_path / 'e.txt'} is read as JSON lines, judging by its content; its text is the field 'text'"
     ]
 
 
@@ -520,7 +520,7 @@ def test_prose_that_looks_a_little_like_something_else_is_text(tmp_path, text):
         (pickle.dumps(["text"]), "a Python pickle"),
         (b"\x89PNG\r\n", "a picture"),
         (b"a.txt".ljust(257, b"\0") + b"ustar\x0000", "a tar archive"),
-        (b"\n<!DOCTYPE HTML>\n<p>text", "an HTML page; take its text out"),
+        (b"\n<!DOCTYPE HTML>\n<p>text", "an HTML page; extract its text first"),
         (b"\xef\xbb\xbf<html lang='ko'>", "an HTML page"),
         (b'<?xml version="1.0"?><TEI>text</TEI>', "XML, but not a Wikipedia dump"),
         (b'<doc id="12" url="" title="A">\ntext\n</doc>', "WikiExtractor's text with tags; run it with --json"),
@@ -546,7 +546,7 @@ def test_the_text_column_of_csv_and_tsv_is_the_text(tmp_path, compression):
 def test_a_table_without_the_text_column_says_how_to_name_it(tmp_path):
     path = write(tmp_path / "c.csv", "review,stars\nfine,3\n")
     assert error_of(path) == (
-        f"{path}: no field 'text' to take the text from; there are: 'review', 'stars'; name it with --text-field"
+        f"{path}: no field 'text' to take the text from; there are: 'review', 'stars'; give its name with --text-field"
     )
     assert lines_of(path, text_field="review") == ["fine", ""]
     path = write(tmp_path / "d.csv", "text,stars\nfine,3\na,b,c\n")
@@ -563,7 +563,9 @@ def test_a_folder_gives_json_records_and_says_what_it_leaves_out(tmp_path, caplo
     write(tmp_path / "model" / "tokenizer_config.json", "[]")
     write(tmp_path / "model" / "tokenizer.json", "[]")
     assert names(tmp_path) == ["a.ndjson", "c4-train.00000-of-01024.json.gz", "list.json"]
-    assert caplog.messages == [f"{tmp_path}: not read: 2 .json, 1 .csv; name them, or a pattern, if they are text"]
+    assert caplog.messages == [
+        f"{tmp_path}: not read: 2 .json, 1 .csv; if they are text, give them by name or by a pattern"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_options_that_say_otherwise_than_a_folder_are_refused(bertworks, write, 
     ):
         code, _, err = bertworks(*command, "--keep-accents")
         assert (code, out.exists()) == (2, False)
-        assert f"{model} has rules of its own (lowercase=false, strip_accents=false, split_cjk=true)" in err
+        assert f"{model} has its own rules (lowercase=false, strip_accents=false, split_cjk=true)" in err
         assert bertworks(*command, "--cased")[0] == 0, "what agrees with the folder may be said"
         shutil.rmtree(out, ignore_errors=True)
 
@@ -152,12 +152,15 @@ def test_a_vocabulary_file_becomes_a_file(bertworks, write, tmp_path):
         (["--extend", "MODEL", "--out", "out"], "text gives only"),
         (["--extend", "MODEL", "--out", "MODEL"], "choose a new folder"),
         (["--extend", "MODEL", "--out", "text.txt"], "makes a folder"),
-        (["--extend", "MODEL", "--out", "data"], "made with its own vocabulary; choose a new folder"),
-        (["--algorithm", "gpt-bpe", "--out", "data"], "made with its own vocabulary; choose a new folder"),
+        (["--extend", "MODEL", "--out", "data"], "made with another vocabulary; choose a new folder"),
+        (["--algorithm", "gpt-bpe", "--out", "data"], "made with another vocabulary; choose a new folder"),
         (["--extend", "v.txt", "--out", "text.txt"], "it is an input and would be overwritten"),
         (["--extend", "nowhere", "--out", "out"], "nowhere"),
-        (["--extend", "MODEL", "--out", "out", "--algorithm", "bpe"], "not for it"),
-        (["--extend", "MODEL", "--out", "out", "--size", "100", "--unused", "3"], "not for it"),
+        (["--extend", "MODEL", "--out", "out", "--algorithm", "bpe"], "--extend adds whole words; leave out"),
+        (
+            ["--extend", "MODEL", "--out", "out", "--size", "100", "--unused", "3"],
+            "--extend adds whole words; leave out",
+        ),
     ],
 )
 def test_mistakes_of_the_command(bertworks, write, model, tmp_path, monkeypatch, options, said):

@@ -105,6 +105,6 @@ def test_what_is_written_reads_back(tmp_path):
 
 @pytest.mark.parametrize("piece", ["a\nb", " a", "a\r", "\u3000", "\ud800", "a\0"])
 def test_a_piece_that_would_not_read_back_is_not_written(tmp_path, piece):
-    with pytest.raises(UserError, match=r"piece 1, .*, cannot stand in a vocabulary file"):
+    with pytest.raises(UserError, match=r"piece 1, .*, cannot be written to a vocabulary file"):
         write_vocabulary(tmp_path / "vocab.txt", ["[UNK]", piece])
     assert not (tmp_path / "vocab.txt").exists()

@@ -193,7 +193,7 @@ def test_the_policy_allows_our_style_alone(tmp_path):
 def test_without_documents_kept_aside_the_figures_are_those_of_training(tmp_path):
     text = text_of(write_report(write_run(tmp_path / "run", holdout=False)))
     assert "MLM accuracy, in training 40.0%" in text
-    facts = text.partition("What it guesses")[0]
+    facts = text.partition("Predictions")[0]
     assert facts.count("held out") == facts.count("s held out ") == 3  # what the data has: documents, sentences, tokens
 
 
@@ -202,7 +202,7 @@ def test_what_is_not_there_yet_is_left_out(tmp_path, missing):
     run = write_run(tmp_path / "run")
     (run / missing).unlink()
     text = text_of(write_report(run))
-    assert ("What it guesses" in text) == (missing != "samples.json")
+    assert ("Predictions" in text) == (missing != "samples.json")
     assert ("time in training" in text) == (missing != "timing.jsonl")
 
 

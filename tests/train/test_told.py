@@ -148,7 +148,7 @@ def test_every_objective_has_a_report(data, tmp_path, objective):
     run = tmp_path / "run"
     pretrain(tiny_runs.recipe(data__objective=objective, train__max_steps=8), data=data, out=run, device="cpu")
     page = (run / "report.html").read_text()
-    assert "What it guesses" in page
+    assert "Predictions" in page
     assert ("LM accuracy, held out" if objective != "mlm" else "MLM accuracy, held out") in page
 
 

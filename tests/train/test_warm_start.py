@@ -431,7 +431,10 @@ def test_the_command_starts_from_a_model_and_says_so(bertworks, model, data, tmp
     alone = tuple(argument for argument in arguments if argument not in ("--from", model))
     for more in (("--out", tmp_path / "other"), ("--out", tmp_path / "other", "--resume"), ("--dry-run",)):
         code, _, err = bertworks(*alone, *more)
-        assert (code, "the recipe continue trains a model further; say which with --from MODEL" in err) == (2, True)
+        assert (code, "the recipe continue trains a model further; give the model with --from MODEL" in err) == (
+            2,
+            True,
+        )
     (tmp_path / "mine.toml").write_text('like = "continue"\n[train]\nmax_steps = 1\n')
     own = tuple(tmp_path / "mine.toml" if argument == "continue" else argument for argument in alone)
     for more in (("--out", tmp_path / "other"), ("--dry-run",)):
