@@ -10,6 +10,7 @@
 """
 
 import itertools
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,7 +60,7 @@ from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
 from bertworks.nn.elmo import Elmo, ElmoTasks
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.layers import check_tiles, find_device, freeze
+from bertworks.nn.layers import check_tiles, find_device, freeze, is_fast_on_cpu
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.heads import KINDS, BatchLayout, Items
@@ -68,8 +69,9 @@ from bertworks.text.elmo_words import character_ids
 from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.vocabulary import MASK
 
+_log = logging.getLogger(__name__)
 EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 _KINDS = {"classify": "classify", "choose": "choose", "tag": "tag", "span": "answer"}  # of the task, by the head
 _METHODS = {  # what each does, and the head that it needs
     "fill": ("fill masks", "mlm"),
@@ -92,29 +94,51 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
     Args:
         source: the folder or the name.
         device: auto, cpu, cuda or mps.
-        dtype: float32, bfloat16 or float16.
+        dtype: float32, bfloat16, float16 or int8; or auto: bfloat16 where this processor or GPU is fast at it, else
+            float32.
 
     Example:
         >>> bw.load("mini").methods
         ["fill", "nsp", "embed", "features", "attention"]
     """
     place = find_device(device)
-    if dtype not in _DTYPES:
-        raise UserError(f"unknown number type {str(dtype)[:40]!r}; choose {', '.join(_DTYPES)}")
+    if dtype not in DTYPES:
+        raise UserError(f"unknown number type {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
-    if isinstance(opened.net, Elmo | ElmoTasks) and dtype != "float32":
-        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
     tokenizer = kind_of_network(opened.net).tokenizer.from_folder(folder)
     if len(tokenizer) > opened.net.config.vocab_size:
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
-    check_tiles(place, _DTYPES[dtype])
-    opened.net.to(place, _DTYPES[dtype])
+    dtype = _put(opened.net, place, dtype)
     is_stated = isinstance(opened.net, Bert) and (root / MODULES_FILE).exists()
-    return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place)
+    return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place, dtype)
+
+
+def _put(net: Any, device: torch.device, dtype: str) -> str:
+    """Have a network computed on a device in numbers of a type; returns the type."""
+    is_bert, on_cpu = isinstance(net, Bert), device.type == "cpu"
+    if dtype == "auto":
+        is_fast_there = is_fast_on_cpu("bfloat16") if on_cpu else can_flash(64, torch.bfloat16, device)
+        dtype = "bfloat16" if is_bert and is_fast_there else "float32"
+    if isinstance(net, Elmo | ElmoTasks) and dtype != "float32":
+        raise UserError(f"an ELMo is computed in float32, not in {dtype}")
+    if dtype == "int8" and not (is_bert and on_cpu):
+        raise UserError(f"int8 is for a BERT on a CPU, and this is {'a BERT' if is_bert else 'none'} on {device.type}")
+    if is_bert and on_cpu and dtype in ("bfloat16", "int8"):
+        if is_fast_on_cpu(dtype):
+            from bertworks.nn.cpu import CpuEngine  # compiled code, which a single text in float32 does without
+
+            net.float().engine = CpuEngine(net, dtype)
+            return dtype
+        if dtype == "int8":
+            _log.warning("this processor has no instructions for int8 (VNNI or AMX); the model is computed in float32")
+            dtype = "float32"
+    check_tiles(device, getattr(torch, dtype))
+    net.to(device, getattr(torch, dtype))
+    return dtype
 
 
 class Model:
@@ -129,12 +153,15 @@ class Model:
         num_layers, width: of its hidden states, without the embeddings; an ELMo's width has both directions.
         max_length: the most tokens that it reads at once.
         pooling: how its folder wants texts embedded.
+        dtype: in what numbers it is computed; of bfloat16 and int8 on a CPU, the matrix products of its layers.
     """
 
-    def __init__(self, opened: ModelFolder[Any], tokenizer: Any, pooling: Pooling, device: torch.device) -> None:
+    def __init__(
+        self, opened: ModelFolder[Any], tokenizer: Any, pooling: Pooling, device: torch.device, dtype: str = "float32"
+    ) -> None:
         net: Any = opened.net.eval()
         freeze(net)
-        self.net, self.device, self.pooling = net, device, pooling
+        self.net, self.device, self.dtype, self.pooling = net, device, dtype, pooling
         self.labels, self.about, self.unused = opened.labels, opened.about, opened.unused
         self.heads = list(getattr(net, "heads", ()))
         self.is_task_only = isinstance(net, Compound | ElmoTasks) or (isinstance(net, Gpt) and "task" in opened.about)
@@ -186,7 +213,7 @@ class Model:
             | (rules._asdict() if rules else {}),
             "language": (self.about.get("shipped") or {}).get("language"),
             "pooling": self.pooling.as_json(),
-            "dtype": str(first.dtype).removeprefix("torch."),
+            "dtype": self.dtype,
             "device": str(first.device),
         }
 

@@ -318,6 +318,9 @@ class Engine(Protocol):
     def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
         """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
 
+    def all_hidden(self, tokens: Tokens) -> list[Tensor]:
+        """Return the output of the embeddings and of every layer, [T, D] each."""
+
 
 class Bert(nn.Module):
     """The encoder and its heads.
@@ -352,7 +355,7 @@ class Bert(nn.Module):
         """Return the last layer's output, [T, D]."""
         if self.engine is not None:
             return self.engine(tokens)
-        x_TD, packing = self._begin(tokens)
+        x_TD, packing = self.begin(tokens)
         for block in cast(Iterable[Block], self.blocks):
             x_TD = call_block(block, x_TD, packing, block.own_seed(tokens.dropout_seed))
         return packing.leave(x_TD)
@@ -364,7 +367,10 @@ class Bert(nn.Module):
 
         With `depth` the layers end there, and what is above is not computed.
         """
-        x_TD, packing = self._begin(tokens)
+        if self.engine is not None and hidden and not attentions:
+            states = self.engine.all_hidden(tokens)[: None if depth is None else depth + 1]
+            return Encoded(states[-1], states, [])
+        x_TD, packing = self.begin(tokens)
         all_hidden = [packing.leave(x_TD)] if hidden else []
         all_attentions = []
         for block in cast(Iterable[Block], self.blocks[:depth]):
@@ -377,7 +383,8 @@ class Bert(nn.Module):
                 all_hidden.append(packing.leave(x_TD))
         return Encoded(packing.leave(x_TD), all_hidden, all_attentions)
 
-    def _begin(self, tokens: Tokens) -> tuple[Tensor, Packing]:
+    def begin(self, tokens: Tokens) -> tuple[Tensor, Packing]:
+        """Return the embeddings' output in the order that attention wants, and the packing in that order."""
         packing = tokens.packing
         if self.config.direction == "right_to_left":
             packing = packing.backwards(len(tokens.token_ids))
@@ -403,7 +410,7 @@ class Bert(nn.Module):
             return self(tokens).index_select(0, self._summary_places(tokens.packing))
         if self.engine is not None:
             return self.engine(tokens, self._summary_places(tokens.packing))
-        x_TD, packing = self._begin(tokens)
+        x_TD, packing = self.begin(tokens)
         return rows_of_blocks(self.blocks, x_TD, packing, tokens.dropout_seed, self._summary_places(tokens.packing))
 
     def _summary_places(self, packing: Packing) -> Tensor:

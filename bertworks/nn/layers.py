@@ -37,6 +37,7 @@ _MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
 _PLACE_STEP = 0x9E3779B1 - (1 << 32)
 _LOW_31 = 0x7FFFFFFF
 _CPU_FACTS = Path("/proc/cpuinfo")
+_INSTRUCTIONS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "int8": {"avx512_vnni", "avx_vnni", "amx_int8"}}
 _ISA, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 _log = logging.getLogger(__name__)
 
@@ -257,8 +258,21 @@ def _check_once() -> None:
         )
 
 
+@cache
+def cpu_instructions() -> frozenset[str]:
+    """Return the names of the processor's instruction sets, as Linux gives them; none elsewhere."""
+    lines = _CPU_FACTS.read_text().splitlines() if _CPU_FACTS.is_file() else []
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())
+
+
+def is_fast_on_cpu(dtype: str) -> bool:
+    """Tell whether this processor has instructions for products in bfloat16 or int8, and torch is built to use them."""
+    return bool(_INSTRUCTIONS[dtype] & cpu_instructions()) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
 def _announces_tiles() -> bool:
-    return _CPU_FACTS.is_file() and "amx_tile" in _CPU_FACTS.read_text()
+    return "amx_tile" in cpu_instructions()
 
 
 def _survives_a_product() -> bool:
