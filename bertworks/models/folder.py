@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -27,10 +27,6 @@ from bertworks.errors import CorruptFile, UserError, did_you_mean, nearest_name
 from bertworks.files import name_kind, read_object, safe_join
 from bertworks.files import read_json as read_file
 from bertworks.models.weights import INDEX_FILE, WEIGHTS_FILE, read_header
-
-if TYPE_CHECKING:
-    pass
-
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
 _CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
