@@ -214,7 +214,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _what_it_is(folder: Path) -> str:
-    """Say what a folder without the file of a model may be, and what to do then."""
+    """Return what a folder without the file of a model may be, and what to do then."""
     if (folder / "bert_config.json").exists():
         return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
     if any((folder / name).exists() for name in _RUN_PARTS):
@@ -328,7 +328,7 @@ class Provenance(FileRecord):
 
 
 class Shipped(FileRecord):
-    """What the list of the models in the package says of one."""
+    """The facts about a shipped model that the list of models shows."""
 
     language: str | None = None
     trained_on: str | None = None
@@ -370,7 +370,7 @@ def check_about(about: Mapping[str, Any]) -> None:
 
 
 def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return at which learning rates a model is best fine-tuned, if it says so: `lr`, and `lr_grid` for a search."""
+    """Return the learning rates that a model recommends, if it does: `lr`, and `lr_grid` for a search."""
     rates = about.get("finetune")
     if rates is None:
         return {}

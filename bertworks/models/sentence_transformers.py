@@ -93,7 +93,7 @@ class Pooling:
     is_stated: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return what there is to tell of it."""
+        """Return it as plain JSON values."""
         return {
             "mode": "+".join(self.modes),
             "normalize": "Normalize" in self.steps,
