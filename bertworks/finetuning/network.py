@@ -26,6 +26,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -447,15 +448,10 @@ def _check_frozen(settings: FinetuneSettings) -> None:
     problems = [
         f"{name}: task.features trains a BiLSTM on frozen layers, where it has no effect; leave it out"
         for name in names
-        if _value(settings, name) != _value(usual, name)
+        if attrgetter(name)(settings) != attrgetter(name)(usual)
     ]
     if problems:
         raise ConfigError("task.features", problems)
-
-
-def _value(settings: FinetuneSettings, name: str) -> Any:
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)
 
 
 class TrainedRows:

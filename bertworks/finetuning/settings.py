@@ -9,6 +9,7 @@ settings read them, so 0.00003 and 3e-5 are the same point.
 import itertools
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
@@ -186,10 +187,7 @@ def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Po
     for values in itertools.product(*axes.values()):
         chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True)] if is_grid else []
         settings = settings_for(task, [*fixed, *chosen])
-        shown = {}
-        for key in axes:
-            section, _, name = key.partition(".")
-            shown[key.rpartition(".")[2]] = written(getattr(getattr(settings, section), name))
+        shown = {key.rpartition(".")[2]: written(attrgetter(key)(settings)) for key in axes}
         name = "-".join(f"{axis}{value}" for axis, value in shown.items())
         points.setdefault(name, Point(name, shown, settings))
     return list(points.values())
