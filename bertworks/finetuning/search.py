@@ -84,8 +84,8 @@ class GridPlan(NamedTuple):
             raise UserError("--restart-best is for a search over settings; give --grid too")
         if self.search_examples < 0 or (self.search_examples and not self.restart_best):
             raise UserError(
-                f"--search-examples {self.search_examples}: the number of examples of a search, before its best point "
-                "is run on all of them; give a number above 0, with --grid and --restart-best"
+                f"--search-examples {self.search_examples} is not possible: it is the number of examples of the first "
+                "runs, before the best point is run on all; give a number above 0, with --grid and --restart-best"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UserError("a grid is run by one process; start it without torchrun")

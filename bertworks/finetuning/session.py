@@ -452,7 +452,7 @@ class TaskFeed:
         """Yield the rank's micro-batches of the batches after a point, each with the state of the data after it."""
         state, size, seed = progress.data or {"epoch": 0, "offset": 0}, self._settings.batch_size, self._settings.seed
         if state.keys() != {"epoch", "offset"}:
-            raise CorruptFile(f"a checkpoint says that its data is at {str(state)[:80]}, which is not a position in it")
+            raise CorruptFile(f"a checkpoint states the data's position as {str(state)[:80]}, which is not one")
         epoch, offset, step = state["epoch"], state["offset"], progress.step
         while True:
             if self._alike:

@@ -207,7 +207,7 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
 
 def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
     if prefix.parent == Path():
-        raise UserError(f"{prefix} would be several files among others; give NEW_FOLDER/{prefix.name}")
+        raise UserError(f"{prefix} would become several files in the current folder; give NEW_FOLDER/{prefix.name}")
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
@@ -354,7 +354,9 @@ def _left_out_note(names: Sequence[str], *, is_runs_own: bool = False) -> str:
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and not an empty folder; give a new one, for the files belong together")
+        raise UserError(
+            f"{folder} exists and is not an empty folder; give a new one, because the files belong together"
+        )
 
 
 def _new_folder(folder: Path) -> AbstractContextManager[Path]:

@@ -266,7 +266,7 @@ def copy_small_files(source: Path, folder: Path) -> None:
     for name in (*_SMALL_FILES, *modules):
         if (source / name).is_file():
             if (source / name).stat().st_size > _MAX_COPIED_BYTES:
-                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; take it out of there")
+                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; move it out of the folder")
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
 

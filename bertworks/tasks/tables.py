@@ -61,7 +61,7 @@ def file_kind(path: Path) -> str:
 def checked_file(path: Path) -> Path:
     """Return a path that is a readable file of a form that is read, or raise UserError."""
     if path == STANDARD_INPUT or usable_path(path).is_dir():
-        raise UserError(f"{path} is not a file; name one, for it is read more than once")
+        raise UserError(f"{path} is not a file; give one, because it is read more than once")
     found = find_files([path])[0]
     if found.suffix.lower() in _OTHER_ENDINGS:
         raise UserError(f"{path}: {found.suffix} is not read; save it as .csv, .tsv, .jsonl, .json or .parquet")

@@ -362,7 +362,7 @@ class Feed:
         if not data:
             return State(), None
         if data.keys() - {"length"} != set(State._fields) or data.get("length") not in (None, *self._shapes):
-            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is not a position in it")
+            raise CorruptFile(f"a checkpoint states the data's position as {str(data)[:80]}, which is not one")
         state = State(data["epoch"], data["block"], data["offset"])
         num_blocks = len(self.dataset.shards("train"))
         if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written

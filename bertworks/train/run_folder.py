@@ -128,7 +128,7 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
         raise UserError(f"{folder} is not empty; continue it with --resume, or choose another --out")
     for name, what in _TELLING.items():
         if name != telling and (folder / name).exists():
-            raise UserError(f"{folder} holds {what}; do that, or choose another --out")
+            raise UserError(f"{folder} holds {what}; resume it so, or choose another --out")
 
 
 @contextlib.contextmanager
