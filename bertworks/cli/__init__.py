@@ -92,25 +92,29 @@ def root(
 
 def main() -> NoReturn:
     """Run the command; a user's mistake gives one or two lines and exit code 2."""
-    reader_is_gone = _end_without_reader()
+    reader_is_gone, is_ending = _end_without_reader()
     code = 2
     try:
-        code = app(standalone_mode=False) or 0
-        sys.stdout.flush()
-    except UserError as error:
-        say(f"error: {error}", err=True)
-    except _UsageError as error:
-        error.message = "\n".join(shortened(printable(line), _MAX_USAGE_LINE) for line in error.message.split("\n"))
-        error.show()
-    except typer.Abort:
+        try:
+            code = app(standalone_mode=False) or 0
+            sys.stdout.flush()
+        except UserError as error:
+            say(f"error: {error}", err=True)
+        except _UsageError as error:
+            error.message = "\n".join(shortened(printable(line), _MAX_USAGE_LINE) for line in error.message.split("\n"))
+            error.show()
+        except typer.Abort:
+            code = 130
+        except _ReaderIsGone:
+            reader_is_gone.set()
+        except OSError as error:
+            what, reason = error.filename2 or error.filename, error.strerror or str(error)
+            if isinstance(what, str):
+                reason = refusal_text(error, os.path.dirname(os.path.abspath(what)))
+            say(f"error: {what or 'a file or a stream could not be read or written'}: {reason}", err=True)
+        is_ending.acquire()  # for good: a write may notice that the reader is gone before the watch does
+    except KeyboardInterrupt:  # the watch was first, and its signal has come after the command
         code = 130
-    except _ReaderIsGone:
-        reader_is_gone.set()
-    except OSError as error:
-        what, reason = error.filename2 or error.filename, error.strerror or str(error)
-        if isinstance(what, str):
-            reason = refusal_text(error, os.path.dirname(os.path.abspath(what)))
-        say(f"error: {what or 'a file or a stream could not be read or written'}: {reason}", err=True)
     if reader_is_gone.is_set():
         # Discard what is still to be flushed at exit; otherwise Python would print an error about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -125,23 +129,25 @@ def _is_unread(timeout_ms: int | None = 0) -> bool:
     return bool(poll.poll(timeout_ms))
 
 
-def _end_without_reader() -> threading.Event:
+def _end_without_reader() -> tuple[threading.Event, threading.Lock]:
     """End the command as Ctrl-C does when the reader of its output is gone, as after `| head -1`; training saves first.
 
-    The next write would fail anyway, but in long work it may be minutes away.
+    The next write would fail anyway, but in long work it may be minutes away. Returns an event that is set then, and a
+    lock: while the command holds it, no signal is sent.
     """
-    is_gone = threading.Event()
+    is_gone, is_ending = threading.Event(), threading.Lock()
     try:
         is_watched = sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # closed, or not a system stream
-        return is_gone
+    except (AttributeError, OSError, ValueError):  # closed, or none of the system's
+        return is_gone, is_ending
 
     def watch() -> None:
         _is_unread(None)
-        is_gone.set()
-        is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)  # as for background jobs of a shell
-        os.kill(os.getpid(), signal.SIGTERM if is_ignored else signal.SIGINT)
+        with is_ending:
+            is_gone.set()
+            is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)  # as in a shell's background
+            os.kill(os.getpid(), signal.SIGTERM if is_ignored else signal.SIGINT)
 
     if is_watched:
         threading.Thread(target=watch, daemon=True).start()
-    return is_gone
+    return is_gone, is_ending

@@ -33,10 +33,13 @@ from bertworks.models.folder import describe_shipped, find_shipped
 from bertworks.processes import progress_bar
 from bertworks.recipe import Recipe
 from bertworks.report.charts import escaped
-from bertworks.report.page import tile
+from bertworks.report.logs import CHECKPOINTS
+from bertworks.report.page import learning_charts, read_run, tile
+from bertworks.report.terminal import training_view
+from bertworks.text.corpus import Corpus
 from bertworks.text.normalize import Rules, is_punctuation
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.text.vocabulary import CLS, SEP
+from bertworks.text.vocabulary import CLS, SEP, write_vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,9 +103,7 @@ _LONGEST = 12  # letters of a word in the drawing of a head
 
 def learn_vocabulary(show: Show) -> Tokenizer:
     """First: a vocabulary from Python's own help, how it splits sentences, and how fast it tokenizes the help."""
-    from bertworks.text.corpus import Corpus
     from bertworks.text.learn import learn_vocabulary
-    from bertworks.text.vocabulary import write_vocabulary
 
     title = "A vocabulary, from the help that comes with Python"
     with show.stage(title, vocabulary_command(show.recipe)) as stage:
@@ -187,7 +188,6 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
     from bertworks.data.inspect import instances
     from bertworks.data.prepare import prepare
     from bertworks.data.shards import Dataset
-    from bertworks.text.corpus import Corpus
 
     flags = "".join(f" {flag}" for flag in flags_of(show.recipe))
     command = f"bertworks prepare {TOPICS} --vocab {VOCABULARY}{flags} --holdout {HOLDOUT} --out my-data"
@@ -214,7 +214,6 @@ def make_shards(show: Show, tokenizer: Tokenizer) -> None:
 def pretrain_tiny(show: Show) -> None:
     """Third: a tiny BERT pre-trained on the shards, with a live view, and its predictions."""
     from bertworks.inference.model import load
-    from bertworks.report.page import learning_charts, read_run
 
     title = f"Pre-training: a BERT of size {show.recipe.model.preset} learns from them"
     with show.stage(title, pretraining_command(show.overrides), f'bertworks fill {RUN} "{HELP_MASKS[0]}"') as stage:
@@ -296,9 +295,8 @@ def describe(name: str) -> str:
 
 def finetune_shipped(show: Show, shipped: Path) -> Any:
     """Fifth: the shipped model fine-tuned on the labelled sentences in the folder, with the live view; returns it."""
-    from bertworks.finetuning.report import class_tables, learning_charts, read_finetune_run
+    from bertworks.finetuning import report
     from bertworks.inference.model import load
-    from bertworks.report.logs import CHECKPOINTS
 
     folder, command = show.folder, f"bertworks finetune classify --model {SHIPPED} --train {TRAIN} --dev {DEV}"
     command += f" --out my-tuned {' '.join(FINETUNING)}"
@@ -310,10 +308,10 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
             f"{outcome.progress.step:,}: the best one is kept"
         )
         tell(message)
-        found = read_finetune_run(folder / TUNED)
+        found = report.read_finetune_run(folder / TUNED)
         assert found.dev, "the dev set was measured"
-        charts = f'<div class="charts">{"".join(learning_charts(found))}</div>'
-        stage.html = paragraph(f"{message}.") + charts + class_tables(found.dev)
+        charts = f'<div class="charts">{"".join(report.learning_charts(found))}</div>'
+        stage.html = paragraph(f"{message}.") + charts + report.class_tables(found.dev)
     show.tiles.append(tile("Sentences classified correctly", f"{outcome.score:.0%}", f"of {DEV}, once fine-tuned"))
     return load(folder / TUNED, device="cpu")
 
@@ -321,7 +319,6 @@ def finetune_shipped(show: Show, shipped: Path) -> Any:
 def finetuned(show: Show, shipped: Path) -> "Finetuned":
     """Fine-tune, and exit if a signal stopped it."""
     from bertworks.finetuning.finetune import finetune
-    from bertworks.report.terminal import training_view
 
     folder = show.folder
     with training_view(quiet=show.quiet) as view, one_thread():

@@ -4,11 +4,11 @@
                                layer-12.npy
                                manifest.json  sizes and sha256
 
-A folder's name is the checksum of what decides its content: the encoder's sizes and weights, the type of its numbers,
-and what it reads, which is what tokenizer, texts and cut have become: the ids of every window, and which of them label
-a word. So another model or other texts have another folder, and nothing has to be compared by hand. A part takes its
-name when it is complete; a run that is killed loses the part it is at. Every part is checked against its manifest when
-the cache is opened, and one that is not whole, or lacks a layer that is needed now, is computed again.
+A folder's name is the checksum of everything that decides its content: the encoder's sizes and weights, the type of its
+numbers, and its input, which is the ids of every window and which of them label a word. So another model or other texts
+have another folder, and nothing has to be compared by hand. A part gets its name when it is complete; a run that is
+killed loses only the part it is computing. Every part is checked against its manifest when the cache is opened, and is
+computed again if it is not whole or lacks a layer.
 """
 
 import hashlib
@@ -51,8 +51,8 @@ class FeatureCache:
     Args:
         folder: where all caches are.
         net: the frozen encoder, in evaluation mode and on its device.
-        layers: which are wanted, 0 being the embeddings.
-        kept: which are computed and kept, for others to want.
+        layers: which are read, 0 being the embeddings.
+        kept: which are computed and kept, also for other runs.
         layout: the layout of batches for the network.
         ranks: share the work.
         note: is called with what is computed or found.
@@ -87,7 +87,7 @@ class FeatureCache:
         make_folder(folder, "folder for features")
         about = f"features of {counted(_num_words(parts.values()), 'word')}, {counted(len(self._kept), 'layer')}"
         self._ranks.be_patient()
-        # Only who computes holds the folder: runs that find all they want may share it at the same time.
+        # The folder is locked only to compute: runs that find all they need may share it at the same time.
         if self._ranks.greatest(len(self._missing(parts))):
             self._fill(folder, parts, about)
         else:
@@ -112,7 +112,7 @@ class FeatureCache:
             if self._ranks.is_first:
                 remove_leftovers(folder)
             self._meet()
-            missing = self._missing(parts)  # again, for another run may have been at it
+            missing = self._missing(parts)  # again, because another run may have computed some
             num_words = _num_words(parts[path] for path in missing)
             check_room(folder, folder, num_words * len(self._kept) * self._net.embeddings.norm.weight.nbytes)
             self._note(f"{about}: computing {len(missing)} of {len(parts)} parts in {folder}")
@@ -128,7 +128,7 @@ class FeatureCache:
     def _write(self, folder: Path, windows: Sequence[TagWindow]) -> None:
         layers = set(self._kept)
         if folder.exists():
-            # With the layers that it has, or those who came for them would take turns with those who come for others.
+            # With the layers that it has, or two runs that need different layers would replace each other's parts.
             layers |= {
                 layer for layer in range(self._net.config.num_hidden_layers + 1) if (folder / _file(layer)).exists()
             }
@@ -141,7 +141,7 @@ class FeatureCache:
                 np.save(temporary / _file(layer), held.numpy(), allow_pickle=False)
 
     def _opened(self, folder: Path) -> Layers:
-        """Map a part that is whole; its manifest is what stands for its content in a run's settings."""
+        """Map a whole part; its checksums become part of the run's fingerprint."""
         files, dtype = read_manifest(folder / MANIFEST_NAME), self._net.embeddings.norm.weight.dtype
         self.checksums += [files[_file(layer)]["sha256"] for layer in self._layers]
         # Mapped for writing in memory alone, as torch has no tensors that cannot be written.

@@ -96,20 +96,20 @@ def finetune(
         overrides: `section.key=value` over the paper's settings and the learning rate that the model recommends.
         init: whether the model's weights are taken, or only its sizes and vocabulary.
         beside: a second BERT, of the other direction, whose token outputs go beside the first one's.
-        resume: continue from the newest checkpoint; start if there is none, and do nothing if the run is finished. What
-            is not given then is as it was: a run folder says its settings and its inputs.
-        cache: where frozen features are kept, for several runs to share; in the run folder without it.
+        resume: continue from the newest checkpoint; start if there is none, and do nothing if the run is finished.
+            Arguments that are left out are read from the run folder.
+        cache: a folder of frozen features that several runs share; by default they are in the run folder.
         device: where to train.
-        quiet: show nothing; else how it goes is shown on the error stream.
-        view: shows the progress, instead.
-        note: is called with what is worth knowing at the start, instead.
+        quiet: show nothing; otherwise progress is shown on the error stream.
+        view: shows the progress instead of the default display.
+        note: is called with remarks at the start, instead of showing them.
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
     check_overrides(overrides)
     inputs = read_inputs(run, "finetune") if resume else None
     if resume and settings is None and None in (task, model) and (run / RECIPE_FILE).is_file():
-        # The recipe's steps are what the epochs came to, and epochs may be others now.
+        # The recipe has the steps of all its epochs, and the overrides may change the epochs.
         most = [f"train.max_steps={inputs.max_steps}"] if inputs and inputs.max_steps else []
         settings = read_recipe(FinetuneSettings, str(run / RECIPE_FILE), [*most, *overrides])
         overrides = ()
@@ -139,7 +139,7 @@ def finetune(
         usual = usual_for(model, run, dataset.task, overrides, note)
         try:
             settings = settings_for(dataset.task, [*usual, *overrides])
-        except ConfigError as error:  # with what the model would refuse later: all problems at once
+        except ConfigError as error:  # together with what the model would refuse later
             refused = refused_by_model(dataset.task, model, overrides)
             raise ConfigError(error.where, [*error.problems, *refused]) from error
     if cache is not None and not settings.task.features:
@@ -171,9 +171,9 @@ def tune(
     kind: TaskHead | None = None,
     inputs: Inputs | None = None,
 ) -> Finetuned:
-    """Fine-tune on examples that have been found, from the newest checkpoint if there is one; else as `finetune`.
+    """Fine-tune on an open dataset, from the newest checkpoint if there is one; the other arguments are `finetune`'s.
 
-    The kind is the task's if it is not given; inputs are recorded, to resume the run.
+    `kind` is by default the task's; `inputs` are recorded, to resume the run.
     """
     torch_device, kind = local_device(find_device(device)), kind or kind_of(dataset.task)
     if starts_with_elmo(model, run):
@@ -231,7 +231,7 @@ def find_data(
 
 
 def check_settings(folders: Sequence[Path], settings: Iterable[FinetuneSettings], *, is_random: bool) -> None:
-    """Refuse what the model, or one of two, would refuse of many runs' settings, before any of them begins."""
+    """Refuse settings of any run that the model, or one of two, would refuse, before the first run begins."""
     is_elmo = [kind_of_model(folder) in (ELMO, ELMO_TASK) for folder in folders]
     nets = {folder: read_model(folder).net for folder, elmo in zip(folders, is_elmo, strict=True) if not elmo}
     most = max(map(num_layers, nets.values()), default=0)
@@ -255,7 +255,7 @@ def usual_for(
 ) -> tuple[str, ...]:
     """Return and report settings to apply before the user's: an ELMo's, or the learning rates that a model names.
 
-    A resumed run may have lost the model it came from, but its checkpoint has the same.
+    The model of a resumed run may have been deleted; its checkpoint names the same rates.
     """
     if starts_with_elmo(source, run):
         return USUAL
@@ -265,14 +265,14 @@ def usual_for(
     if not rates or given & {"optim.lr", "task.features"}:
         return ()
     values = ",".join(map(written, rates["lr_grid"] if is_grid else [rates["lr"]]))
-    if not started:  # it was reported then
+    if not started:  # else it was reported before
         usual = written(task.defaults.learning_rate)
         note(f"optim.lr={values}, as {source} recommends; for BERT base it would be {usual}")
     return (f"optim.lr={values}",)
 
 
 def refused_by_model(task: Task, model: AnyPath, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with a model's name, or what it refuses of single settings, beside what is wrong anyway."""
+    """Yield the problems of a model's name, or of single settings with the model, besides those found already."""
     try:
         folders = [find_encoder(find_model(model))]
     except UserError as error:
@@ -281,7 +281,7 @@ def refused_by_model(task: Task, model: AnyPath, overrides: Sequence[str]) -> It
     valid: list[str] = []
     for override in overrides:
         if override.partition("=")[0].strip() in ("task.max_length", "task.freeze"):
-            with suppress(ConfigError):  # which is among the others
+            with suppress(ConfigError):  # reported already
                 settings_for(task, [override])
                 valid.append(override)
     try:
@@ -312,7 +312,7 @@ def open_task_start(
         kind: the task's.
         settings: of the task.
         seed: what is new is drawn from it.
-        is_random: take nothing but sizes and vocabulary.
+        is_random: take only sizes and vocabulary.
         beside: a second BERT, whose outputs go beside the first one's.
     """
     started = latest_checkpoint(run) if run.exists() else None
@@ -322,7 +322,7 @@ def open_task_start(
     is_random = is_random if about is None else about.get("init") == "random"
     sources = [source] if beside is None else [source, beside]
     folders = [started.path] if started else [find_encoder(find_model(one)) for one in sources]
-    # With features the encoder is not trained, so a checkpoint gives its weights here or never.
+    # With features the encoder is not trained, so its weights are read from the checkpoint here.
     is_drawn = is_random and not (settings.features and started)
     start = open_network(
         folders[0], task, {kind.head: kind.num_outputs(task)}, settings, seed=seed, is_random=is_drawn,
@@ -335,7 +335,7 @@ def open_task_start(
 
 
 def _begun(checkpoint: Path, source: AnyPath, beside: AnyPath | None) -> dict[str, Any]:
-    """Return where a resumed run came from; another model now is an error, one that is gone is not."""
+    """Return the model that a resumed run started from; another model is an error, a deleted one is not."""
     about: dict[str, Any] = (read_about(checkpoint).get("provenance") or {}).get("start") or {}
     try:
         sources = [source] if beside is None else [source, beside]

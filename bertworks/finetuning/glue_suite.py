@@ -1,13 +1,13 @@
 """`bertworks glue`: all tasks of GLUE that there are files for, the paper's row beside ours, one zip.
 
-Each task is a grid, by default of one run, in OUT/<task>; what is finished there is not made again.
-When a task is through, its model is measured on the splits that it was not chosen by, and predicts the test sets in the
-form of GLUE's server. All that is known is in OUT/glue.json, written after every task. WNLI gets the most frequent
-label of its train set, as nothing is learnt for it: the paper leaves it out too.
+Each task is a grid, by default of one run, in OUT/<task>; finished runs are not repeated. When a task is finished, its
+model is measured on the other splits with labels, and predicts the test sets in the form of GLUE's server. All results
+are in OUT/glue.json, written after every task. WNLI is not trained, as in the paper: its test set gets the most
+frequent label of its train set.
 
-Ours stands beside the paper's Table 1, in percent. The paper's average is the plain mean of nine columns, MNLI counted
-twice (matched and mismatched), WNLI left out. Where tasks are missing, ours is the mean of the columns there are, and
-so is what stands beside it.
+Scores are shown beside the paper's Table 1, in percent. The paper's average is the plain mean of nine columns, MNLI
+counted twice (matched and mismatched), WNLI left out. Where tasks are missing, both averages are over the columns that
+are there.
 """
 
 import json
@@ -64,7 +64,7 @@ class GlueOutcome(NamedTuple):
 
     Attributes:
         results: what `glue.json` holds: tasks with their scores, the average, what was written for the server.
-        signal: that ended it before it was through, if one did.
+        signal: the signal that ended it early, or 0.
     """
 
     results: dict[str, Any]
@@ -109,9 +109,9 @@ def glue(
         beside: a second BERT that reads the same texts.
         resume: what is finished is not made again.
         device: where to train.
-        quiet: show nothing; else how it goes is shown on the error stream.
-        views: returns what shows the progress of a run, instead.
-        note: is called with what is worth knowing.
+        quiet: show nothing; otherwise progress is shown on the error stream.
+        views: returns a view of a run's progress, instead of the default display.
+        note: is called with remarks.
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
@@ -164,7 +164,7 @@ class Session:
             content = read_json(path)
             read_record(_File, content, str(path))
             before = content["tasks"]
-        # What an earlier start has found holds until this one comes to it.
+        # Results of an earlier start are kept until this one reaches the task.
         self.tasks = {
             task.name: before.get(task.name) or _unknown(task, task.name in datasets) for task in PAPERS_TASKS
         }
@@ -177,7 +177,7 @@ class Session:
                 signal = self._learn(task, from_mnli=from_mnli)
             except KeyboardInterrupt:
                 signal = SIGINT
-            except CannotResume:  # the task is as it was, and so would be the others
+            except CannotResume:  # the other tasks could not be resumed either
                 raise
             except UserError as error:
                 self.tasks[task.name] = _unknown(task) | {"state": "failed", "error": " ".join(str(error).split())}
@@ -188,7 +188,7 @@ class Session:
         return GlueOutcome(self._write())
 
     def _learn(self, task: Task, *, from_mnli: bool) -> int:
-        """Fine-tune for a task, measure its best model further and let it predict; returns a signal that ended it."""
+        """Fine-tune for a task, measure its best model and predict; returns the signal that ended it, or 0."""
         model = self.model
         if from_mnli and task in _FROM_MNLI:
             if self.tasks[MNLI.name]["state"] == "finished":
@@ -238,7 +238,7 @@ class Session:
         return {"model_of": model_of, "measured": measured, "predicted": predicted}
 
     def _write(self) -> dict[str, Any]:
-        """Pack the predictions there are and write what is known, as JSON and as a table; returns it."""
+        """Pack the predictions and write all results, as JSON and as a table; returns them."""
         names, folder = sorted(GLUE_FILES.values()), self.out / PREDICTIONS
         missing = zip_glue(folder, self.out / ZIP_FILE) if any((folder / name).is_file() for name in names) else names
         has_zip = (self.out / ZIP_FILE).is_file()

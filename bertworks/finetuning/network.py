@@ -3,8 +3,8 @@
 - A network that can be fine-tuned gives a row for each of the tokens that it is called with, `pooled_of(tokens)` gives
   a row for each sequence, `scores(head, rows)` what a head of `heads` makes of rows, and `stacks()` says which weights
   are its layers'. Its tokenizer encodes texts and pairs as BERT's does.
-- A BERT is fine-tuned by itself, beside another one (`--with`) or under a BiLSTM. One that reads from the left alone is
-  summed up by its last token, because [CLS] at the front has seen nothing.
+- A BERT is fine-tuned by itself, beside another one (`--with`) or under a BiLSTM. A left-to-right BERT is pooled at its
+  last token, because [CLS] at the front has seen no other token.
 - A GPT-1 gets special pieces around texts, and its language model keeps training, as in its paper.
 - An ELMo is frozen; the mix of its layers, the BiLSTMs and the head are drawn from the seed and trained. With
   `--init random` the ELMo is drawn from the seed, too, and all of it is trained, as with a BERT.
@@ -26,6 +26,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +87,7 @@ LM = "lm"
 _BIAS = "heads.classify.out.bias"
 CACHE_FOLDER = "features"  # the cache's folder in a run
 _LSTM_LAYERS = 2  # as in the paper's other BiLSTM, that of section 5.3, whose cells are as many as BERT base is wide
-# What is usual for a BERT is far too slow for BiLSTMs that begin with nothing, so ELMo has rates and epochs of its own.
+# A BERT's rate and epochs are far too low for BiLSTMs that are trained from scratch, so ELMo has its own.
 _ELMO_DROPOUT = 0.2
 USUAL = ("optim.lr=1e-3", "optim.clip=5.0", "train.epochs=10", f"task.dropout={_ELMO_DROPOUT}")
 # In each direction, by head: GLUE's baselines have 1,500, ELMo's own tagger 200.
@@ -94,7 +95,7 @@ _ELMO_CELLS = {"classify": 1_500, "choose": 1_500, "tag": 200, "span": 200}
 
 
 class FrozenFeatures(NamedTuple):
-    """Where features come from, the kind of task on them, and how many bytes the encoder takes in a folder."""
+    """The cache of features, the kind of task that reads them, and the encoder's size in a folder in bytes."""
 
     cache: FeatureCache
     kind: TaskHead
@@ -111,13 +112,13 @@ class TaskStart(NamedTuple):
         write: writes a folder's configuration and weights, given what else is known about the model.
         from_file: gives a folder's weights their names in the network.
         lm_weight: of the language model's loss beside the task's; only a GPT-1 has one.
-        notes: what users should know.
+        notes: remarks for users.
         is_plain: whether it is computed in float32 as it is written, see `ModelKind`.
-        reader: what alone is trained, where the rest is frozen.
-        features: what it reads.
-        rates: at which the model is best fine-tuned, as its folder states; they are written again with the result.
-        is_frozen: tells which tensors of a folder never learn, so that checkpoints have them once; `write` then takes
-            what puts weights into a folder, see `put_divided`.
+        reader: the only part that is trained, where the rest is frozen.
+        features: what the reader reads.
+        rates: the learning rates that the model's folder recommends; they are written again with the result.
+        is_frozen: tells by their names which tensors of a folder are frozen, so that checkpoints share a copy; `write`
+            then takes the function that writes weights into a folder, see `put_divided`.
     """
 
     net: Any
@@ -135,7 +136,7 @@ class TaskStart(NamedTuple):
 
 
 def refused_sizes(settings: TaskSettings, num_positions: int, num_layers: int, folder: Path) -> list[str]:
-    """Name what is too large for a model: texts of more tokens than it has positions, more layers than it has."""
+    """Return a line for each size that a model does not have: more tokens than positions, more layers than its own."""
     length, layers, problems = settings.max_length, settings.freeze, []
     if length > num_positions:
         problems.append(
@@ -149,20 +150,20 @@ def refused_sizes(settings: TaskSettings, num_positions: int, num_layers: int, f
 
 
 def raise_all(where: str, problems: list[str]) -> None:
-    """Raise UserError where there are problems: the one there is, or all of them."""
+    """Raise UserError if there are problems: with the only one, or with all of them."""
     if problems:
         raise ConfigError(where, problems) if problems[1:] else UserError(problems[0])
 
 
 def starts_with_elmo(source: str | os.PathLike[str], run: Path) -> bool:
-    """Tell whether a run is, or will be, one of an ELMo; one that resumes may have lost the model it came from."""
+    """Tell whether a run fine-tunes an ELMo; by its checkpoint, if there is one, as the model may have been deleted."""
     started = checkpoint_folders(run)
     folder = started[0] if started else find_model(source)
     return (folder / CONFIG_FILE).exists() and kind_of_model(folder) in (ELMO, ELMO_TASK)
 
 
 def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
-    """Refuse settings that mean nothing for an ELMo, all at once."""
+    """Refuse settings that have no meaning for an ELMo, all at once."""
     task, train, problems = settings.task, settings.train, []
     if is_random and task.freeze != 0:
         problems.append(f"task.freeze={task.freeze}: a random start has nothing to freeze; leave it out")
@@ -179,7 +180,7 @@ def check_elmo_settings(settings: FinetuneSettings, *, is_random: bool) -> None:
 
 
 def kind_for_task(folder: Path, task: Task, settings: TaskSettings, beside: Path | None) -> ModelKind:
-    """Return the kind of network that is made of a model's folder, or refuse what its kind does not allow."""
+    """Return the kind of network that a model's folder becomes, or refuse what its kind does not allow."""
     kind = kind_of_model(folder)
     if settings.features:
         if task.kind != "tag":
@@ -219,7 +220,7 @@ def open_network(
 ) -> TaskStart:
     """Make the network of a model's folder with the task's head; weights that fit are taken over, others are drawn.
 
-    A head is taken only from a model with the same labels; of a random start nothing is.
+    A head is taken over only from a model with the same labels; with a random start nothing is.
 
     Args:
         folder: of the model, or of the checkpoint that a run resumes from.
@@ -326,7 +327,7 @@ def _open_beside(folder: Path, tokenizer: Tokenizer, first: Path) -> Bert:
 
 
 def _task_config(config: BertConfig, settings: TaskSettings) -> BertConfig:
-    """Return a BERT's sizes with the settings' dropout; one that looks to the left is summed up by its last token."""
+    """Return a BERT's sizes with the settings' dropout; a left-to-right BERT is pooled at its last token."""
     dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), settings.dropout)
     summary = {"summary": "last"} if config.direction == "left_to_right" else {}
     return config.model_copy(update=summary if settings.dropout is None else dropout | summary)
@@ -347,7 +348,7 @@ def _new_bert(theirs: BertConfig, heads: dict[str, int], settings: TaskSettings,
 def _new_compound(
     nets: Sequence[Any], heads: dict[str, int], settings: TaskSettings, seed: int, folder: Path
 ) -> Compound:
-    """Make the network of encoders side by side, of which a folder has both or `nets` are some."""
+    """Make the network of encoders side by side, from a folder that has both, or from one or two BERTs."""
     config = nets[0].config
     if isinstance(config, BertConfig):
         config = CompoundConfig(
@@ -438,7 +439,7 @@ def open_features(
 
 
 def _check_frozen(settings: FinetuneSettings) -> None:
-    """Name all settings that mean nothing where the encoder is frozen."""
+    """Refuse all settings that have no effect where the encoder is frozen."""
     usual = FinetuneSettings()
     names = (
         "task.freeze", "task.layer_decay", "task.bilstm", "task.class_weights", "train.compile", "train.recompute",
@@ -447,15 +448,10 @@ def _check_frozen(settings: FinetuneSettings) -> None:
     problems = [
         f"{name}: task.features trains a BiLSTM on frozen layers, where it has no effect; leave it out"
         for name in names
-        if _value(settings, name) != _value(usual, name)
+        if attrgetter(name)(settings) != attrgetter(name)(usual)
     ]
     if problems:
         raise ConfigError("task.features", problems)
-
-
-def _value(settings: FinetuneSettings, name: str) -> Any:
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)
 
 
 class TrainedRows:
@@ -467,7 +463,7 @@ class TrainedRows:
 
     Attributes:
         rows: the row in the cut table of each id that is in it.
-        at_rest: the rest of the table, as it was in the beginning.
+        at_rest: the rest of the table, as it was at the start.
         factor: by which the rest has shrunk so far; set it before training.
     """
 
@@ -527,7 +523,7 @@ def task_objective(kind: TaskHead, task: Task, lm_weight: float) -> Objective:
 
 
 def counts_of(start: TaskStart, batch: TaskBatch) -> list[float]:
-    """Return how many predictions of each kind a batch has; as the objective counts them."""
+    """Return how many predictions of each kind a batch has, as the objective counts them."""
     total = float(batch.weights.sum())
     if not start.lm_weight:
         return [total]

@@ -1,8 +1,8 @@
 """The report of a fine-tuning run: its cost, its best model's scores on the dev set, and `RUN/report.html`.
 
 Cost: the minutes for which a run holds its devices, over all of its starts. A checkpoint must not depend on the clock,
-for a resumed run ends with the same bytes. So time is kept beside it: `starts.jsonl` has a line whenever the logs have
-one, with the seconds of the present start so far. Work that a kill undid was paid for all the same, and counts.
+because a resumed run ends with the same bytes. So time is recorded elsewhere: `starts.jsonl` has a line whenever the
+logs have one, with the seconds of the current start so far. Work that a kill undid counts, because it has cost time.
 
 Dev set: `dev.json` says how the best model did, by classes, with some of its most confident mistakes. It is written
 when that model is, so that the report of a run, also of one that was killed, needs neither torch nor a model to be
@@ -30,7 +30,7 @@ from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.models.folder import OWN_FILE, read_about, read_json
-from bertworks.report.charts import Curve, chart, escaped, page_file
+from bertworks.report.charts import chart, escaped, page_file
 from bertworks.report.logs import (
     IN_PERCENT,
     METRICS_FILE,
@@ -96,7 +96,7 @@ class Clock:
         return {"minutes": round(self.minutes, 3), "device": device_name(self._device, self._num_devices)}
 
     def note(self, step: int) -> None:
-        """Record what the present start has taken so far."""
+        """Record how long the current start has taken so far."""
         if not self._writes:
             return
         self._log = self._log or StepLog(self._path, sys.maxsize)
@@ -115,7 +115,7 @@ def read_starts(run: Path) -> list[dict[str, Any]]:
 
 
 def device_minutes(lines: Sequence[dict[str, Any]]) -> float:
-    """Return the minutes that the lines of `starts.jsonl` tell: of each start the last."""
+    """Return the minutes of all starts, by the last line of each in `starts.jsonl`."""
     by_start = {line["start"]: float(line["seconds"] * line["devices"]) for line in lines}
     return sum(by_start.values()) / 60
 
@@ -146,7 +146,7 @@ def state_cost(run: Path, cost: Mapping[str, Any]) -> None:
 
 def device_name(device: "torch.device", num_devices: int) -> str:
     """Name the devices of a run."""
-    import torch  # here, for a report needs only the minutes
+    import torch  # here, because a report needs only the minutes
 
     if device.type == "cpu":
         threads = torch.get_num_threads()
@@ -222,7 +222,7 @@ def write_dev(
         step: of the model.
         metrics: those that are defined.
         examples: the dev set.
-        found: what the model made of it.
+        found: the model's predictions and scores.
     """
     from bertworks.tasks.submission import wrong_examples
 
@@ -288,7 +288,7 @@ class FinetuneRun(NamedTuple):
     evaluations: Sequence[Line]
     timing: Sequence[Line]
     minutes: float
-    about: Mapping[str, Any]  # what the best model says of itself
+    about: Mapping[str, Any]  # bertworks.json of the best model
     dev: DevRecord | None
     config: Mapping[str, Any] | None
     num_parameters: int | None
@@ -318,7 +318,7 @@ def is_finetuned(folder: str | Path) -> bool:
 
 
 def write_finetune_report(run: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a run folder, into it or to another place, and return where it lies."""
+    """Write the report of a run folder, into it or to another path, and return the path."""
     target = Path(out) if out else Path(run) / REPORT_FILE
     page = finetune_page(read_finetune_run(Path(run)))
     with atomic_write(target) as stream:
@@ -389,10 +389,10 @@ def learning_charts(run: FinetuneRun) -> Iterable[str]:
     kind = run.dev.kind if run.dev else ""
     for name in ("loss", *(name for name in run.metrics if name != "loss")):
         in_training = name if name == "loss" else f"{kind}_{name}"
-        curves = [
-            Curve("training", points_of(run.training, in_training)),
-            Curve("dev", points_of(run.evaluations, f"dev_{name}")),
-        ]
+        curves = {
+            "training": points_of(run.training, in_training),
+            "dev": points_of(run.evaluations, f"dev_{name}"),
+        }
         yield chart(_titled(name), curves, percent=_is_share(run, name))
 
 

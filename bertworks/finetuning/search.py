@@ -3,8 +3,8 @@
 - Each run is an ordinary run folder, OUT/<point>/seed-<seed>, until it ends. Then its model becomes OUT/model if it is
   the best so far, its result is written to `grid.json`, and only its logs and settings are kept. So a grid of any size
   needs the disk space of one run and one model.
-- This order makes it safe to kill, and a resumed grid comes to the same results. Before its result is written a run is
-  whole, so the next start finishes it once more; after that, the next start removes what is left of it.
+- This order makes a search safe to kill, and a resumed one gives the same results. Until its result is written a run is
+  whole, so the next start can finish it again; afterwards the next start removes what is left of it.
 - With `restart_best` every point is run with one seed, optionally on a part of the examples, and only the best point is
   run with all seeds on all examples.
 - The files of the task are read once, and tokenized once for each way of cutting them: nothing else that runs differ in
@@ -53,7 +53,7 @@ from bertworks.train.warm_start import checksums
 
 GRID_FILE, TABLE_FILE = "grid.json", "grid.md"
 _MOST_RESTARTS = 1_000
-_SAME = ("task", "metric", "examples", "data", "model", "init")  # must be equal to resume; the rest is for people
+_SAME = ("task", "metric", "examples", "data", "model", "init")  # must be equal to resume; the rest is for readers
 _WIDTH = 100  # of a table on a terminal
 Note = Callable[[str], None]
 Views = Callable[[], AbstractContextManager[View]]
@@ -84,8 +84,8 @@ class GridPlan(NamedTuple):
             raise UserError("--restart-best is for a search over settings; give --grid too")
         if self.search_examples < 0 or (self.search_examples and not self.restart_best):
             raise UserError(
-                f"--search-examples {self.search_examples}: the number of examples of a search, before its best point "
-                "is run on all of them; give a number above 0, with --grid and --restart-best"
+                f"--search-examples {self.search_examples} is not possible: it is the number of examples of the first "
+                "runs, before the best point is run on all; give a number above 0, with --grid and --restart-best"
             )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UserError("a grid is run by one process; start it without torchrun")
@@ -96,7 +96,7 @@ class GridOutcome(NamedTuple):
 
     Attributes:
         results: what `grid.json` holds: points with mean and spread, runs, the best, minutes.
-        signal: that ended it before it was through, if one did.
+        signal: the signal that ended it early, or 0.
     """
 
     results: dict[str, Any]
@@ -149,9 +149,9 @@ def search(
         beside: a second BERT that reads the same texts.
         resume: runs that are finished are not made again, those that failed are.
         device: where to train.
-        quiet: show nothing; else progress is shown on the error stream.
-        views: returns what shows the progress of a run, instead.
-        note: is called with what is worth knowing, and how each run ended.
+        quiet: show nothing; otherwise progress is shown on the error stream.
+        views: returns a view of a run's progress, instead of the default display.
+        note: is called with remarks, and with how each run ended.
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)
@@ -230,9 +230,9 @@ def in_memory(dataset: Dataset, examples: dict[str, list[Example]]) -> Dataset:
 def encoded_once(kind: TaskHead) -> TaskHead:
     """Return a kind that makes the items of one task's examples for one model, and those of each cut once.
 
-    How many examples there are tells which they are: a part of a train set is always the same for its size. A model
-    that spells words numbers them as it meets them, in every run anew; where items are not made again, its words are
-    met again in the same order, so that items mean what they meant.
+    The number of examples identifies them: a part of a train set of a given size is always the same. A model that
+    spells words numbers them as they come, starting again in every run. Where items are reused, the words are numbered
+    again in the same order, so that the items keep their meaning.
     """
     kept: dict[tuple[Any, ...], tuple[Items, list[str]]] = {}
 
@@ -254,7 +254,7 @@ def encoded_once(kind: TaskHead) -> TaskHead:
 
 
 class Trial(NamedTuple):
-    """A run that is to be made; 0 examples at most: as many as the point's settings let it see."""
+    """A run to be made; with `max_examples` 0 it sees as many examples as the point's settings allow."""
 
     point: Point
     seed: int
@@ -267,7 +267,7 @@ class Trial(NamedTuple):
 
     @property
     def settings(self) -> FinetuneSettings:
-        """The point's, with what is the trial's own."""
+        """The point's settings, with the trial's own seed and number of examples."""
         task, train = self.point.settings.task, self.point.settings.train
         update: dict[str, Any] = {"train": train.model_copy(update={"seed": self.seed})}
         if self.max_examples:
@@ -309,7 +309,7 @@ class GridRuns:
         """Run every point with one seed, and the best of them with all seeds; returns a signal that ended it."""
         search = [Trial(point, point.settings.train.seed, search_examples) for point in points]
         num_more = restarts if search_examples else restarts - 1
-        # Which point it will be is not known yet: one as long as the mean of them.
+        # Which point is best is not known yet: its work is estimated by the mean of all points.
         one_more = self._work([trial._replace(max_examples=0) for trial in search]) / len(search)
         progress = GridProgress(len(search) + num_more, self._work(search) + num_more * one_more, self._note)
         if signal := self._go_through(search, progress):
@@ -345,7 +345,10 @@ class GridRuns:
                 return signal
             best = self.record.best_run()
             if not result.error and (best is None or result.rank > best.rank):
-                _publish(folder / MODEL, self.out)
+                num_bytes = sum(path.stat().st_size for path in (folder / MODEL).rglob("*") if path.is_file())
+                without_manifest = shutil.ignore_patterns(MANIFEST_NAME)
+                with replace_model(self.out, num_bytes) as new:
+                    shutil.copytree(folder / MODEL, new, symlinks=True, dirs_exist_ok=True, ignore=without_manifest)
                 self.record.model_of = trial.folder
             self.record.runs[trial.folder] = result
             self.write()
@@ -355,7 +358,7 @@ class GridRuns:
         return 0
 
     def _run(self, trial: Trial, folder: Path, title: str) -> tuple["Result", int]:
-        """Make a run, or resume it; an error that its settings bring about ends this run alone."""
+        """Make a run, or resume it; an error caused by its settings ends only this run."""
         facts: dict[str, Any] = {
             "point": trial.point.name,
             "values": trial.point.values,
@@ -371,7 +374,7 @@ class GridRuns:
                     view(news, status)
 
                 ended = self._start(trial.settings, run=folder, view=titled, note=self._note)
-        except CannotResume:  # no run could
+        except CannotResume:  # the other runs could not either
             raise
         except (UserError, torch.OutOfMemoryError) as error:
             return Result(**facts, minutes=device_minutes(read_starts(folder)), error=str(error)), 0
@@ -387,12 +390,6 @@ class GridRuns:
         with atomic_write(self.out / TABLE_FILE) as stream:
             stream.write(grid_markdown(content))
         return content
-
-
-def _publish(model: Path, out: Path) -> None:
-    num_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
-    with replace_model(out, num_bytes) as folder:
-        shutil.copytree(model, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
 
 
 def _clear(run: Path) -> None:
@@ -442,7 +439,7 @@ class Result(Settings):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """What is compared for the best run: one that saw all examples is before any of the search."""
+        """The key by which runs are compared: one on all examples ranks above any run of the search."""
         return not self.is_search, -math.inf if self.score is None else self.score
 
 

@@ -3,7 +3,7 @@
 - `prepare` reads and encodes the examples, freezes layers, cuts the token table and collects notes for the user;
   `Finetuning` is the task that the trainer trains.
 - The order of an epoch is that of a hash of (seed, epoch, item), so the state of the data is {epoch, offset} and a seek
-  costs nothing. The last batch of an epoch is as short as it comes out: every item is seen once in an epoch.
+  costs nothing. The last batch of an epoch may be short: every item is seen once in an epoch.
 - `model/` is that of the best evaluation so far; it is replaced at the instant a better one is measured.
 """
 
@@ -60,11 +60,11 @@ from bertworks.train.trainer import Batches, MicroBatch, Result, Shapes, Trainer
 _BATCHES_SORTED = 50
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_FAR = 30  # scores from 0 to 5 are learnt well, thousands hardly: a step of Adam is about as long as the rate
+_FAR = 30  # scores from 0 to 5 are learnt well, thousands hardly: a step of Adam is about as large as the rate
 _WIDE = 10
 _FEW_STEPS = 50  # in fewer a new head has hardly started to learn
 _SMALL_BATCH = 8
-_SHARE_OF_LAST = 0.35  # of a block's memory, where one token of a text is read
+_SHARE_OF_LAST = 0.35  # of a block's memory: what the last block takes where only one token of a text is read
 _log = logging.getLogger(__name__)
 
 
@@ -78,8 +78,8 @@ class Finetuned(NamedTuple):
         metrics: all that was measured then.
         progress: where the run ended.
         reason: why: steps, minutes, early, signal, ...
-        minutes: for which the run held its device, over all of its starts; of several devices together.
-        signal: that ended it, if one did.
+        minutes: how long the run held its device, over all of its starts; added up over several devices.
+        signal: the signal that ended it, or 0.
     """
 
     metric: str
@@ -101,7 +101,7 @@ class Best(Settings):
 
 
 class _Memory(FileRecord):
-    """What a checkpoint of fine-tuning holds besides, see `Finetuning.state`."""
+    """What a checkpoint of fine-tuning holds in addition, see `Finetuning.state`."""
 
     idle: float
     idle_mean: float = 1.0
@@ -117,7 +117,7 @@ def prepare(
     *,
     is_new: bool = True,
 ) -> "Finetuning":
-    """Read and encode a task's examples and prepare the network; `note` is called with what is worth knowing."""
+    """Read and encode a task's examples and prepare the network; `note` is called with remarks for the user."""
     task, notes = dataset.task, list(dataset.notes)
     kind = start.features.kind if start.features else kind or kind_of(task)
 
@@ -135,7 +135,7 @@ def prepare(
     for remark in remarks(items, task.kind, start.tokenizer.pieces):
         noted(f"{TRAIN}: {remark}")
     for remark in few_steps(len(items), len(examples), settings, task.kind) if is_new else ():
-        note(remark)  # of this run alone: it is not recorded with the model
+        note(remark)  # about this run alone, so it is not recorded with the model
     dev = examples_of(dataset, DEV, noted)
     dev_items = kind.encode(dev, start.tokenizer, task, settings.task.cut())
 
@@ -223,9 +223,9 @@ class Finetuning:
             check_memory({"a step": trainer.ranks.world_size * self._needed_memory()}, ways, noted)
 
     def _needed_memory(self) -> float:
-        """Return about how many bytes a step takes on a CPU beside the weights and the optimizer's, which are there.
+        """Return about how many bytes a step takes on a CPU, besides the weights and the optimizer's state.
 
-        A batch is as long as chance makes it: two deviations more than the mean.
+        Lengths of batches vary; the estimate is for the mean plus two standard deviations.
         """
         train, lengths, sequences = self.settings.train, self.items.lengths(), np.diff(self.items.bounds).astype(float)
         count = min(-(-train.batch_size // train.slices), len(lengths))
@@ -236,7 +236,7 @@ class Finetuning:
         part = PlannedBatch(int(tokens), self.trainer.half, train.recompute, on_cpu=True, attended=attended)
         bytes_each = 2 if part.half else 4
         needed = 4.0 * sum(weight.numel() for weight in self.start.net.parameters() if weight.requires_grad)
-        # Where one token of a text is read, the last block makes keys and values of the others, and nothing else.
+        # Where only one token of a text is read, the last block computes just keys and values of the other tokens.
         last = blocks[-1] if blocks and self.task.kind not in ("tag", "answer") and not self.start.lm_weight else None
         for module in self.start.net.modules():
             if not any(weight.requires_grad for weight in module.parameters(recurse=isinstance(module, Block))):
@@ -271,12 +271,12 @@ class Finetuning:
         return progress.step % self.feed.steps_per_epoch == 0 or bool(every and progress.step % every == 0)
 
     def evaluate(self, progress: Progress) -> dict[str, float]:
-        """Measure the dev set; a better model than before becomes that of the run."""
+        """Measure the dev set; a model that is better than all before becomes the run's `model/`."""
         trainer, task = self.trainer, self.task
         with trainer.optimizer.averaged():
             with self.table.whole() if self.table else nullcontext():
                 net: Any = trainer.whole_net()
-                # In half precision a copy, as in training, for the weights are fp32.
+                # In half precision a copy, as in training, because the weights are fp32.
                 net = copy.deepcopy(net).to(torch.bfloat16).eval() if trainer.half else net.eval()
                 layout = BatchLayout(trainer.device, trainer.flash)
                 found = evaluate(net, self.kind, task, self.dev, self.dev_items, layout)
@@ -301,9 +301,9 @@ class Finetuning:
         return metrics
 
     def _is_better(self, metrics: Mapping[str, float]) -> bool:
-        """Tell whether the main metric is higher than ever, or the loss lower where it is the same as in the best.
+        """Tell whether the main metric is higher than the best so far, or equal with a lower loss.
 
-        A correlation that is not defined is lower than all.
+        An undefined correlation ranks lowest.
         """
 
         def rank(metrics: Mapping[str, float]) -> tuple[float, float]:
@@ -333,7 +333,7 @@ class Finetuning:
     def _about(
         self, progress: Progress, metrics: Mapping[str, float], cost: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return what a model folder says of the task, its metrics and where the model comes from."""
+        """Return what a model folder records of the task, its metrics and where the model comes from."""
         task, columns = self.task, self.task.columns.stated()
         more: dict[str, Any] = {}
         if task.kind == "tag":  # what is tagged
@@ -373,7 +373,7 @@ class Finetuning:
         state: dict[str, Any] = {"idle": float(optimizer.idle)}
         if self.settings.task.average:
             state["idle_mean"] = float(optimizer.idle_mean)
-        if self.best and self._published:  # a later start knows only what is on the disk
+        if self.best and self._published:  # a later start has only the model that is on the disk
             state["best"] = {**self._published.model_dump(), "num_since": self.best.num_since}
         return self.table.tensors() if self.table else {}, state
 
@@ -395,7 +395,7 @@ class Finetuning:
             "labels": list(self.task.labels),
             "metrics": list(self.task.metrics),
         }
-        if isinstance(self.start.tokenizer, SpelledTokenizer):  # whose numbers alone do not identify words
+        if isinstance(self.start.tokenizer, SpelledTokenizer):  # whose ids alone do not identify words
             data["words"] = self.start.tokenizer.met.digest()
         start = {name: self.start.about.get(name) for name in ("weights", "init")}
         if self.start.features:
@@ -403,7 +403,7 @@ class Finetuning:
         return digest_with(self.settings, {"data": data, "start": start})
 
     def finish(self, result: Result) -> Finetuned:
-        """Write into the best model, published when it was measured, what the whole run has cost, and the report."""
+        """Record the cost of the whole run in its best model, and write the report."""
         trainer = self.trainer
         with trainer.refusable():
             self.clock.note(result.progress.step)
@@ -452,7 +452,7 @@ class TaskFeed:
         """Yield the rank's micro-batches of the batches after a point, each with the state of the data after it."""
         state, size, seed = progress.data or {"epoch": 0, "offset": 0}, self._settings.batch_size, self._settings.seed
         if state.keys() != {"epoch", "offset"}:
-            raise CorruptFile(f"a checkpoint says that its data is at {str(state)[:80]}, which is not a position in it")
+            raise CorruptFile(f"a checkpoint states the data's position as {str(state)[:80]}, which is not one")
         epoch, offset, step = state["epoch"], state["offset"], progress.step
         while True:
             if self._alike:
@@ -470,7 +470,7 @@ class TaskFeed:
     def _micro_batch(self, numbers: NDArray[np.int64], step: int, part: int) -> MicroBatch:
         chosen = numbers[part :: self._num_parts]
         batch = to_batch(self._items, chosen if len(chosen) else numbers[:1], self._layout)
-        if not len(chosen):  # of a short batch nothing is left for this part, and a rank must take part
+        if not len(chosen):  # a short batch leaves nothing for this part, but every rank must take part
             batch = batch._replace(weights=torch.zeros_like(batch.weights))
         on_gpu = self._layout.flash or self._layout.device.type == "cuda"
         # A single part on a CPU is never shared: there the generator's own state is used, as in earlier versions' runs.
@@ -490,9 +490,9 @@ def order_of(num_items: int, seed: int, epoch: int) -> NDArray[np.int64]:
 def alike_order_of(lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return an order of an epoch in which the items of a batch are of similar length, for an LSTM.
 
-    An LSTM takes as many steps as the longest sentence of a batch has words, each a product with all weights, however
-    few sentences are that long: with batches in random order it takes 1.7 times as long. Lengths are sorted within some
-    tens of batches, and these batches are then shuffled; the last one, which is short, stays last.
+    An LSTM takes as many steps as the longest sentence of a batch has words, each a product with all weights, even if
+    only one sentence is that long: in random order an epoch takes 1.7 times as long. Items are sorted by length within
+    groups of 50 batches, and the batches are then shuffled; the last one, which is short, stays last.
     """
     order = order_of(len(lengths), seed, epoch)
     num_sorted = _BATCHES_SORTED * batch_size
@@ -518,7 +518,7 @@ def steps_per_epoch(num_items: int, settings: FinetuneTrainSettings) -> int:
 
 
 def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each thing that users should know."""
+    """Yield the remarks on a train set that users should know."""
     if items.left_out:
         yield str(items.left_out)
     if unknown := much_unknown(pieces, [items.ids]):
@@ -533,7 +533,7 @@ def remarks(items: Items, kind: str, pieces: Sequence[str]) -> Iterator[str]:
 
 
 def few_steps(num_items: int, num_examples: int, settings: FinetuneSettings, kind: str) -> Iterator[str]:
-    """Yield a line where epochs and batches come to very few updates; a limit in steps is somebody's wish."""
+    """Yield a line if epochs and batches give very few updates, unless the user has limited the steps."""
     train = settings.train
     steps = train.epochs * steps_per_epoch(num_items, train)
     if steps >= _FEW_STEPS or train.max_steps < steps:
@@ -558,8 +558,8 @@ def few_steps(num_items: int, num_examples: int, settings: FinetuneSettings, kin
 def some_of(examples: Sequence[Example], count: int) -> list[Example]:
     """Return `count` examples of a fixed shuffle, in their old order, for a search that need not see them all; 0: all.
 
-    Which examples those are depends on their number alone, not on a run's seed: runs that are compared learn from the
-    same ones, and a smaller part is within a larger one. Sentences of one document stay together, as each is read with
+    Which examples are chosen depends on their number alone, not on a run's seed: runs that are compared learn from the
+    same ones, and a larger part contains a smaller one. Sentences of one document stay together, as each is read with
     those around it; the last document may be cut.
     """
     if not 0 < count < len(examples):

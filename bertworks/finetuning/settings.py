@@ -1,14 +1,15 @@
 """The settings of fine-tuning, and the points of a grid over them.
 
-What is not given is the paper's (A.3), and else as in pre-training. In a grid `optim.lr=3e-4,1e-4` is an axis. Batch
-size, learning rate and epochs have the paper's ranges (A.3, and for the rate those of its GLUE runs, or what a model
-recommends) where they are not given; a list or a single value takes the place of its range. A point is named by its
-values as the settings read them, so 0.00003 and 3e-5 are one.
+Settings that are not given are the paper's (A.3), and the others as in pre-training. In a grid `optim.lr=3e-4,1e-4` is
+an axis. Batch size, learning rate and epochs have the paper's ranges by default (A.3; for the rate those of its GLUE
+runs, or what the model recommends); a list or a single value replaces its range. A point is named by its values as the
+settings read them, so 0.00003 and 3e-5 are the same point.
 """
 
 import itertools
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
@@ -142,7 +143,7 @@ def settings_for(task: Task, overrides: Sequence[str] = ()) -> FinetuneSettings:
 
 
 def without_effect(task: Task, overrides: Sequence[str]) -> list[str]:
-    """Return a line for each setting that changes nothing, as only tasks of another kind read it."""
+    """Return a line for each setting without effect, because only tasks of another kind read it."""
     given = {override.partition("=")[0].strip() for override in overrides}
     return [
         f"task.{key} changes nothing: only tasks of kind {kind} have it, and {task.name} is of kind {task.kind}"
@@ -166,7 +167,7 @@ class Point(NamedTuple):
 
 
 def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Point]:
-    """Return the points that overrides ask for; without a grid the one of the settings as they are."""
+    """Return the points of a grid; without a grid the one point of the settings as they are."""
     check_overrides(overrides)
     axes: dict[str, tuple[str, ...]] = dict(PAPER_AXES) if is_grid else dict.fromkeys(PAPER_AXES, ("",))
     fixed: list[str] = []
@@ -186,10 +187,7 @@ def points_of(task: Task, overrides: Sequence[str], *, is_grid: bool) -> list[Po
     for values in itertools.product(*axes.values()):
         chosen = [f"{key}={value}" for key, value in zip(axes, values, strict=True)] if is_grid else []
         settings = settings_for(task, [*fixed, *chosen])
-        shown = {}
-        for key in axes:
-            section, _, name = key.partition(".")
-            shown[key.rpartition(".")[2]] = written(getattr(getattr(settings, section), name))
+        shown = {key.rpartition(".")[2]: written(attrgetter(key)(settings)) for key in axes}
         name = "-".join(f"{axis}{value}" for axis, value in shown.items())
         points.setdefault(name, Point(name, shown, settings))
     return list(points.values())

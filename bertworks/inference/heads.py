@@ -29,17 +29,13 @@ from torch import Tensor
 
 from bertworks.errors import UserError, counted
 from bertworks.tasks.conll import OUTSIDE, tag_problem, to_iob2
-from bertworks.tasks.evaluation import score_items
-from bertworks.tasks.heads import KINDS, BatchLayout, Items, answer_items, tag_items
+from bertworks.tasks.heads import KINDS, Items, answer_items, tag_items
 from bertworks.tasks.metrics import entities
 from bertworks.tasks.task import SpanExample, TagExample, Task, words_example
 from bertworks.tasks.windows import (
     N_BEST,
     NO_UNIT,
     ORIGINAL_CUT,
-    Answered,
-    AnswerWindows,
-    TagWindows,
     decode_answers,
     decode_tags,
     encode_answers,
@@ -202,14 +198,6 @@ def best_guesses(tokenizer: Any, scores_V: Tensor, top_k: int, allowed: Sequence
 # Answers to questions about texts of any length.
 
 
-def predict_answers(
-    net: Any, examples: Sequence[SpanExample], encoded: AnswerWindows, layout: BatchLayout, *, n_best: int = N_BEST
-) -> list[Answered]:
-    """Return what a network in evaluation mode answers to each question."""
-    rows = score_items(net, KINDS["answer"], answer_items(encoded), layout).rows
-    return decode_answers(examples, encoded, enumerate(rows), n_best=n_best)
-
-
 def read_answers(
     model: "Model", questions: Sequence[str], contexts: Sequence[str], top_k: int, threshold: float | None
 ) -> tuple[Items, Callable[[Rows], list[list[Result]]]]:
@@ -273,16 +261,6 @@ class Tagged(NamedTuple):
         return results
 
 
-def predict_tags(net: Any, encoded: TagWindows, layout: BatchLayout) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the number of every unit's best label and how likely it is, by a network in evaluation mode."""
-    return _labels_of(encoded, score_items(net, KINDS["tag"], tag_items(encoded), layout).rows)
-
-
-def _labels_of(encoded: TagWindows, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    windows = zip(encoded.windows, rows, strict=True)
-    return unit_labels(encoded, enumerate(row[window.positions] for window, row in windows))
-
-
 def read_tags(
     model: "Model", texts: str | Sequence[Text], units: Units | None = None
 ) -> tuple[Items, Callable[[Rows], list[Tagged]]]:
@@ -298,7 +276,9 @@ def read_tags(
     encoded = encode_tags(model.tokenizer, examples, max_length=cut.max_length, context=cut.context, stride=cut.stride)
 
     def tagged(rows: Rows) -> list[Tagged]:
-        numbers, probabilities = _labels_of(encoded, rows)
+        windows = zip(encoded.windows, rows, strict=True)
+        labelled = enumerate(row[window.positions] for window, row in windows)
+        numbers, probabilities = unit_labels(encoded, labelled)
         # The last number stands for NO_UNIT: that such a unit is O is not the model's word.
         scores = np.append(probabilities, 1.0)[encoded.labelled_by]
         assert NO_UNIT == -1
@@ -309,12 +289,6 @@ def read_tags(
         ]
 
     return tag_items(encoded), tagged
-
-
-def tag_texts(model: "Model", texts: str | Sequence[Text], units: Units | None = None) -> list[Tagged]:
-    """Tag the units of texts; see `read_tags`."""
-    items, tagged = read_tags(model, texts, units)
-    return tagged(score_items(model.net, KINDS["tag"], items, model.layout).rows)
 
 
 def _with_units(tokenizer: Tokenizer, number: int, text: Text, units: Units) -> TagExample:

@@ -181,8 +181,8 @@ class Model:
             self.max_length, head_widths = config.max_position_embeddings, [one.head_width for one in config.encoders]
         elif isinstance(net, Elmo):
             self.num_layers, self.width = config.num_layers, 2 * config.projection_size
-        dtype = next(net.parameters()).dtype
-        self.flash = bool(head_widths) and all(can_flash(width, dtype, device) for width in head_widths)
+        stored = next(net.parameters()).dtype
+        self.flash = bool(head_widths) and all(can_flash(width, stored, device) for width in head_widths)
         self.methods = [method for method in _METHODS if not self._why_not(method)]
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@
   that would make it another network (rotary positions, other norms, an albert's narrow embeddings) are refused by name.
 - A left-to-right BERT says `is_decoder`; a right-to-left one, which transformers does not have, has a type of our own.
 - A GPT-1's is `openai-gpt`. ELMo, fine-tuned ELMos, BERTs side by side and taggers on frozen layers have forms of our
-  own, for nobody else has one.
+  own, because no library has one.
 - What that form has no place for (positions, the token that is pooled, which head a `classifier` is) goes into
   bertworks.json.
 """
@@ -121,7 +121,7 @@ def read_bert_config(source: Source) -> BertConfig:
 
 
 def _not_bert(raw: Mapping[str, Any]) -> list[str]:
-    """Name what no size could make right: another kind of model, or settings that change what is computed."""
+    """Return a line for each setting of another kind of model, or that changes what is computed."""
     problems = []
     if raw.get("model_type", BERT_TYPE) not in (BERT_TYPE, RIGHT_TO_LEFT_TYPE):
         problems.append(f"model_type: {str(raw['model_type'])[:40]!r} is not a BERT")
@@ -178,7 +178,7 @@ def read_feature_config(source: Source) -> tuple[BertConfig, FeatureConfig]:
 
 
 def spelling_problems(raw: Mapping[str, Any]) -> list[str]:
-    """Name what a configuration says of the spelling of words that is not so here."""
+    """Return a line for each way in which a configuration spells words differently from this code."""
     return [
         f"{name}: {str(raw[name])[:40]!r}; words are spelt with {value!r} here"
         for name, value in SPELLING.items()
@@ -261,7 +261,7 @@ def labels_of(raw: Mapping[str, Any]) -> list[str]:
 
 
 def stated_labels(labels: list[str], num_labels: int | None) -> dict[str, Any]:
-    """Return what a config.json says of a head's labels, or of their number where they have no names."""
+    """Return the entries of config.json for a head's labels, or for their number if they have no names."""
     if labels:
         return {
             "id2label": {str(number): label for number, label in enumerate(labels)},

@@ -45,8 +45,10 @@ from bertworks.models.weights import (
     pickles_in,
     read_arrays,
     read_tensors,
+    read_weights,
     refusal,
     write_arrays,
+    write_weights,
 )
 from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, kind_of
 from bertworks.text.normalize import Rules
@@ -121,7 +123,10 @@ def convert(
                 f"--allow-pickle makes a model folder of a folder and nothing else: give {pickle.parent} and a new "
                 "folder, without --with-optimizer; a checkpoint of Google's can then be made of that"
             )
-        return _from_pickle(source, destination, lowercase)
+        from bertworks.models.pickles import read_pickled_folder  # needs torch
+
+        _check_free(destination)
+        return _rewrite(source, destination, read_pickled_folder(source), lowercase, ("pytorch_model*",))
     if to == "google" and is_model(source):
         newest = None
         if with_optimizer and (source / "checkpoints").is_dir():  # whose weights and Adam's state are of one step
@@ -202,7 +207,7 @@ def _to_folder(source: Path, destination: Path, lowercase: bool | None, with_opt
 
 def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimizer: bool) -> Converted:
     if prefix.parent == Path():
-        raise UserError(f"{prefix} would be several files among others; give NEW_FOLDER/{prefix.name}")
+        raise UserError(f"{prefix} would become several files in the current folder; give NEW_FOLDER/{prefix.name}")
     _check_free(prefix.parent)
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
@@ -254,20 +259,11 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     )
 
 
-def _from_pickle(source: Path, destination: Path, lowercase: bool | None) -> Converted:
-    from bertworks.models.pickles import read_pickled_folder  # needs torch
-
-    _check_free(destination)
-    return _rewrite(source, destination, read_pickled_folder(source), lowercase, ("pytorch_model*",))
-
-
 def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: str) -> Converted:
     """Make a folder with numbers of another type; only floating-point tensors change, names and order do not."""
     if dtype not in _DTYPES:
         raise UserError(f"--dtype {dtype[:40]!r} is not possible; choose {', '.join(_DTYPES)}")
     import torch
-
-    from bertworks.models.weights import read_weights
 
     _check_free(destination)
     source = find_model(source)
@@ -302,8 +298,7 @@ def _rewrite(
         dtype: the new type, for a config.json that states one: transformers goes by it.
         notes: for the user.
     """
-    from bertworks.models.kinds import read_model
-    from bertworks.models.weights import write_weights
+    from bertworks.models.kinds import read_model  # needs torch
 
     with _new_folder(destination) as folder:
         copy_small_files(source, folder)
@@ -359,7 +354,9 @@ def _left_out_note(names: Sequence[str], *, is_runs_own: bool = False) -> str:
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and not an empty folder; give a new one, for the files belong together")
+        raise UserError(
+            f"{folder} exists and is not an empty folder; give a new one, because the files belong together"
+        )
 
 
 def _new_folder(folder: Path) -> AbstractContextManager[Path]:

@@ -18,7 +18,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -27,10 +27,6 @@ from bertworks.errors import CorruptFile, UserError, did_you_mean, nearest_name
 from bertworks.files import name_kind, read_object, safe_join
 from bertworks.files import read_json as read_file
 from bertworks.models.weights import INDEX_FILE, WEIGHTS_FILE, read_header
-
-if TYPE_CHECKING:
-    pass
-
 
 SHIPPED_FOLDER = Path(__file__).parents[1] / "shipped"
 _CACHE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
@@ -218,7 +214,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _what_it_is(folder: Path) -> str:
-    """Say what a folder without the file of a model may be, and what to do then."""
+    """Return what a folder without the file of a model may be, and what to do then."""
     if (folder / "bert_config.json").exists():
         return f"a checkpoint of the original BERT? `bertworks convert {folder} NEW` makes a model folder of it"
     if any((folder / name).exists() for name in _RUN_PARTS):
@@ -270,7 +266,7 @@ def copy_small_files(source: Path, folder: Path) -> None:
     for name in (*_SMALL_FILES, *modules):
         if (source / name).is_file():
             if (source / name).stat().st_size > _MAX_COPIED_BYTES:
-                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; take it out of there")
+                raise UserError(f"{source / name} has more than {_MAX_COPIED_BYTES:,} bytes; move it out of the folder")
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
 
@@ -332,7 +328,7 @@ class Provenance(FileRecord):
 
 
 class Shipped(FileRecord):
-    """What the list of the models in the package says of one."""
+    """The facts about a shipped model that the list of models shows."""
 
     language: str | None = None
     trained_on: str | None = None
@@ -374,7 +370,7 @@ def check_about(about: Mapping[str, Any]) -> None:
 
 
 def read_rates(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return at which learning rates a model is best fine-tuned, if it says so: `lr`, and `lr_grid` for a search."""
+    """Return the learning rates that a model recommends, if it does: `lr`, and `lr_grid` for a search."""
     rates = about.get("finetune")
     if rates is None:
         return {}

@@ -4,7 +4,7 @@
   that does not is reported together.
 - The original says "gelu" and computes the tanh form of it, which Hugging Face calls "gelu_new"; its LayerNorm epsilon
   of 1e-12 is in its code alone. What a file does not say has the value that the original's code has for it.
-- What the original code would compute differently from the model that is written for it is returned as warnings.
+- Differences between the written model and what the original code computes with it are returned as warnings.
 """
 
 import json
@@ -68,7 +68,7 @@ class GoogleConfig(Settings):
     pooler_size_per_head: int | None = None
     pooler_type: str | None = None
 
-    # On the field and not on the whole: so it is reported together with whatever else is wrong.
+    # A check of the field and not of the whole, so that it is reported together with all other problems.
     @field_validator("num_attention_heads")
     @classmethod
     def _heads_divide_the_width(cls, num_heads: int, info: ValidationInfo) -> int:

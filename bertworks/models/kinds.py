@@ -10,8 +10,8 @@
 | features  | Bert       | wordpiece |                        | a BERT whose frozen layers a BiLSTM tags by   |
 
 - A model folder says its kind by `model_type` in config.json, and which heads it has by its tensors.
-- Reading checks config.json and the tensors against each other and reports every contradiction at once, before memory
-  is asked for: the network is made on torch's meta device, and the tensors of the mapped file become its weights.
+- Reading checks config.json and the tensors against each other and reports all contradictions together, before memory
+  is allocated: the network is made on torch's meta device, and the tensors of the mapped file become its weights.
 - Writing gives the same bytes for the same weights. transformers opens a BERT or a GPT-1 that was written here.
 """
 
@@ -118,8 +118,8 @@ class ModelKind:
         heads: that it can have.
         read_config: returns the sizes that `make` needs.
         make: builds the network, given that, the heads with their numbers of outputs, and the tensors.
-        describe: returns config.json and bertworks.json of a network, given what the former says of labels, and what
-            is known about the model.
+        describe: returns config.json and bertworks.json of a network, given the former's entries for labels, and the
+            facts about the model.
         to_file: gives a network's weights the names and the form that they have in a folder.
         from_file: gives a folder's weights those that they have in the network, whose names come first.
         canonical: gives tensors of older files the names of today; the second argument is where they are from.
@@ -129,8 +129,8 @@ class ModelKind:
         build: draws a new network from the seed of a recipe; None where nothing is pre-trained.
         task_inputs: makes of the network and its tokenizer what encodes the inputs of a task.
         max_length: the most tokens that are read at once; None: as many as there are positions.
-        is_plain: computed in float32 as it is written: cuDNN's LSTMs want their weights where they are, so neither
-            copies in half precision nor torch.compile go with them.
+        is_plain: computed in float32 without torch.compile: cuDNN's LSTMs need their weights in place, so they work
+            neither with copies in half precision nor with torch.compile.
     """
 
     name: str
@@ -159,7 +159,7 @@ class ModelKind:
         return OBJECTIVES[self.tokenizer.kind] if self.build else {}
 
 
-# Under which names and in which form the weights of each kind lie in a folder.
+# The names and the form of each kind's weights in a folder.
 
 
 def to_ours(names: Iterable[str], tensors: Tensors) -> dict[str, Tensor]:
@@ -210,7 +210,7 @@ def is_elmos(name: str) -> bool:
 
 
 def _rows_of(tensors: Tensors, names: Mapping[str, str]) -> dict[str, int]:
-    """Return for each head whose tensor is there its number of rows, 1 of what is no matrix: it is refused later."""
+    """Return the number of rows of each head whose tensor is there; 1 if it is no matrix, which is refused later."""
     found = {head: tensors[name] for head, name in names.items() if name in tensors}
     return {head: tensor.shape[0] if tensor.ndim and tensor.numel() else 1 for head, tensor in found.items()}
 
@@ -225,7 +225,7 @@ def _bert_heads(source: Source) -> dict[str, int]:
         heads["span"] = 2
     if "classifier.weight" not in tensors:
         return heads
-    # What a tensor called classifier is for, the architecture says, or else the pooler.
+    # The architecture says what a tensor called classifier is for; without one, the pooler does.
     names = source.raw.get("architectures") or []
     known = [CLASSIFIERS[name] for name in names if isinstance(name, str) and name in CLASSIFIERS]
     if source.about.get("head"):
@@ -473,7 +473,7 @@ def kind_of_network(net: nn.Module) -> ModelKind:
 
 
 def check_model(source: str | os.PathLike[str]) -> None:
-    """Refuse a name that leads to no model, by what costs no time: before data is read."""
+    """Refuse a name that leads to no model, by quick checks, before data is read."""
     folder = find_encoder(find_model(source))
     kind_of_model(folder)
     if not has_safetensors(folder):
@@ -526,7 +526,7 @@ def _contradictions(wanted: Tensors, tensors: Tensors) -> list[str]:
 
 
 def num_labels(net: Any) -> int | None:
-    """Return how many classes or tags a network tells apart; None without a head for them."""
+    """Return the number of classes or tags of a network; None without a head for them."""
     heads = getattr(net, "heads", {})
     head = next((heads[name] for name in ("classify", "tag") if name in heads), None)
     return None if head is None else len(getattr(head, "out", head).weight)

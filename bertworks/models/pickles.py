@@ -3,8 +3,8 @@
 A pickle is a program for a small stack machine, and the danger lies in two of its instructions: the one that looks up a
 name and the one that calls what was found. `Machine` is such a machine that can look up and call nothing. A name
 becomes a note of the name; a call of one of three known names becomes a note of a tensor, a storage or a dictionary;
-anything else ends the reading. What comes out is where each tensor's numbers lie in the file, as plain JSON; the
-numbers are then read from the mapped file like those of any other, and there is no second way to try.
+anything else ends the reading. The result is the position of each tensor's numbers in the file, as plain JSON; the
+numbers are then read from the mapped file like those of any other. There is no fallback.
 
 - The machine runs as a process of its own, `python -m bertworks.models.pickles FILE`, with a limit of time and memory,
   for a hostile file may still try to be large.
@@ -99,7 +99,7 @@ def read_pickled_folder(folder: Path) -> "dict[str, Tensor]":
         tensors = read_sharded(folder / PICKLE_INDEX_FILE, read_pickle_weights)
     else:
         raise UserError(f"{folder} has neither {PICKLE_FILE} nor {PICKLE_INDEX_FILE}")
-    # Where they are said not to be tied, transformers wants both, though they be equal.
+    # If the configuration says that they are not tied, transformers needs both, even if they are equal.
     if read_json(folder / CONFIG_FILE).get("tie_word_embeddings") is not False:
         for copy, original in _COPIES.items():
             # In old files the original's name lacks its first part.

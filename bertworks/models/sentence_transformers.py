@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertworks.errors import CorruptFile, UserError
 from bertworks.files import atomic_write, safe_join
 from bertworks.models.folder import MODULES_FILE, find_encoder, read_json, read_modules
-from bertworks.models.weights import WEIGHTS_FILE
+from bertworks.models.weights import WEIGHTS_FILE, read_arrays, write_arrays
 from bertworks.text.vocabulary import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from bertworks.text.vocabulary import SENTENCE_FILE
 
@@ -93,7 +93,7 @@ class Pooling:
     is_stated: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return what there is to tell of it."""
+        """Return it as plain JSON values."""
         return {
             "mode": "+".join(self.modes),
             "normalize": "Normalize" in self.steps,
@@ -205,8 +205,6 @@ def _layer(kind: str, folder: Path) -> Layer:
         )
     import numpy as np
 
-    from bertworks.models.weights import read_arrays
-
     arrays = read_arrays(folder / WEIGHTS_FILE)
     weight, bias = arrays.get(f"{prefix}.weight"), arrays.get(f"{prefix}.bias")
     if weight is None or weight.ndim != (2 if kind == "Dense" else 1) or weight.dtype.kind != "f":
@@ -295,8 +293,6 @@ def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
                 }  # fmt: skip
             if step.bias is not None:
                 arrays[f"{prefix}.bias"] = step.bias
-            from bertworks.models.weights import write_arrays
-
             write_arrays(folder / path / WEIGHTS_FILE, arrays)
     for name, content in contents.items():
         with atomic_write(folder / name) as stream:

@@ -1,8 +1,8 @@
 """TensorFlow's checkpoint of named tensors ("tensor bundle", version 2), read and written without TensorFlow.
 
-- `PREFIX.index` is a sorted table that tells of each tensor its type, shape, place and checksum; the numbers lie in
-  `PREFIX.data-00000-of-00001` and its like. A variable that was split over machines is stored as parts under keys of
-  their own, and is given whole here.
+- `PREFIX.index` is a sorted table with each tensor's type, shape, position and checksum; the numbers are in
+  `PREFIX.data-00000-of-00001` and further such files. A variable that was split over machines is stored as parts under
+  keys of their own, and is returned whole here.
 - The table is LevelDB's: blocks lie end to end: data blocks, a block about the table itself (empty here), and an index
   block whose values say where each data block lies; 48 bytes at the end say where the last two are. Each block is
   followed by its kind and a checksum of both. A block holds its entries in the order of their keys, each without the
@@ -16,7 +16,7 @@
   checksum as it is read: in pieces that stay in the processor's cache, so that checking costs no second pass over
   memory.
 - Tensors are read and not mapped: a mapped file that is cut short under its reader kills the process.
-- It is written here because nothing but TensorFlow itself reads this.
+- It is written here because only TensorFlow itself reads these files.
 - Messages are Protocol Buffers'. Bytes come from outside, so each length is checked against what is there before
   anything is taken, and a number has one form only (no trailing zero groups): then a changed bit is a changed value.
 - CRC-32C (Castagnoli) stands after every block and tensor. Sixteen bytes a step go through sixteen tables of 256
@@ -285,8 +285,8 @@ def _write_block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
 def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
     """Return the key of the part of a variable that begins at each start and has each length.
 
-    In this code comparing bytes compares names and numbers; nobody needs that here, but the key must be byte for byte
-    the one that TensorFlow writes. A key begins with a zero byte, which no variable's name does.
+    The code is made so that comparing bytes compares names and numbers. That is not needed here, but the key must be
+    TensorFlow's, byte for byte. A key begins with a zero byte, unlike any variable's name.
     """
 
     def unsigned(number: int) -> bytes:
@@ -382,7 +382,7 @@ def _read_entry(name: str, message: bytes, num_shards: int, *, is_part: bool = F
 
 
 class _Fields:
-    """The fields of a message by number; those that nobody asks for are let be."""
+    """The fields of a message by number; unknown ones are ignored."""
 
     def __init__(self, message: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}

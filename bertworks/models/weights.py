@@ -6,10 +6,9 @@
 - Files are mapped: pages are read when they are used, and writing to a tensor does not reach the file.
 - The same weights give the same bytes: wide types first, so that each tensor begins at a multiple of its width, then by
   name. Tensors can be announced first and written one after another, each being dropped before the next is made.
-- The package `safetensors` reads these files and is what the tests compare with. It is not used here: it wants all
-  tensors in memory at once and writes to a path, not through an atomic write; types of one width, such as bfloat16 and
-  float16, come in another order, so bytes would change; numbers that do not lie at a multiple of their width come back
-  so; and for numpy it copies, and knows no bfloat16.
+- The package `safetensors` reads these files, and the tests compare with it. It is not used here: it needs all tensors
+  in memory at once and writes to a path, not atomically; it orders types of one width, such as bfloat16 and float16,
+  differently, so bytes would change; it returns unaligned numbers unaligned; and for numpy it copies, without bfloat16.
 - A folder's weights lie in one file, or in several that an index names; pickles are refused.
 - Weights of which some do not learn are divided, so that these are written once and not with every checkpoint:
 
@@ -17,10 +16,9 @@
     model-00001-of-00002.safetensors   what learns
     model-00002-of-00002.safetensors   what is frozen: the file of an older folder, if it has the same bits, by a link
 
-  It is the form in which Hugging Face divides large models, so all that reads a model folder reads it. A hard link is
-  a file like any other: the folder is whole by itself, wherever it is moved and whatever becomes of the older one. The
-  bits are compared before, not trusted: an older file that has been damaged does not get a new checksum. Where a disk
-  has no links the numbers are written again.
+  Hugging Face divides large models in the same form, so other libraries read it. A hard link is a file like any other:
+  the folder stays whole if it is moved or if the older one is deleted. The bits are compared before linking, so that a
+  damaged older file does not get a new checksum. If a disk has no links, the numbers are written again.
 """
 
 import contextlib
@@ -264,7 +262,7 @@ def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> 
 
 
 def no_weights(folder: Path) -> str:
-    """Say of a folder without safetensors what can be done: read its pickle, or bring weights there."""
+    """Return what to do with a folder without safetensors: read its pickle, or copy weights there."""
     if pickles := pickles_in(folder):
         return refusal(pickles[0])
     return f"{folder} has no {WEIGHTS_FILE} and no other weights that are read here; copy them from where it comes from"

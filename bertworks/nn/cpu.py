@@ -21,7 +21,7 @@ runs through all layers, its normalisation, the softmax and the gelu are float32
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numba
 import numpy as np
@@ -33,7 +33,6 @@ from bertworks.nn.attention import Packing, Run, Tokens, attend, attend_from_one
 from bertworks.nn.bert import Bert, Block
 from bertworks.nn.layers import LayerNorm, Linear, activate, check_tiles, cpu_instructions
 
-CpuDtype = Literal["bfloat16", "int8"]
 _LARGEST, _ZERO = 127, 128  # of int8 numbers, and the unsigned number that stands for 0
 _MIN_TOKENS_PER_THREAD = 128  # fewer are not worth a thread of their own
 _GELU_DEGREE, _GELU_END = 13, 5.2  # of a polynomial that is as near to it as float32 is, and where the gelu is x or 0
@@ -53,7 +52,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @numba.njit(inline="always")
-def _quantize_row(row: Any, out: Any) -> Any:  # type: ignore[no-untyped-def]
+def _quantize_row(row: Any, out: Any) -> Any:
     """Write a row as unsigned numbers; returns its scale."""
     largest = _f32(1e-30)
     for i in range(len(row)):
@@ -66,7 +65,7 @@ def _quantize_row(row: Any, out: Any) -> Any:  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
-def _normalize_row(row: Any, scales: Any, shifts: Any, eps: Any) -> None:  # type: ignore[no-untyped-def]
+def _normalize_row(row: Any, scales: Any, shifts: Any, eps: Any) -> None:
     """Give a row mean 0 and variance 1, then scale and shift it."""
     mean = _f32(0)
     for i in range(len(row)):
@@ -223,9 +222,7 @@ class Int8Linear:
             return self.lower(self.plain(low).relu_())
         y_TO = self._product(low)
         out = _empty_int8(*y_TO.shape)
-        _scale_gelu_quantize(
-            y_TO, low.scales_T, self.bias, _gelu_polynomial(act), out.values_TD.numpy(), out.scales_T
-        )
+        _scale_gelu_quantize(y_TO, low.scales_T, self.bias, _gelu_polynomial(act), out.values_TD.numpy(), out.scales_T)
         return out
 
     def add_norm(self, low: Int8, x_TD: Tensor, norm: Norm) -> Int8:
@@ -291,10 +288,10 @@ class CpuEngine:
 
     Args:
         net: the network, in float32 on the CPU.
-        dtype: of the matrix products.
+        dtype: of the matrix products: bfloat16 or int8.
     """
 
-    def __init__(self, net: Bert, dtype: CpuDtype) -> None:
+    def __init__(self, net: Bert, dtype: str) -> None:
         if dtype == "bfloat16":
             check_tiles(torch.device("cpu"), torch.bfloat16)
         self.net, self.dtype = net, dtype

@@ -13,7 +13,7 @@ import hashlib
 import html
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
@@ -33,16 +33,9 @@ _USUAL_LABEL = 9  # letters of 1,000,000: all charts of a page have the same mar
 _MOST_TICKS = 6
 
 
-class Curve(NamedTuple):
-    """Finite points in ascending order of x, with x of at least zero, and their name in the legend."""
-
-    name: str
-    points: Points
-
-
 def chart(
     title: str,
-    curves: Sequence[Curve],
+    curves: Mapping[str, Points],
     *,
     percent: bool = False,
     from_zero: bool = False,
@@ -53,20 +46,21 @@ def chart(
 
     Args:
         title: the caption above the picture.
-        curves: one or two curves; those without points are left out.
+        curves: one or two by their names in the legend; finite points in ascending order of x, none below zero. Those
+            without points are left out.
         percent: whether values are shares, to be written in percent.
         from_zero: whether the vertical axis begins at zero.
         is_noisy: whether long curves are to be smoothed.
         x_name: the name of the horizontal axis.
     """
-    shown = {number: curve for number, curve in enumerate(curves) if curve.points}
+    shown = [(number, name, points) for number, (name, points) in enumerate(curves.items()) if points]
     if not shown:
         return ""
-    points = [point for curve in shown.values() for point in curve.points]
-    y_ticks = y_axis([y for _, y in points], _MOST_TICKS - 1, from_zero=from_zero)
+    everything = [point for _, _, points in shown for point in points]
+    y_ticks = y_axis([y for _, y in everything], _MOST_TICKS - 1, from_zero=from_zero)
     # Long numbers need room: a label takes at most two thirds of the distance to the next one.
-    longest = len(f"{max(x for x, _ in points):,.0f}")
-    x_ticks = x_axis([x for x, _ in points], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
+    longest = len(f"{max(x for x, _ in everything):,.0f}")
+    x_ticks = x_axis([x for x, _ in everything], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
     widest = max(len(x_name), *(len(tick_label(tick, y_ticks.step, percent)) for tick in y_ticks.ticks))
     # A percent sign is nearly as wide as two digits.
     left = max(_USUAL_LABEL, widest + percent) * _LETTER + _GAP
@@ -92,20 +86,20 @@ def chart(
         parts.append(f'<path class="grid" d="M{x:.1f} {_BASE}v4"/>')
         parts.append(text(x, _LABELS, tick_label(tick, x_ticks.step), "middle"))
     parts.append(text(left - _GAP, _LABELS, x_name, "end"))
-    legend = {number: f"{curve.name} {value_label(curve.points[-1][1], percent)}" for number, curve in shown.items()}
+    legend = {number: f"{name} {value_label(points[-1][1], percent)}" for number, name, points in shown}
     x = left
     for number, entry in legend.items():
         parts.append(f'<path class="line c{number}" d="M{x:.1f} 14h16"/>{text(x + 22, 18, entry, "start")}')
         x += 22 + (len(entry) + 3) * _LETTER
-    for number, curve in shown.items():
-        if is_noisy and len(curve.points) >= _FEWEST_SMOOTHED:
-            strong = smoothed(curve.points, len(curve.points) // _SMOOTHED_PARTS)
-            parts += [line(f"line c{number}", strong), line(f"raw c{number}", curve.points)]
+    for number, name, points in shown:
+        if is_noisy and len(points) >= _FEWEST_SMOOTHED:
+            strong = smoothed(points, len(points) // _SMOOTHED_PARTS)
+            parts += [line(f"line c{number}", strong), line(f"raw c{number}", points)]
         else:
-            parts.append(line(f"line c{number}", curve.points))
-        if len(curve.points) <= _MOST_DOTTED:  # mark every point, and show its value as a tooltip
-            for (step, value), (x, y) in zip(curve.points, placed(curve.points), strict=True):
-                message = escaped(f"{curve.name}, {step:,.0f}: {value_label(value, percent)}")
+            parts.append(line(f"line c{number}", points))
+        if len(points) <= _MOST_DOTTED:  # mark every point, and show its value as a tooltip
+            for (step, value), (x, y) in zip(points, placed(points), strict=True):
+                message = escaped(f"{name}, {step:,.0f}: {value_label(value, percent)}")
                 parts.append(
                     f'<circle class="c{number}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{message}</title></circle>'
                 )

@@ -24,7 +24,7 @@ from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, usable_path
 from bertworks.models.folder import read_json
 from bertworks.recipe import OptimSettings, Recipe, load_recipe
-from bertworks.report.charts import Curve, chart, chart_style, content_hash, escaped, page_file, value_label
+from bertworks.report.charts import Points, chart, chart_style, content_hash, escaped, page_file, value_label
 from bertworks.report.logs import (
     KINDS,
     METRICS_FILE,
@@ -251,9 +251,9 @@ def _tiles(run: Run) -> Iterable[str]:
 def learning_charts(run: Run) -> Iterable[str]:
     """Draw the loss and accuracies of a run, in training and on held-out documents."""
 
-    def both(name: str) -> list[Curve]:
-        held_out = Curve("held out", points_of(run.holdout, f"holdout_{name}"))
-        return [Curve("training", points_of(run.training, name)), held_out]
+    def both(name: str) -> dict[str, Points]:
+        held_out = points_of(run.holdout, f"holdout_{name}")
+        return {"training": points_of(run.training, name), "held out": held_out}
 
     yield chart("Loss", both("loss"))
     for kind in run.kinds:
@@ -262,9 +262,9 @@ def learning_charts(run: Run) -> Iterable[str]:
 
 def course_charts(training: Sequence[Line], timing: Sequence[Line]) -> Iterable[str]:
     """Draw the learning rate, the speed and the gradient norms of a run."""
-    yield chart("Learning rate", [Curve("last", points_of(training, "lr"))], from_zero=True, is_noisy=False)
-    yield chart("Tokens a second", [Curve("last", points_of(timing, "tokens_per_second"))], from_zero=True)
-    yield chart("Norm of all gradients", [Curve("last", points_of(training, "grad_norm"))], from_zero=True)
+    yield chart("Learning rate", {"last": points_of(training, "lr")}, from_zero=True, is_noisy=False)
+    yield chart("Tokens a second", {"last": points_of(timing, "tokens_per_second")}, from_zero=True)
+    yield chart("Norm of all gradients", {"last": points_of(training, "grad_norm")}, from_zero=True)
 
 
 def optimizer_facts(optim: OptimSettings) -> dict[str, str]:

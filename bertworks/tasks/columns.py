@@ -1,8 +1,8 @@
-"""Which column of your own file is what: named, or guessed from the columns' names, and reported either way.
+"""The roles of the columns of your own file: named, or guessed from the columns' names, and reported either way.
 
-A guess never looks at the values: it follows from the names alone, so that the train and the dev file of one set are
-read alike. A column is taken by a usual name; where only the text is missing and one of several columns is left over,
-it is that. Anything else is an error that lists the columns.
+A guess depends on the names alone, never on the values, so that the train and the dev file of one set are read the same
+way. A column is taken if it has a usual name; if only the text is missing and a single one of several columns is left,
+that is the text. Anything else is an error that lists the columns.
 """
 
 import re
@@ -45,12 +45,12 @@ _ENDING = re.compile(r"(ending|choice|option)[ _]?(\d+|[a-z])", re.IGNORECASE)
 
 
 def roles_of(kind: str) -> tuple[str, ...]:
-    """Return what the columns of a file for a kind of task may hold."""
+    """Return the roles that the columns of a file may have for a kind of task."""
     return _ROLES.get(kind, ("text", "pair", "label", "id"))
 
 
 def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
-    """Return the columns that a user names, in Python as a mapping too; one label or ending need be no list."""
+    """Return the columns that a user names, which may be a mapping; a single label or ending need not be a list."""
     if given is None:
         return Columns()
     if not isinstance(given, Columns | Mapping):
@@ -70,7 +70,7 @@ def as_columns(given: Columns | Mapping[str, Any] | None, kind: str) -> Columns:
 
 
 def with_remembered(given: Columns, remembered: Columns, there: Sequence[str]) -> Columns:
-    """Take the columns of training for what is not given, as far as a file has them and they are not given a role."""
+    """Take the columns of training for roles that are not given, if the file has them and they have no other role."""
     free = {"", *there} - set(_names_in(given))
     found: dict[str, Any] = {
         role: value
@@ -118,7 +118,7 @@ def complete_columns(kind: str, given: Columns, there: Sequence[str], where: str
     for role in _NEEDED.get(kind, ("text",)):
         if not found[role]:
             examples = ", ".join(_USUAL[role][:6])
-            # Of the first line of a file that has only texts nobody can tell whether it is one of them.
+            # If a file has only texts, its first line cannot be told from a header.
             is_table = file_kind(Path(where)) not in RECORD_KINDS
             alone = "; if that is a text, write `text` on a line above it" if len(there) == 1 and is_table else ""
             raise UserError(
@@ -129,7 +129,7 @@ def complete_columns(kind: str, given: Columns, there: Sequence[str], where: str
 
 
 def _number_of_ending(column: str) -> tuple[int, str]:
-    """Whatever the columns' order in the file: ending2 is before ending10, and a before b."""
+    """Return the sort key of a column of endings: ending2 comes before ending10, and a before b."""
     found = _ENDING.fullmatch(column)
     assert found is not None
     return (int(found[2]) if found[2].isdecimal() else -1, found[2].lower())
@@ -140,7 +140,7 @@ def _plain(column: str) -> str:
 
 
 def describe_columns(given: Columns, remembered: Columns, chosen: Columns, there: Sequence[str], where: str) -> str:
-    """Say which columns were taken for what and why: named, those of training, or guessed; and which are not used."""
+    """Return a line with the column of each role and why: named, as in training, or guessed; and the unused columns."""
     parts, unused = [], list(there)
     for role, columns, named, learnt in zip(Columns._fields, chosen, given, remembered, strict=True):
         if columns:

@@ -2,8 +2,8 @@
 
 A line is a word, what else is known of it, and its tag in the last column; a blank line ends a sentence and a line
 `-DOCSTART-` begins a document, whose sentences share a document number (the paper gives NER its document as context).
-Where no document is marked, or there is one mark alone, every sentence is a document. Tags become IOB2 whatever they
-were: IOB1, as the original files have it, IOBES or BILOU; tags that are IOB2 already stay as they are.
+If no document is marked, or only one, every sentence is a document. Tags are converted to IOB2 from IOB1, as in the
+original files, from IOBES or from BILOU; tags that are IOB2 already are unchanged.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def read_conll(
 ) -> Iterator[TagExample]:
     """Yield the sentences of some files; with `types` other types of entities are refused.
 
-    Sentences are counted that are documents of their own, as their file has one mark alone.
+    Sentences that become documents because their file has a single mark are counted.
     """
     number = document = 0
     for path in paths:
@@ -86,7 +86,7 @@ def _tags(sentence: list[_Line], path: Path, types: tuple[str, ...] | None) -> t
 
 @lru_cache(maxsize=4096)
 def tag_problem(tag: str, types: tuple[str, ...] | None) -> str:
-    """Say what is wrong with a tag, or "": it may be none at all, or of a type that the task does not have."""
+    """Return what is wrong with a tag, or "": it may be no tag, or of a type that the task does not have."""
     prefix, _, kind = tag.partition("-")
     if tag != OUTSIDE and (not kind or prefix not in _STARTS | _INSIDES):
         return f"{tag[:60]!r} is not a tag; allowed: O, and B- or I- with a type, as in B-PER"

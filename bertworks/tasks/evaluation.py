@@ -1,7 +1,7 @@
 """A network measured on the examples of a split: in batches of similar lengths, each text computed once.
 
-Several models that score the same examples count as one. What they give together comes back in the form of one model's
-scores (as logarithms of probabilities), so that whatever decodes and measures one model does so for several:
+Several models that score the same examples count as one. Their combined scores have the form of one model's scores (as
+logarithms of probabilities), so that they are decoded and measured as those of one model:
 
 | kind                   | mean of                                           |
 |------------------------|---------------------------------------------------|
@@ -35,7 +35,7 @@ from bertworks.tasks.task import Cut, Example, TagExample, Task
 from bertworks.tasks.windows import UNKNOWN, TagWindow, TagWindows, decode_tags, encode_tags, unit_labels
 from bertworks.text.tokenizer import Tokenizer
 
-_WORDS_AT_ONCE = 8_192  # in prediction: of a base model's last four layers 100 MB
+_WORDS_AT_ONCE = 8_192  # in prediction: the last four layers of a base model take 100 MB
 Layers = Mapping[int, Tensor]  # by their number: [rows, width], perhaps mapped from a file
 _Row = NDArray[np.float32]
 
@@ -126,7 +126,7 @@ def combine_rows(kind: str, of_models: Sequence[Sequence[_Row]]) -> list[_Row]:
         return list(of_models[0])
     found = []
     for rows in zip(*of_models, strict=True):
-        # After the endings of a choice are as many -inf as its batch needed, and each model has batches of its own.
+        # The endings of a choice are padded with -inf to the most of its batch, and each model has its own batches.
         width = min(row.shape[-1] for row in rows)
         scores_M = torch.from_numpy(np.stack([row[..., :width] for row in rows])).double()
         if kind in ("regress", "answer"):
@@ -134,14 +134,14 @@ def combine_rows(kind: str, of_models: Sequence[Sequence[_Row]]) -> list[_Row]:
         elif kind == "multilabel":
             likely, unlikely = (torch.nn.functional.logsigmoid(sign * scores_M).logsumexp(0) for sign in (1, -1))
             mean = likely - unlikely
-        else:  # logarithms, so that a share too small for a number is not -inf: that says that an ending is not there
+        else:  # logarithms, so that a tiny probability does not become -inf, which means that an ending is not there
             mean = scores_M.log_softmax(-1).logsumexp(0) - math.log(len(scores_M))
         found.append(mean.float().numpy())
     return found
 
 
 def loss_of_rows(kind: TaskHead, items: Items, rows: Sequence[_Row], layout: BatchLayout) -> float:
-    """Return the mean loss of scores that no single network gave."""
+    """Return the mean loss of the combined scores of several models."""
     loss = total = 0.0
     for numbers in batches(items.lengths().tolist(), layout.device):
         tensors = [torch.from_numpy(rows[number]) for number in numbers]
@@ -172,7 +172,7 @@ class WordRows:
         self._starts = np.append(self._starts, self._starts[-1] + np.cumsum(lengths, dtype=np.int64))
 
     def layers(self, numbers_T: Tensor, wanted: Sequence[int]) -> list[Tensor]:
-        """Return the rows of these numbers, [T, D] of each layer that is wanted, where the numbers are."""
+        """Return the rows of these numbers, [T, D] for each of the layers, on the numbers' device."""
         numbers = numbers_T.cpu().numpy()
         part_of = np.searchsorted(self._starts, numbers, "right") - 1
         sample = self._parts[0]
@@ -189,7 +189,7 @@ class WordRows:
 def compute_rows(
     net: Bert, windows: Sequence[TagWindow], layers: Sequence[int], layout: BatchLayout
 ) -> dict[int, Tensor]:
-    """Let a frozen network in evaluation mode read windows; returns the layers of the words that they label."""
+    """Return the layers of the words that windows label, by a frozen network in evaluation mode."""
     starts = np.cumsum([0, *(len(window.positions) for window in windows)])
     dtype, width = net.embeddings.norm.weight.dtype, net.config.hidden_size
     found = {layer: torch.empty(int(starts[-1]), width, dtype=dtype) for layer in layers}
@@ -239,7 +239,7 @@ def feature_kind(rows: WordRows, layers: Sequence[int], find: Callable[[TagWindo
 
 
 def sentence_items(encoded: TagWindows, first_row: int = 0) -> Items:
-    """Make items of sentences, the numbers of their words' rows; one without any words that are read is left out."""
+    """Make items of sentences, the numbers of their words' rows; a sentence without labelled words is left out."""
     nothing = np.zeros(0, np.int64)
     units = np.concatenate([nothing, *(window.units for window in encoded.windows)])
     targets = np.concatenate([nothing, *(window.targets for window in encoded.windows)])
@@ -261,7 +261,7 @@ def sentence_items(encoded: TagWindows, first_row: int = 0) -> Items:
 
 
 def some_at_a_time(encoded: TagWindows) -> Iterator[TagWindows]:
-    """Divide windows between sentences, so that the features of a long text or of many need not be there together."""
+    """Divide windows between sentences, so that the features of all texts need not be in memory at once."""
     first = num_words = 0
     for number, window in enumerate(encoded.windows, 1):
         num_words += len(window.units)
@@ -275,7 +275,7 @@ def some_at_a_time(encoded: TagWindows) -> Iterator[TagWindows]:
 
 
 def by_window(encoded: TagWindows, rows: Sequence[_Row]) -> Iterator[_Row]:
-    """Yield what sentences have for each word as what windows have for each word that they label."""
+    """Regroup the rows of words from sentences to the windows that label the words."""
     whole = np.concatenate(rows) if len(rows) else np.zeros((0, 1), np.float32)
     ends = np.cumsum([len(window.units) for window in encoded.windows])
     yield from np.split(whole, ends[:-1]) if len(ends) else ()

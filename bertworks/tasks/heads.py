@@ -4,10 +4,10 @@ An item is what a batch counts: a text or a pair of texts, a choice with a seque
 text (`windows.py`). Items are columns of numbers, not objects: all token ids of a split end to end, so that 400,000
 pairs take 100 MB. A batch is packed, so that padding never meets a weight matrix.
 
-A kind is a handful of functions; training, evaluation and prediction know nothing else of it. Tagging is cross-entropy
-over the labels at the first piece of each unit. Answering is cross-entropy over all tokens of a window, the question's
-and [CLS] among them as in the original, once for the start and once for the end; the two are averaged, and a window is
-right where both are.
+A kind is a handful of functions, and all that training, evaluation and prediction know of a task. Tagging is
+cross-entropy over the labels at the first piece of each unit. Answering is cross-entropy over all tokens of a window,
+[CLS] and the question included as in the original, once for the start and once for the end; the two are averaged, and
+a window is right if both are.
 
 Shapes: B items, S sequences, T tokens, L tokens of the longest sequence, K labels.
 """
@@ -60,10 +60,10 @@ class Items:
     segment_ids: NDArray[np.uint8]
     bounds: NDArray[np.int64]  # [S + 1]: where sequences begin and end
     firsts: NDArray[np.int64]  # [N + 1]: the first sequence of each item, and after the last
-    targets: NDArray[Any]  # [N, ...]: what is to be learnt; meaningless where it is not known
+    targets: NDArray[Any]  # [N, ...]: what is to be learnt; any value where it is not known
     weights: NDArray[np.float32]  # [N, ...]: how much each target counts
-    source: Any = None  # the windows that they are, where they are parts of something longer
-    left_out: Skipped = field(default_factory=Skipped)  # what nothing can be learnt from
+    source: Any = None  # the windows that items were made of, where texts are cut into windows
+    left_out: Skipped = field(default_factory=Skipped)  # examples from which nothing can be learnt
 
     def __len__(self) -> int:
         return len(self.firsts) - 1
@@ -97,9 +97,9 @@ class BatchLayout(NamedTuple):
     Attributes:
         device: where the batch goes.
         flash: whether attention takes cumulative lengths.
-        rows: the row of the embedding table for each id, where it holds those of the train set alone.
+        rows: the row of the embedding table for each id, where the table holds only the ids of the train set.
         merge_similar: whether attention computes sequences of similar lengths together, see `pack_lengths`.
-        filled: batches are filled up to few numbers of tokens by an item of weight 0; the longest sequence there is.
+        filled: the longest sequence there is, where batches are padded to few sizes by an item of weight 0; else 0.
     """
 
     device: torch.device
@@ -178,9 +178,9 @@ def to_batch(items: Items, numbers: Sequence[int] | NDArray[np.int64], layout: B
 
 
 def filling(num_tokens: int, longest: int) -> int:
-    """Return how many tokens to fill a batch up with, at least one, so that batches have few sizes and few are wasted.
+    """Return how many tokens to pad a batch with, at least one, so that batches have few sizes and waste little.
 
-    Sizes are multiples of a power of two that is about a sixteenth of them; what fills up is one sequence.
+    Sizes are multiples of a power of two that is about a sixteenth of the size; the padding is one sequence.
     """
     step = min(max(num_tokens // 16, _LEAST_STEP), longest)
     step = 1 << (step.bit_length() - 1)
@@ -188,7 +188,7 @@ def filling(num_tokens: int, longest: int) -> int:
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers from each start on, so many of each, end to end."""
+    """Return `length` numbers counted up from each start, end to end."""
     ends = np.cumsum(lengths)
     found: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
     return found
@@ -196,9 +196,9 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
 
 def encode_texts(
     examples: Sequence[TextExample], tokenizer: Tokenizer, task: Task, cut: Cut,
-    *, is_training: bool = False,  # noqa: ARG001 -- only what is cut into windows is cut in another way
+    *, is_training: bool = False,  # noqa: ARG001 -- only windows differ in training
 ) -> Items:  # fmt: skip
-    """Make items of texts or pairs; where a label is not known any target stands for it."""
+    """Make items of texts or pairs; an unknown label becomes an arbitrary target."""
     firsts = [example.first for example in examples]
     seconds = [example.second or "" for example in examples] if task.is_pair else None
     labels = [example.label for example in examples]
@@ -227,7 +227,7 @@ def encode_choices(
 
 
 def weigh_classes(items: Items, task: Task) -> Items:
-    """Weigh items so that all classes that are there count alike; the mean of their weights is 1."""
+    """Weigh items so that all classes in them count the same; the mean weight is 1."""
     counts = Counter(items.targets.tolist())
     by_class = np.zeros(len(task.labels), np.float32)
     for number, count in counts.items():
@@ -236,7 +236,7 @@ def weigh_classes(items: Items, task: Task) -> Items:
 
 
 def weigh_labels(items: Items, _: Task) -> Items:
-    """Weigh each label that is there by how many examples lack it for one that has it."""
+    """Weigh each label that an example has by the ratio of examples without it to examples with it."""
     num_having = (items.targets > 0).sum(0)
     by_label = np.where(num_having > 0, (len(items) - num_having) / np.maximum(num_having, 1), 1.0).astype(np.float32)
     return replace(items, weights=np.where(items.targets > 0, by_label, 1.0).astype(np.float32))
@@ -399,7 +399,7 @@ def by_sequence(rows_TK: Tensor, packing: Packing) -> Tensor:
 def measure_answered(task: Task, examples: Sequence[SpanExample], answered: Sequence[Answered]) -> dict[str, Any]:
     """Measure; where questions may have no answer, with the task's threshold or with the best one for these.
 
-    A model that has a threshold may also find no answer where there always is one.
+    Without such questions a threshold applies, too: a model that has one may find no answer.
     """
     if not task.has_impossible:
         return measure_answers(task, examples, predictions_of(examples, answered, task.threshold))
@@ -416,11 +416,11 @@ class TaskHead(NamedTuple):
         head: its name, see `make_head`.
         num_outputs: of the head.
         encode: makes items of (examples, tokenizer, task, cut), with `is_training=True` those to learn from; examples
-            without a label get any target.
+            without a label get an arbitrary target.
         weigh: weighs items so that rare labels count as much as frequent ones.
-        scores: what the network says of a batch.
+        scores: the network's scores for a batch.
         sums: the loss of those scores; "correct" is 0 where nothing is counted.
-        rows: the scores of each item, to be kept.
+        rows: the scores of each item, as arrays on the CPU.
         decode: predictions for all examples of a split, in their order, of the rows of all its items.
         measure: the task's metrics for predictions, the main one first.
     """
@@ -441,14 +441,6 @@ def kind_of(task: Task) -> TaskHead:
     return KINDS[task.kind]
 
 
-def _row_of_each(scores: Tensor, _: TaskBatch) -> list[NDArray[np.float32]]:
-    return list(scores.detach().cpu().numpy())
-
-
-def _measure_labels(task: Task, examples: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-    return measure(task, [example.label for example in examples], predicted)
-
-
 _CLASSIFY = TaskHead(
     head="classify",
     num_outputs=lambda task: len(task.labels),
@@ -456,9 +448,9 @@ _CLASSIFY = TaskHead(
     weigh=weigh_classes,
     scores=pooled_scores,
     sums=class_sums,
-    rows=_row_of_each,
+    rows=lambda scores, _: list(scores.detach().cpu().numpy()),
     decode=decode_classes,
-    measure=_measure_labels,
+    measure=lambda task, examples, predicted: measure(task, [one.label for one in examples], predicted),
 )
 KINDS: dict[str, TaskHead] = {
     "classify": _CLASSIFY,

@@ -1,13 +1,13 @@
 """The metrics of tasks, from a model's predictions: one function for answers, one for everything else.
 
-Classes and numbers: as scikit-learn and scipy define them; shares of one, not percent. Labels may be of any kind that
-can be told apart. Counts are exact integers and sums are rounded once (`fsum`), so nothing depends on the order of
-examples. A class that was neither there nor ever predicted scores 0; a correlation with a constant, or with what is not
-a number, is not defined and comes as NaN.
+Classes and numbers: as scikit-learn and scipy define them; shares of one, not percent. Labels may be of any hashable
+type. Counts are exact integers and sums are rounded once (`fsum`), so nothing depends on the order of examples. A class
+that neither occurs nor is predicted scores 0; a correlation with a constant, or with NaN, is undefined and given as
+NaN.
 
-Entities: one counts when its type and both its ends are right. Tags that a model may give but no annotator would (I-PER
-after O, I-LOC after B-PER) start an entity, as in the official conlleval; `strict` takes them for no entity at all,
-which is seqeval's strict IOB2.
+Entities: one counts as right if its type and both its ends are right. Invalid tags, which a model may predict (I-PER
+after O, I-LOC after B-PER), start an entity, as in the official conlleval; with `strict` they are no entity, as in
+seqeval's strict IOB2.
 
 Answers: exact match and F1 as the official scripts count them, in percent, for SQuAD 1.1, SQuAD 2.0 and KorQuAD 1.0.
 Both sides are lower-cased and lose punctuation, articles and spare spaces; F1 is over words, and an answer is compared
@@ -48,7 +48,7 @@ def measure(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[s
     if not gold:
         raise UserError(f"{task.title}: there are no examples to measure on")
     if task.kind == "tag":
-        found = entity_scores(gold, predicted)._asdict()
+        found, _ = entity_scores(gold, predicted)
         return {name: found[name] for name in task.metrics}
     functions: dict[str, Callable[[], float]] = {
         "accuracy": lambda: accuracy(gold, predicted),
@@ -74,12 +74,12 @@ def measure_answers(
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Return exact match and F1 in percent, and what the official script says besides, under its names.
+    """Return exact match and F1 in percent, and the other figures of the official script, under its names.
 
     Args:
         task: of kind `answer`.
         examples: the questions.
-        predictions: the best answer that is one to each question; "" for no answer.
+        predictions: the best answer to each question, not counting "no answer"; "" if there is none.
         no_answer_scores: for SQuAD 2.0, by how much "no answer" scored above the best answer.
         threshold: above it a question counts as not answered.
     """
@@ -216,17 +216,6 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-class EntityScores(NamedTuple):
-    """Scores over all entities, the mean F1 of the types, the share of right tags, and each type's scores."""
-
-    precision: float
-    recall: float
-    f1: float
-    f1_macro: float
-    accuracy: float
-    by_type: dict[str, ClassScore]
-
-
 def entities(tags: Sequence[str], *, strict: bool = False) -> Iterator[tuple[str, int, int]]:
     """Yield (type, first index, index after the last) of each entity in a sequence of tags."""
     kind, start = "", 0
@@ -241,8 +230,11 @@ def entities(tags: Sequence[str], *, strict: bool = False) -> Iterator[tuple[str
 
 def entity_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, strict: bool = False
-) -> EntityScores:
-    """Compare sequences of tags with the right ones."""
+) -> tuple[dict[str, float], dict[str, ClassScore]]:
+    """Compare sequences of tags with the right ones; returns the scores of all entities, and those of each type.
+
+    The first are precision, recall and F1, the mean F1 of the types, and the share of right tags.
+    """
     num_right, num_predicted, num_gold = Counter[str](), Counter[str](), Counter[str]()
     for gold_tags, tags in zip(gold, predicted, strict=True):
         assert len(gold_tags) == len(tags)
@@ -253,12 +245,13 @@ def entity_scores(
     kinds = sorted(num_gold | num_predicted)
     by_type = {kind: class_score(num_right[kind], num_predicted[kind], num_gold[kind]) for kind in kinds}
     overall = class_score(num_right.total(), num_predicted.total(), num_gold.total())
-    return EntityScores(
-        *overall[:3],
-        sum(score.f1 for score in by_type.values()) / len(kinds) if kinds else 0.0,
-        accuracy([tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]),
-        by_type,
-    )
+    return {
+        "precision": overall.precision,
+        "recall": overall.recall,
+        "f1": overall.f1,
+        "f1_macro": sum(score.f1 for score in by_type.values()) / len(kinds) if kinds else 0.0,
+        "accuracy": accuracy([tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]),
+    }, by_type
 
 
 def normalize_english(text: str) -> str:
@@ -302,7 +295,7 @@ def score_squad1(
 
 
 def _f1_or_nothing(prediction: str, answer: str) -> float:
-    """Return F1, but 1 where both say nothing."""
+    """Return F1, but 1 where both are empty."""
     if normalize_english(prediction) and normalize_english(answer):
         return overlap_f1(prediction, answer)
     return float(is_exact(prediction, answer))
@@ -319,7 +312,7 @@ def score_squad2(
     Args:
         examples: the questions.
         predictions: an answer for each, "" where there is none.
-        no_answer_scores: the higher, the surer that there is no answer; the best thresholds come with them.
+        no_answer_scores: higher where "no answer" is more likely; with them the best thresholds are returned.
         threshold: above it a prediction counts as "no answer".
     """
     has_answer: dict[str, bool] = {}
@@ -370,10 +363,10 @@ class Breakdown(NamedTuple):
     Attributes:
         labels: of the classes, in the model's order; of entities their types.
         per_class: how well each was found.
-        confusion: of classes how often each (a row) was taken for each (a column); of several labels for each
-            [[rightly not given, falsely given], [missed, rightly given]]; of entities nothing, for they have ends too;
-            of more than 200 classes nothing.
-        commonest: with so many classes instead the most common mistakes: (right class, predicted class, count).
+        confusion: for classes how often each (a row) was predicted as each (a column); for several labels, for each of
+            them [[rightly not given, falsely given], [missed, rightly given]]; empty for entities, whose ends may be
+            wrong, too, and for more than 200 classes.
+        commonest: for more than 200 classes the most common mistakes: (right class, predicted class, count).
     """
 
     labels: list[str]
@@ -390,7 +383,7 @@ class Breakdown(NamedTuple):
 
 
 def gold_of(examples: Sequence[Example]) -> list[Any]:
-    """Return what is right of each example; None where its file does not say."""
+    """Return the right label of each example; None where its file has none."""
     return [example.tags if isinstance(example, TagExample) else getattr(example, "label", "") for example in examples]
 
 
@@ -412,7 +405,7 @@ def break_down(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Bre
     if task.kind == "multilabel":
         return _of_label_sets(labels, gold, predicted)
     if task.kind == "tag":
-        by_type = entity_scores(gold, predicted).by_type
+        _, by_type = entity_scores(gold, predicted)
         return Breakdown(list(by_type), by_type, [])
     return None
 
@@ -420,7 +413,7 @@ def break_down(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Bre
 def _of_label_sets(
     labels: list[str], gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]]
 ) -> Breakdown:
-    # By the labels that are given, not by all there are of each example: there may be thousands.
+    # Over the labels that examples have, not over all labels, of which there may be thousands.
     in_gold, in_said, in_both = (
         Counter(label for labels_of in sets for label in set(labels_of))
         for sets in (gold, predicted, [set(a) & set(b) for a, b in zip(gold, predicted, strict=True)])

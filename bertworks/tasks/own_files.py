@@ -1,9 +1,9 @@
 """A task on your own files: CSV, TSV, JSON lines, Parquet; CoNLL's lines and SQuAD's JSON too.
 
-`open_own("classify", {"train": "a.csv", "dev": "b.csv"})` looks at the columns, reports what it took for what, reads
-the train file once for its labels, and gives a dataset like that of any benchmark. Labels are in the order of their
-names, or of their numbers where all are whole numbers; beside whole numbers from 0, -1 is no label, as in Hugging
-Face's sets. A label that only the dev file has is an error with its line.
+`open_own("classify", {"train": "a.csv", "dev": "b.csv"})` looks at the columns, reports their roles, reads the train
+file once for its labels, and returns a dataset like that of any benchmark. Labels are sorted by name, or as numbers if
+all are whole numbers; if the others are whole numbers from 0, -1 means no label, as in Hugging Face's datasets. A label
+that only the dev file has is an error with its line.
 
 A row is a text, a choice or a question; a tagged sentence is a record with two lists, or lines.
 """
@@ -133,7 +133,7 @@ def open_own(
         labels: of a model that exists already; without them they are those of the train file.
         remembered: the columns that a model was trained with, taken where the files have them and none are named.
         words: what a benchmark's own files write for a label, which yours may write too.
-        to_predict: leave alone whatever labels the files have.
+        to_predict: ignore labels that the files may have.
     """
     if kind not in KINDS:
         raise UserError(f"{kind[:60]!r} is not a kind of task{did_you_mean(kind, KINDS)}; allowed: {', '.join(KINDS)}")
@@ -145,7 +145,7 @@ def open_own(
         notes += [note] if note else []
     alone = [split for split, columns in chosen.items() if columns.pair is None]
     paired = [split for split in chosen if split not in alone]
-    if alone and paired:  # a second text would be taken for empty
+    if alone and paired:  # in one of them the second text would be empty
         raise UserError(
             f"{paths[alone[0]]} has no second text, and {paths[paired[0]]} has one in {chosen[paired[0]].pair!r}; call "
             "it the same in both, or leave it out with --column pair= (in Python columns={'pair': ''})"
@@ -319,7 +319,7 @@ def _says_none(known: Mapping[str, str]) -> bool:
 
 
 def _without_targets(read: Reader, paths: Sequence[Path], skipped: Skipped, **nothing: Any) -> Iterator[Example]:
-    """Leave tags alone, which in lines may be their last column, and answers, and what is guessed without them."""
+    """Yield examples without their targets: tags, which lines may have in their last column, or answers."""
     for example in read(paths, Skipped() if "answers" in nothing else skipped):
         yield example._replace(**nothing)
 
@@ -401,7 +401,7 @@ def _filled_columns(row: Row, columns: Sequence[str]) -> list[str]:
     """Return the endings of a row that may have fewer than others: its last columns are empty then, or all."""
     endings = ["" if row.values.get(column) is None else row.text(column) for column in columns]
     is_empty = [not ending.strip() for ending in endings]
-    if all(is_empty):  # nothing can be learnt from it, which is reported elsewhere
+    if all(is_empty):  # nothing can be learnt from the row, which is reported elsewhere
         return endings
     count = len(columns) - is_empty[::-1].index(False)
     if any(is_empty[:count]):

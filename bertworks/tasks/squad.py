@@ -24,7 +24,7 @@ _NEGATIVES_NOTE = "SQuAD 1.1 and made-up impossible questions, not SQuAD 2.0's"
 
 
 def read_squad(paths: Sequence[Path], skipped: Skipped, *, is_second: bool = False) -> Iterator[SpanExample]:
-    """Yield the questions of some files; `is_second` says that they are SQuAD 2.0's, whatever they say themselves."""
+    """Yield the questions of some files; with `is_second` they are SQuAD 2.0's, whatever version they state."""
 
     def judged(questions: Sequence[tuple[SpanExample, bool]], path: Path) -> Iterator[SpanExample]:
         for example, is_empty in questions:
@@ -41,7 +41,7 @@ def read_squad(paths: Sequence[Path], skipped: Skipped, *, is_second: bool = Fal
 
 
 def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]:
-    """Pass a file's questions on; refuse an id that comes twice, as answers and scores are kept by id."""
+    """Yield a file's questions; refuse an id that occurs twice, because answers and scores go by id."""
     seen: set[str] = set()
     for example in examples:
         if example.id in seen:
@@ -51,7 +51,7 @@ def unique(examples: Iterable[SpanExample], path: Path) -> Iterator[SpanExample]
 
 
 def _questions(content: Any, where: str) -> Iterator[tuple[SpanExample, bool]]:
-    """Yield each question, and whether its list of answers is empty and nothing else is said of it."""
+    """Yield each question, and whether its list of answers is empty without `is_impossible`."""
     for i, article in enumerate(member(content, "data", list, where)):
         in_article = f"{where}: data[{i}]"
         for j, paragraph in enumerate(member(article, "paragraphs", list, in_article)):

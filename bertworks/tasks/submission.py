@@ -142,10 +142,9 @@ def wrong_examples(
 ) -> list[dict[str, Any]]:
     """Return {"id", texts, "gold", "predicted", "score"} of what is wrong; a regression has "error" instead.
 
-    The surest mistakes are first, which teach most: a wrong label, or a kind of text that training had none of. How
-    confident a model was is the probability of its prediction; of several labels, the highest of those that it got
-    wrong; of tags, the share of wrong ones. Scores are neither right nor wrong: of a regression the tenth with the
-    largest errors is given.
+    The most confident mistakes come first, because they show most: a wrong label, or a kind of text that the train set
+    lacks. The confidence is the probability of the prediction; of several labels, the highest among the wrong ones; of
+    tags, the share of wrong ones. A regression is neither right nor wrong: the tenth with the largest errors is given.
 
     Args:
         task: the task.
@@ -169,7 +168,7 @@ def wrong_examples(
         rules = KOREAN if task.answers_are_korean else ENGLISH
         for example, answered in zip(examples, predictions, strict=True):
             assert isinstance(example, SpanExample)
-            # The best guess, or that there is no answer where that is likelier.
+            # The best guess, or no answer where that is more likely.
             is_none = answered.is_none(task.threshold)
             guess = "" if is_none else answered.guesses[0].text
             right = list(dict.fromkeys(answer.text for answer in example.answers)) or [""]
@@ -184,14 +183,14 @@ def wrong_examples(
 
 
 def _sureness(task: Task, gold: Any, guess: Any, row: NDArray[np.float64]) -> float:
-    if task.kind == "multilabel":  # of the label that is wrong and that the model was surest of
+    if task.kind == "multilabel":  # of the wrong label that the model was most confident of
         is_wrong = [(label in gold) != (label in guess) for label in task.labels]
         return float((1 / (1 + np.exp(-np.abs(row[is_wrong])))).max())
     return float(1 / np.exp(row - row.max()).sum())
 
 
 def wrong_columns(example: Example) -> list[str]:
-    """Return the columns of what is wrong, for a table of nothing; of a regression there is always something."""
+    """Return the columns of a table of wrong predictions, for one without rows; a regression always has rows."""
     return ["id", *_named_texts(example), "gold", "predicted", "score"]
 
 

@@ -1,12 +1,12 @@
 """Files of rows with named columns: TSV, CSV, JSON lines, a JSON list, Parquet; and the texts and labels in them.
 
-Tab-separated text has no quoting: a quotation mark is a character like any other, as GLUE's files want it, and a line
-is a row. CSV has quoting, and a row may span lines. Lines may end as on old Macs, with "\\r" alone. Values are strings
-there, and what JSON and Parquet say elsewhere. A JSON object inside a record is opened one level (`labels.label`).
+Tab-separated text has no quoting: a quotation mark is a character like any other, as in GLUE's files, and a line is a
+row. CSV has quoting, and a row may span lines. Lines may end with "\\r" alone, as on old Macs. Values of text files are
+strings; JSON and Parquet have types. A JSON object inside a record is opened one level (`labels.label`).
 
-Every line, value and row knows where it stands, so that every message can say so: `train.json: data[3].context`. Unlike
-in a corpus, where one bad byte among millions is replaced and counted, bytes that are not UTF-8 end the reading: a
-label may depend on them.
+Every line, value and row records its position, so that every message can name it: `train.json: data[3].context`. In a
+corpus a bad byte among millions is replaced and counted; here bytes that are not UTF-8 are an error, because a label
+may depend on them.
 """
 
 import math
@@ -33,7 +33,7 @@ FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠]|'*[\t\r\n]")
 _SAFE_START = re.compile(rb'\xef\xbb\xbf"([^"]|"")*"([,\t]"([^"]|"")*")*\r\n')
 # Of tables that people have and that are not read here.
 _OTHER_ENDINGS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers", ".arrow", ".feather", ".pkl", ".sqlite", ".db")
-_MAX_FILE_BYTES = 2 << 30  # a parsed file takes some ten times its size, and it is parsed whole
+_MAX_FILE_BYTES = 2 << 30  # a file is parsed as a whole, which takes about ten times its size
 _ROWS_AT_ONCE = 1024
 MISSING_NUMBER = "-1"  # what Hugging Face's datasets write where labels are numbers from 0 and there is none
 _MAX_LABELS_SHOWN = 20
@@ -43,7 +43,7 @@ _Value = TypeVar("_Value")
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of a file, which may be packed with .gz, .bz2, .xz or .zst."""
-    file_kind(path)  # which refuses what is plainly not text
+    file_kind(path)  # refuses what is clearly not text
     yield from _text_lines(checked_file(path), path)
 
 
@@ -61,7 +61,7 @@ def file_kind(path: Path) -> str:
 def checked_file(path: Path) -> Path:
     """Return a path that is a readable file of a form that is read, or raise UserError."""
     if path == STANDARD_INPUT or usable_path(path).is_dir():
-        raise UserError(f"{path} is not a file; name one, for it is read more than once")
+        raise UserError(f"{path} is not a file; give one, because it is read more than once")
     found = find_files([path])[0]
     if found.suffix.lower() in _OTHER_ENDINGS:
         raise UserError(f"{path}: {found.suffix} is not read; save it as .csv, .tsv, .jsonl, .json or .parquet")
@@ -109,7 +109,7 @@ class Row(NamedTuple):
 
     values: Mapping[str, Any]
     where: str  # for messages: file and line
-    num_own: int | None = None  # how many of the first values are columns, and not of an opened object
+    num_own: int | None = None  # how many of the first values are columns; the others are of opened objects
 
     @property
     def own_names(self) -> list[str]:
@@ -134,7 +134,7 @@ class Row(NamedTuple):
         return value
 
     def word(self, column: str) -> str:
-        """Return a value that must be there, as a word: 1, 1.0 and true are "1", "1" and "true", and nothing is ""."""
+        """Return a value that must be there, as a word: 1, 1.0 and true are "1", "1" and "true", and null is ""."""
         value = self.value(column)
         if isinstance(value, list | dict):
             raise UserError(f"{self.where}: column {column!r}: {name_kind(value)} where one value is expected")
@@ -146,7 +146,7 @@ class Row(NamedTuple):
 
 
 def label_word(word: str) -> str:
-    """Compose the letters of a label: what looks the same is the same, whether or not it was written on a Mac."""
+    """Compose the letters of a label (NFC), so that labels that look the same are equal, also from a Mac."""
     return unicodedata.normalize("NFC", word)
 
 
@@ -227,7 +227,7 @@ def _table(
 def _without_apostrophes(
     records: Iterator[tuple[int, list[str]]], *, has_quotes: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Undo what was done to a table for spreadsheets: apostrophes before formulas, quotes around names of columns."""
+    """Remove what `--csv-safe` adds to a table: apostrophes before formulas, quotes around names of columns."""
     for index, (number, cells) in enumerate(records):
         if has_quotes and index == 0:
             cells = [cell[1:-1].replace('""', '"') for cell in cells]
@@ -354,7 +354,7 @@ def read_texts(paths: Sequence[Path], skipped: Skipped, columns: TextColumns) ->
 
 
 def why_missing(word: str) -> str:
-    """Return what a row is counted as whose label is read as none."""
+    """Return the reason under which a row is counted whose label is read as no label."""
     return f"rows with the label {word}, read as no label" if word == MISSING_NUMBER else "rows without a label"
 
 
@@ -364,7 +364,7 @@ def example_of(row: Row, number: int, columns: TextColumns) -> TextExample:
     label: str | float | None = None
     if columns.label is not None:
         value = row.value(columns.label)
-        # A NaN of Parquet is a score that went wrong, as in text, and not a missing one.
+        # A NaN in Parquet is a wrong score, as in text, not a missing one.
         is_nan = columns.words is None and isinstance(value, float) and math.isnan(value)
         word = "nan" if is_nan else row.label(columns.label)
         if word not in columns.no_label:

@@ -1,4 +1,4 @@
-"""A task: what a benchmark asks for, where its files lie, how they are read and measured; its examples and dataset.
+"""A task: what a benchmark asks for, where its files are, how they are read and measured; its examples and dataset.
 
 - Examples are of four kinds, and are made while a file is read, so a file may be of any size. Labels are words here: a
   task has them in order, and a label's number is its index in that order. A label that a file does not have (test sets)
@@ -82,7 +82,7 @@ Example = TextExample | ChoiceExample | TagExample | SpanExample
 
 
 class Skipped:
-    """What was left out while reading, or read differently: for each reason how many, and where the first was."""
+    """Counts what was left out while reading, or read differently: by reason how many, and where the first was."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -133,9 +133,9 @@ def words_example(id: str, words: Sequence[str], tags: tuple[str, ...] | None, d
 
 
 def why_untrainable(example: Example) -> str | None:
-    """Say why nothing can be learnt from an example; None where something can.
+    """Return why nothing can be learnt from an example; None if something can.
 
-    Only training leaves such examples out: a score counts every question that its file asks.
+    Such examples are left out only in training: a score counts every question of its file.
     """
     if isinstance(example, SpanExample):
         if example.is_impossible or any(answer.start != NOT_LOCATED for answer in example.answers):
@@ -264,19 +264,19 @@ class Task:
         title: as people write it.
         kind: what a model has to do.
         splits: the sources of `train`, `dev`, `test`; names such as `dev-mismatched` for more of them.
-        homes: folders below the given one in which the files may lie, "" for itself.
+        homes: folders below the given one in which the files may be, "" for itself.
         labels: in the order of the model's outputs; none for `regress`, `choose` and `answer`.
         metrics: the first decides which model is best.
         positive: the label that a binary F1 is about.
         words: what the benchmark's own files and its server write for each label.
-        is_symmetric: whether the order of a pair's texts means nothing, so that no prediction may depend on it.
+        is_symmetric: whether the order of a pair's texts has no meaning, so that no prediction may depend on it.
         score_range: lowest and highest score of `regress`.
         has_impossible: whether questions may have no answer.
         threshold: of questions that have no answer, see `windows.py`; None: the best for the questions measured on.
         units: what is tagged.
         answers_are_korean: answers are compared by KorQuAD's rules instead of SQuAD's.
         trained_on: the task whose model is measured, where there is nothing to train on.
-        columns: of your own file, of the train file for the model to remember.
+        columns: of your own file; those of the train file are recorded with the model.
     """
 
     name: str
@@ -318,8 +318,8 @@ class Dataset:
         task: what they are for.
         found: the files of each split that is there.
         origin: the folder or files as the user named them.
-        notes: what was guessed or stands in for something else, in words.
-        chosen: for each example of a split's files 1 if it is in the split; a dev set that was split off has this.
+        notes: remarks for users: what was guessed, and which files replace others.
+        chosen: for each example of a split's files 1 if it is in the split; only where a dev set was split off.
     """
 
     task: Task
@@ -329,7 +329,7 @@ class Dataset:
     chosen: Mapping[str, bytes] = field(default_factory=dict)
 
     def examples(self, split: str, skipped: Skipped | None = None) -> Iterator[Example]:
-        """Yield the examples of a split; from `train` those are left out, and counted, that nothing is learnt from."""
+        """Yield the examples of a split; those of `train` that nothing can be learnt from are counted and left out."""
         found = self.files(split)
         skipped = Skipped() if skipped is None else skipped
         chosen = self.chosen.get(split)
@@ -355,7 +355,7 @@ def examples_of(dataset: Dataset, split: str, note: Callable[[str], None]) -> li
     """Read a split, report what was left out, and refuse one without examples."""
     skipped = Skipped()
     examples = list(dataset.examples(split, skipped))
-    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, for which it is reported
+    if skipped and not (split == DEV and DEV in dataset.chosen):  # split off from train, where it is reported
         note(f"{split}: {skipped}")
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
@@ -389,14 +389,14 @@ def _looked_for(task: Task, splits: Sequence[str]) -> str:
 
 
 def split_off_dev(dataset: Dataset) -> Dataset:
-    """Divide a dataset's train set into `train` and `dev`, where no dev set is given, and say so in its notes.
+    """Divide a dataset's train set into `train` and `dev`, where no dev set is given, and record it in the notes.
 
-    Which examples go to dev is decided by a hash of the content, not by the order of a file: rows may be shuffled or
-    added and most others stay where they are, and a text that comes twice with one label is not on both sides. The
-    share is taken within each class, and one each from some of the classes that are too small for it. What belongs
-    together stays together: questions about one context, sentences of one document.
+    A hash of the content decides which examples go to dev, not their order: if rows are shuffled or added, most others
+    stay in their split, and a text that occurs twice with one label is not in both splits. A tenth of each class goes
+    to dev, and one example each of some classes that are too small for that. Questions about one context, and sentences
+    of one document, stay together.
     """
-    assert not dataset.chosen, "divided once is enough"
+    assert not dataset.chosen, "a dataset is divided only once"
     found, skipped = dataset.files(TRAIN), Skipped()
     by_class: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     num_examples, document, first_sentence = 0, -1, ""
@@ -426,8 +426,8 @@ def split_off_dev(dataset: Dataset) -> Dataset:
     small = [name for name, size in sizes.items() if not shares[name] and size > 1]
     shares |= dict.fromkeys(sorted(small, key=_hash)[: max(0, left)], 1)
     for name, share in shares.items():
-        # The examples with the lowest hashes, and all with the same content. A text that comes more often than the
-        # share is left out, unless all do: then, of several texts, it is one of them.
+        # The examples with the lowest hashes, and all with the same content. A text that occurs more often than the
+        # share allows is not taken, unless all do: then one of several texts is.
         groups = [same for _, same in sorted(by_class[name].items())]
         marked = 0
         for same in [same for same in groups if len(same) <= share] or groups[: min(share, len(groups) - 1, 1)]:
@@ -449,5 +449,5 @@ def split_off_dev(dataset: Dataset) -> Dataset:
 
 
 def _hash(content: str) -> int:
-    # What stands before the content is there for resumed runs: their dev set was chosen with it.
+    # The prefix is kept for resumed runs: their dev set was chosen with it.
     return int.from_bytes(digest64(f"0\0{content}".encode()), "big")

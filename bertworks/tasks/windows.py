@@ -1,14 +1,15 @@
-"""Texts longer than a model reads: cut into windows, and what a model says of windows put together again.
+"""Texts longer than a model reads: cut into windows, and the predictions for windows put together again.
 
-Tagging. The paper's NER reads "the maximal document context": the sentences of a document are laid end to end, and a
-model reads as much of them as it can at once. A sentence is split into pieces by itself, so its words give the same
-pieces in any context. A unit (a word, or a character) is labelled by the first piece that starts in it, once, in one
-window. A unit in which none starts but into which one reaches (KLUE's characters) continues with that piece's label, B-
-becoming I-; one without any (a control character) is O. Units are counted over all examples, so that windows, which may
-hold parts of many, need not know of examples. Training reads every piece once: windows lie side by side and are of like
-size, for a short rest would have no context. Prediction wants as much text as there is on both sides of every word:
-windows are as long as the model reads and start a stride apart, and a word is labelled in the window in whose middle it
-is. With a stride of half a window everything is read twice, and each word has a quarter of a window beside it.
+Tagging. The paper's NER reads "the maximal document context": the sentences of a document are concatenated, and a model
+reads as much of them as it can at once. A sentence is split into pieces by itself, so its words give the same pieces
+in any context. A unit (a word, or a character) is labelled by the first piece that starts in it, once, in one window.
+If no piece starts in a unit but one extends into it (KLUE's characters), the unit continues that piece's label, B-
+becoming I-; a unit without any piece (a control character) is O. Units are numbered over all examples, so that windows,
+which may hold parts of several, need no examples. In training every piece is read once: windows are adjacent and of
+similar size, because a short last one would have no context. In prediction every word should have as much context as
+possible on both sides: windows are as long as the model reads and start a stride apart, and a word is labelled in the
+window in which it is nearest to the middle. With a stride of half a window everything is read twice, and each word has
+at least a quarter of a window on either side, but at the ends of a document.
 
 Answers, as the original does it: [CLS] question [SEP] part of the context [SEP]. A question has at most 64 pieces, a
 window at most 384 tokens, and windows start 128 pieces of the context apart until one reaches its end. A window that
@@ -94,7 +95,7 @@ def overlapping(num_pieces: int, room: int, stride: int) -> _Numbers:
 
 
 def most_central(positions: _Numbers, starts: _Numbers, room: int) -> _Numbers:
-    """Return for each piece the window that has most text on the side where it has less: the nearest middle."""
+    """Return for each piece the window whose middle is nearest, so that the piece has most context on both sides."""
     return np.searchsorted(starts[1:] + starts[:-1] + room - 1, 2 * positions)
 
 
@@ -113,7 +114,7 @@ class TagWindow(NamedTuple):
 
 
 class TagWindows(NamedTuple):
-    """The windows of some examples, and what is needed to come back to them."""
+    """The windows of some examples, and the numbers that lead back from units to examples."""
 
     windows: list[TagWindow]
     bounds: _Numbers  # example i has the units from bounds[i] to bounds[i + 1]
@@ -138,7 +139,7 @@ def encode_tags(
         labels: in the order of the model's outputs; without them targets are unknown.
         max_length: the most tokens of a window, [CLS] and [SEP] included.
         context: whether a sentence is read with its document, or alone.
-        is_training: side by side, every piece once; otherwise overlapping.
+        is_training: adjacent windows, every piece once; otherwise overlapping ones.
         stride: how far apart overlapping windows start; half a window without it.
     """
     room = max_length - _TAG_SPECIAL
@@ -413,7 +414,7 @@ def decode_answers(
     n_best: int = N_BEST,
     max_answer_length: int = MAX_ANSWER_LENGTH,
 ) -> list[Answered]:
-    """Return what is answered to each question, in the order of the questions.
+    """Return the answers to each question, in the order of the questions.
 
     Args:
         examples: the questions, as they were encoded.
@@ -448,7 +449,7 @@ def decode_answers(
 def predictions_of(
     examples: Sequence[SpanExample], answered: Sequence[Answered], threshold: float | None = None
 ) -> dict[str, str]:
-    """Return the best guess at each question by its id, "" where there is none, or by the threshold no answer."""
+    """Return the best guess for each question by its id; "" where there is none, or no answer by the threshold."""
     pairs = zip(examples, answered, strict=True)
     return {example.id: "" if one.is_none(threshold) else one.guesses[0].text for example, one in pairs}
 
@@ -461,8 +462,8 @@ def null_odds_of(examples: Sequence[SpanExample], answered: Sequence[Answered]) 
 def choose_threshold(examples: Sequence[SpanExample], answered: Sequence[Answered]) -> float:
     """Return the `null_odds` above which "no answer" gives the best F1 on these questions, to keep with the model.
 
-    The official script finds it, but says 0 where it is best to answer nothing at all. It names the odds of the last
-    question that is answered, where a rounding would decide; in the middle between those and the next nothing does.
+    The official script finds it, but gives 0 where it is best to answer nothing at all. It gives the odds of the last
+    question that is answered, where rounding could decide; the middle between those and the next odds is safe.
     """
     odds = null_odds_of(examples, answered)
     best = score_squad2(examples, predictions_of(examples, answered), odds)

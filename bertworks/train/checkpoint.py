@@ -4,13 +4,12 @@
   `state.json` (step, state of the data, random numbers, versions, and which tensors there are). `manifest.json`, with
   the sha256 of every file, comes last; then the folder gets its name. What is frozen in a network may lie in a file
   that checkpoints share by hard links (`put_divided`).
-- Nothing that a save can meet costs an older checkpoint: those are deleted only when the new one has been read back and
-  verified.
+- A save that fails costs no older checkpoint: these are deleted only when the new one has been read back and verified.
 - What it costs: a save hashes its bytes twice, once for the manifest and once to verify it, at 1 to 2 GB/s; 1.3 GB for
   BERT base with Adam.
 - No times or host names are written: the same training gives the same bytes. The state of torch's generator is for
   dropout on a CPU; all else that is random, dropout on a GPU too, is a hash of (seed, step, place) and has no state.
-- A checksum of everything that decides what a run computes tells a resumed run whether its settings are its own.
+- A checksum of everything that decides what is computed shows whether a run is resumed with its own settings.
 """
 
 import hashlib
@@ -100,7 +99,7 @@ def new_checkpoint(
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether a checkpoint is there; a corrupt one is removed, as the run has come to its step again."""
+    """Tell whether a whole checkpoint is there; a corrupt one is removed, as the run has reached its step again."""
     if not folder.exists():
         return False
     try:
@@ -217,7 +216,7 @@ def prune(run: Path, keep: int) -> None:
         try:
             discard_folder(folder)
         except OSError as error:
-            # The new checkpoint is safe; a run is not ended for an old one that will not go.
+            # The new checkpoint is safe, so a run does not end because an old one cannot be deleted.
             _log.warning("cannot delete the old checkpoint %s: %s", folder, error.strerror)
 
 
@@ -259,24 +258,24 @@ def digest_of(recipe: Recipe, dataset: Dataset) -> str:
 
 
 def digest_with(recipe: Settings, more: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the checksum of all settings that decide what is computed, and of sections more."""
-    # What is as usual is left out: a run may be resumed by a later version, which has settings that this one has not.
+    """Return the checksum of all settings that decide what is computed, and of further sections."""
+    # Defaults are left out, so that a later version, which has more settings, can resume the run.
     sections = _without(_free(type(recipe).model_fields), recipe.model_dump(exclude_defaults=True))
     return hashlib.sha256(json.dumps({**sections, **more}, sort_keys=True).encode()).hexdigest()
 
 
 def outcome_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the settings, by sections, without those that change nothing in how a run ends."""
+    """Return the settings, by sections, without those that do not change the result of a run."""
     return _without(_IDLE, settings)
 
 
 def _free(sections: Container[str]) -> set[str]:
-    """Return which settings of `[train]` may differ: of fine-tuning, which has a section for its task, or not."""
+    """Return which settings of `[train]` may differ; a section for the task says that it is fine-tuning."""
     return _LIMITS | _IDLE if _TASK in sections else _LIMITS | _IDLE | _SPREAD
 
 
 def _without(free: set[str], sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return all sections, `[train]` among them also where it says nothing, without what is free in it."""
+    """Return all sections, always with `[train]`, without the settings of `[train]` that may differ."""
     return {**sections, _TRAIN: {key: value for key, value in sections.get(_TRAIN, {}).items() if key not in free}}
 
 

@@ -1,10 +1,10 @@
 """The forward and backward pass of a batch as one recording for each shape of batch: what small steps need on a GPU.
 
-A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, and Python takes
-twenty to ask for the thousand kernels that do it. So they are requested once, recorded (a CUDA graph) and replayed with
-a single call. Batches are filled up so that they have few shapes (`tasks/heads.py`); those of pre-training have one for
-each length. A batch is recorded when its shape first occurs, and replayed then too, so that a run that was resumed
-computes as one that was not.
+A batch of fine-tuning has some hundred tokens. A GPU computes its gradient in a millisecond or two, but Python takes
+twenty to launch the thousand kernels for it. So they are launched once, recorded (a CUDA graph) and replayed with a
+single call. Batches are padded so that they have few shapes (`tasks/heads.py`); those of pre-training have one for each
+length. A batch is recorded when its shape first occurs and is then replayed as well, so that a resumed run computes the
+same as one that was never interrupted.
 
 A recording reads its batch from the same memory every time and adds to the same gradients. Dropout draws from torch's
 generator, whose seed and place a recording takes from outside, or from a seed that comes with the batch.
@@ -33,7 +33,7 @@ class Replayed:
         self._trainee, self._weights, self._device = trainee, list(weights), weights[0].device
         self._grads = [torch.zeros_like(weight) for weight in weights]
         self._recordings: dict[Any, _Recording] = {}
-        # Recordings never run side by side, so they may share memory, and a stream, for which torch keeps memory apart.
+        # Recordings never run at the same time, so they may share memory. Memory goes by stream, so that is one too.
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Any, counts: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Replayed:
         with torch.random.fork_rng([self._device]):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._gradients(batch, counts)  # so that all kernels are there: nothing may be compiled or loaded below
+                self._gradients(batch, counts)  # loads all kernels: nothing may be compiled or loaded while recording
             torch.cuda.current_stream().wait_stream(stream)
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
                 grads, sums = self._gradients(batch, counts)

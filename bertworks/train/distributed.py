@@ -168,8 +168,8 @@ class GradientSums:
     its buckets again after a first step, which would cost that.
 
     That overlaps in fp32. A compiled step gives all gradients at its end, and in half precision those of the copies
-    come to the weights last, as the copies were made first: nothing is left then to overlap with. Sharded weights are
-    not handled here: FSDP2 adds up their gradients, and overlaps in any case.
+    reach the weights last, as the copies were made first, so nothing is left to overlap with. Sharded weights are not
+    handled here: FSDP2 adds up their gradients, and overlaps in any case.
 
     Args:
         ranks: this one and the others.

@@ -1,7 +1,7 @@
 """Samples of a network's predictions on held-out documents, which `report/samples.py` shows.
 
 A BERT predicts the masked pieces of a few pairs, masked as in training, and whether the second text follows the
-first. A model of one direction predicts some of the pieces that it comes to. All of it is computed in fp32.
+first. A model of one direction predicts some of the pieces as it reads. Everything is computed in fp32.
 
 T tokens, D width, M predicted pieces, V vocabulary.
 """
@@ -47,7 +47,7 @@ def take_samples(
     counts = {split: {name: dataset.manifest[split][name] for name in _COUNTED} for split in SPLITS}
     can_be_asked = isinstance(net, Bert | Gpt) and counts["holdout"]["tokens"]
     next_majority = None
-    if settings.objective == "mlm+nsp":  # how often one is right who always says the more frequent kind of pair
+    if settings.objective == "mlm+nsp":  # the score of always answering with the more frequent kind of pair
         total = random = 0.0
         for batch in held_out:
             total += float(batch.next_weights.sum())
@@ -70,15 +70,15 @@ def predictions_of(net: Any, dataset: Dataset, settings: DataSettings) -> list[S
     (packed,), _ = next(loader.batches())
     num_instances = int(np.count_nonzero(np.diff(packed.cumulative_lengths[: len(packed.next_labels) + 1])))
     true_ids = packed.token_ids.copy()
-    if settings.objective.startswith("mlm"):  # for what was masked, from the same token
+    if settings.objective.startswith("mlm"):  # masked pieces, each predicted at its own position
         is_there = packed.masked_weights > 0
         positions = packed.masked_positions[is_there].astype(np.int64)
         true_ids[positions] = packed.masked_ids[is_there]
         positions = rows = np.sort(positions)
-    else:  # for some pieces, from the token that comes to them
+    else:  # some pieces, each predicted at the token read before it
         some: list[int] = []
         for number in range(num_instances):
-            # Not the two at either end: the first has nobody to be guessed from, the last is [SEP] where there is one.
+            # Without the two at either end: nothing is read before the first, and the last is [SEP] where there is one.
             first, last = int(packed.cumulative_lengths[number]) + 2, int(packed.cumulative_lengths[number + 1]) - 2
             if first <= last:
                 some += sorted({*np.linspace(first, last, _MOST_ASKED).astype(int).tolist()})
@@ -153,8 +153,8 @@ def spans_of(
 def decoded_positions(tokenizer: AnyTokenizer, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
     """Return a text for ids, none of them special, and the start and end of each piece in it.
 
-    The text is what `decode` gives. Where that has put together letters of two pieces (the parts of a Hangul syllable,
-    if accents were stripped) it is plainer: pieces joined to words, and words with spaces between them.
+    The text is what `decode` gives. Where that joins letters of two pieces into one (the parts of a Hangul syllable, if
+    accents were stripped), it is plainer: pieces joined to words, and words separated by spaces.
     """
     pieces = [tokenizer.pieces[id] for id in ids]
     is_gpt = tokenizer.kind == "gpt-bpe"

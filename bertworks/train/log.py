@@ -1,6 +1,6 @@
 """The progress of a run, and what it logs on the way: two JSON logs, TensorBoard events, and a view of the progress.
 
-- `metrics.jsonl` has what the same training gives again; `timing.jsonl` what depends on the machine.
+- `metrics.jsonl` has what a repeated run reproduces exactly; `timing.jsonl` what depends on the machine.
 - The trainer calls in at `log_every` steps, after evaluations and after checkpoints. A call takes a fraction of a
   millisecond (0.1 on a plain core), and two where a terminal is drawn on.
 - Losses are added up on the device until a line is due (`LossWindow`).
@@ -13,8 +13,8 @@
   before it emptied. So steps that a run makes again after a kill are in it once; a TensorBoard that is open meanwhile
   forgets them (by the START of a session), and continues with the new file. A million steps logged every ten take 28 MB
   and 5 seconds to rewrite; a line costs 30 microseconds.
-- Times of events are the clock's, as TensorBoard wants them, so they are not part of what a run gives again to the
-  bit. A run does not end because of them: where they cannot be written, one warning is logged, and training continues.
+- Events carry the time of day, as TensorBoard expects, so event files of repeated runs differ. A run does not end
+  because of them: if they cannot be written, one warning is logged, and training continues.
 """
 
 import logging
@@ -61,7 +61,7 @@ class Update(NamedTuple):
     before: Progress
     sums: Tensor
     norm: Tensor
-    own: Tensor  # finite if what this rank brought to it was
+    own: Tensor  # finite if this rank's own part was
     rng: Tensor  # the state of the CPU's random numbers before it
     num_random: float | None = None  # as in its micro-batches, together
 
@@ -231,7 +231,7 @@ class EventFile:
             self._give_up(error)
 
     def append(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write the scalars of a step, to be seen by whoever watches the file."""
+        """Write the scalars of a step, where TensorBoard sees them at once."""
         if self._stream is None:
             return
         try:

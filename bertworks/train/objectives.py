@@ -21,7 +21,7 @@ from bertworks.nn.bert import Bert, Sums, sums_of
 from bertworks.nn.elmo import Elmo
 from bertworks.nn.gpt import Gpt
 
-# BERT's and GPT-1's embeddings; and cuDNN's LSTMs want their weights where they are.
+# BERT's and GPT-1's embeddings; and cuDNN's LSTMs, which need their weights in place.
 _KEPT_IN_FULL = re.compile(r"net\.((encoders\.\d+\.)?embeddings|token|position|bilstm)\.")
 
 
@@ -148,7 +148,7 @@ class ModelWithLoss(nn.Module):
 
 
 class WithObjective(nn.Module):
-    """A network with its objective, computed with whatever weights it has."""
+    """A network with its objective, computed with the weights as they are."""
 
     def __init__(self, net: nn.Module, objective: Objective) -> None:
         super().__init__()

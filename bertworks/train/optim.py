@@ -5,16 +5,16 @@ m / (sqrt(v) + eps) and towards 0 by the weight decay. Adam is the original code
 having started at 0. AdamW and LAMB do, and LAMB scales the step of each matrix to the norm of that matrix (queries,
 keys and values are one here). LayerNorms and biases are neither decayed nor scaled.
 
-On request there is a running mean of the weights themselves besides. It lags behind them and is calmer: while the rate
-is high it measures better than they do. `averaged` puts it in their place for a while.
+On request a running mean of the weights is kept, too. It changes more slowly than the weights and, while the learning
+rate is high, scores better. `averaged` puts it in their place for a while.
 
 An update is two calls, `gradient_norm` and `step`, with the loop's decision between them. The step clips, in the kernel
-that reads the gradients anyway. Where the norm is not finite nothing is changed. Adam and AdamW find that out on the
-device, so the loop may look at the norm when it likes and need not wait for it.
+that reads the gradients anyway. Where the norm is not finite nothing is changed. Adam and AdamW check that on the
+device, so the loop can read the norm later and need not wait for it.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from bertworks.recipe import OptimSettings
 from bertworks.train.distributed import fill, own_parts, whole
 
 _MEAN = "mean"  # of a weight, beside the slots
-_SOME, _MANY = 8, 512  # a mean that goes over many updates takes in every eighth: it has the same value at less cost
+_SOME, _MANY = 8, 512  # a mean over this many updates or more is updated at every eighth: the same value at less cost
 _NEVER_CORRECTED = 1e30  # after so many updates beta ** updates is 0, and the correction 1
 
 
@@ -82,7 +82,7 @@ class Optimizer:
             {name: torch.zeros_like(p, requires_grad=False) for name, p in self._weights.items()} for _ in SLOTS
         )
         self._means = {name: p.detach().clone() for name, p in self._weights.items()} if reach else {}
-        # On the device, for it is the device that knows whether an update was skipped.
+        # On the device, because only the device knows whether an update was skipped.
         device = next(iter(self._weights.values())).device
         self._num_updates = torch.zeros((), dtype=torch.int64, device=device)
         self.idle, self.idle_mean = (torch.ones((), dtype=torch.float64, device=device) for _ in range(2))
@@ -230,17 +230,14 @@ class Optimizer:
         torch._foreach_div_(updates, roots)
         if is_decayed:
             torch._foreach_add_(updates, weights, alpha=settings.weight_decay)
-            for update, ratio in zip(updates, _ratios(weights, updates), strict=True):
+            # How much longer each weight is than its update; 1 where either is 0.
+            norms = [
+                torch.stack([whole(norm) for norm in torch._foreach_norm(some)]) for some in (weights, list(updates))
+            ]
+            ratios = torch.where((norms[0] > 0) & (norms[1] > 0), norms[0] / norms[1], 1.0)
+            for update, ratio in zip(updates, ratios.unbind(), strict=True):
                 update.mul_(ratio)
         torch._foreach_add_(weights, updates, alpha=-lr)
-
-
-def _ratios(weights: Sequence[Tensor], updates: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return how much longer each weight is than its update; 1 where either is 0."""
-    of_weights, of_updates = (
-        torch.stack([whole(length) for length in torch._foreach_norm(list(tensors))]) for tensors in (weights, updates)
-    )
-    return torch.where((of_weights > 0) & (of_updates > 0), of_weights / of_updates, 1.0).unbind()
 
 
 def learning_rate(settings: OptimSettings, step: int, total_steps: int) -> float:
@@ -259,7 +256,7 @@ def learning_rate(settings: OptimSettings, step: int, total_steps: int) -> float
 def learning_rate_by_clock(settings: OptimSettings, step: int, share: float) -> float:
     """Return the rate of the next update when this share of the run's time has passed; more than 1 counts as 1.
 
-    Warm-up in steps stays in steps even then.
+    A warm-up given in steps is still counted in steps.
     """
     share = min(share, 1.0)
     done = step if settings.warmup >= 1 else share

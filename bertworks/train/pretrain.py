@@ -1,12 +1,12 @@
 """`bertworks pretrain`: prepared data and a recipe to a run folder.
 
-- A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what the same training gives again), `timing.jsonl`
-  (what depends on the machine), `tensorboard/`, `checkpoints/`, and in the end `model/` and `report.html`.
+- A run folder holds `recipe.toml` as resolved, `metrics.jsonl` (what a repeated run reproduces exactly),
+  `timing.jsonl` (what depends on the machine), `tensorboard/`, `checkpoints/`, and in the end `model/` and
+  `report.html`.
 - `pretrain` puts a run together, `Pretraining` defines what is trained and `Feed` on what; the loop is `Trainer.train`.
 - A run may start from a model that is there (`warm_start.py`).
-- A run may begin with short sequences: attention costs less there, and most of what is to be learnt lies close by.
-  Where the length changes, the block of documents that was being read is left, and the next one starts with the new
-  length.
+- A run may begin with short sequences: their attention costs less, and most of what can be learnt is in nearby words.
+  When the length changes, the current block of documents is left, and the next one starts with the new length.
 """
 
 import itertools
@@ -83,12 +83,12 @@ def pretrain(
         overrides: `section.key=value` over a recipe that is given by its name or path.
         start_from: a model folder, a run folder or a name in the local cache, to train further.
         resume: continue from the newest checkpoint; start if there is none, and do nothing if the run is finished.
-            What is not given then is as it was: a run folder says its recipe and its inputs.
+            Arguments that are left out are read from the run folder.
         skip_bad_shards: leave out shards that are corrupt or missing, with a warning each.
         device: where to train.
-        quiet: show nothing; else how it goes is shown on the error stream.
-        view: shows the progress, instead.
-        note: is called with what is worth knowing at the start, instead.
+        quiet: show nothing; otherwise progress is shown on the error stream.
+        view: shows the progress instead of the default display.
+        note: is called with remarks at the start, instead of showing them.
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)
@@ -164,7 +164,7 @@ class Pretraining:
         self.objective, self.kinds = OBJECTIVES[recipe.data.objective], self.kind.objectives[recipe.data.objective]
         self.is_plain = self.kind.is_plain  # what is random is then hashed on a CPU too
         self.start = start.fill(self.net) if start and start.weights else start
-        self.measures_first = start is not None  # what a model can do before it learns more
+        self.measures_first = start is not None  # how good the model is before it learns more
         data = recipe.data
         length = data.short_length if data.short_share and data.short_length else data.max_length
         self.flops_per_token: float | None = network_of(recipe, dataset.vocab_size).flops(length)
@@ -225,7 +225,7 @@ class Pretraining:
         if not sums:
             return {}  # there are no held-out documents
         (num_random,) = trainer.ranks.total([sum(random)])
-        # In the order of the parts, whoever computed them: the same figures for any number of ranks.
+        # Added up in the order of the parts, so the figures are the same for any number of ranks.
         by_part = torch.stack(trainer.ranks.gathered(torch.stack(sums).double().cpu()), dim=1).flatten(0, 1)
         figures = figures_of(self.kinds, by_part.sum(0).tolist(), num_random)
         return {f"holdout_{name}": value for name, value in figures.items()}
@@ -265,7 +265,7 @@ class Pretraining:
         return digest_of(self.recipe, self.dataset)
 
     def publish(self, progress: Progress) -> None:
-        """Make a model that of the run; again if need be, for a kill may have come between. All ranks must call it."""
+        """Write the final model to RUN/model; all ranks must call it. It may be repeated after a kill."""
         self.trainer.gather({})
         if self.trainer.ranks.is_first:
             with replace_model(self.trainer.folder, self.trainer.model_bytes()) as folder:
@@ -278,7 +278,7 @@ class Pretraining:
             return
         held_out = (part.batch for part in self.feed.held_out(self.share(progress.step), Ranks()))
         try:
-            if not trainer.is_sharded:  # else the whole network is on the CPU, and maybe for a reason
+            if not trainer.is_sharded:  # else the whole network is on the CPU, perhaps because it fits nowhere else
                 write_samples(trainer.folder, take_samples(self.net, self.dataset, self.recipe.data, held_out))
             write_report(trainer.folder)
         except UserError as error:
@@ -311,7 +311,7 @@ class Feed:
     ) -> None:
         self.recipe, self.dataset, self.device, self.ranks = recipe, dataset, device, ranks
         self.kinds, self.flash, self.seeded = kinds, flash, seeded
-        # Checked before a run starts, not when it comes to its long sequences or is to be measured.
+        # Checked before a run starts, not when it reaches its long sequences or its first evaluation.
         self._shapes = {}
         for length in reversed(recipe.data.lengths()):
             tokens, num_slices = recipe.batch_tokens(length), recipe.train.slices
@@ -358,11 +358,11 @@ class Feed:
                         break
 
     def _opened(self, data: dict[str, int] | None) -> tuple[State, int | None]:
-        """Return the state of the data that a checkpoint holds, and the length; the first ones had one length alone."""
+        """Return a checkpoint's state of the data and its sequence length; the first checkpoints state no length."""
         if not data:
             return State(), None
         if data.keys() - {"length"} != set(State._fields) or data.get("length") not in (None, *self._shapes):
-            raise CorruptFile(f"a checkpoint says that its data is at {str(data)[:80]}, which is not a position in it")
+            raise CorruptFile(f"a checkpoint states the data's position as {str(data)[:80]}, which is not one")
         state = State(data["epoch"], data["block"], data["offset"])
         num_blocks = len(self.dataset.shards("train"))
         if self.dataset.skipped and state.block >= num_blocks:  # there were more when it was written
@@ -384,8 +384,8 @@ class Feed:
     def held_out(self, share: float, ranks: Ranks | None = None) -> Iterator[MicroBatch]:
         """Yield the rank's parts of the held-out documents: for a length the same pairs and masks every time.
 
-        They are measured once at most, however many batches are requested. Other ranks than those of the run may be
-        given: `Ranks()` gives one of them all parts.
+        Each document is measured once at most, however many batches are requested. With `Ranks()` instead of the run's
+        ranks, one rank gets all parts.
         """
         if not self._has_held_out:
             return
@@ -434,7 +434,7 @@ def _check_clock(recipe: Recipe) -> None:
 
 
 def remarks(recipe: Recipe, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each setting that changes nothing, and for a schedule that will not come to its end."""
+    """Yield a line for each setting that has no effect, and for a schedule that will not reach its end."""
     given = {override.partition("=")[0].strip() for override in overrides}
     data, optim, train = recipe.data, recipe.optim, recipe.train
     if "mlm" not in data.objective:
@@ -478,14 +478,14 @@ def pretrain_dry(
 ) -> Result:
     """Run the whole program, a step for each length, from the data to a model that opens, in a folder that is removed.
 
-    The remarks are about the run that is meant, with the overrides that made its recipe.
+    The remarks are about the full run, and about the overrides that made its recipe.
     """
     _check_clock(recipe)
     note = note or (_log.info if quiet or not is_first_rank() else print_note)
     for line in remarks(recipe, overrides) if is_first_rank() else ():
         note(line)
     steps = len(recipe.data.lengths())
-    most = 0.9 * (1 - recipe.optim.decay_share)  # as a share of its few steps, which no remark is needed on
+    most = 0.9 * (1 - recipe.optim.decay_share)  # as a share of its few steps, so that no remark is made
     once = {
         "max_steps": steps, "max_tokens": None, "max_minutes": None, "log_every": 1, "eval_every": 1, "save_every": 1,
         "compile": False,

@@ -34,7 +34,7 @@ from bertworks.report.logs import CHECKPOINTS, MODEL
 
 INPUTS_FILE = "inputs.json"
 _NEXT_MODEL = ".next-model"
-_ROOM_FACTOR = 2  # of what a save needs, so that a run does not fill the disk it lives on to the last byte
+_ROOM_FACTOR = 2  # times what a save needs must be free, so that a run does not fill its disk to the last byte
 
 
 class Inputs(Settings):
@@ -55,7 +55,7 @@ class Inputs(Settings):
     cache: str | None = None
     device: str = "auto"
     skip_bad_shards: bool = False
-    max_steps: int | None = None  # as it was set; the recipe has what the epochs came to
+    max_steps: int | None = None  # as it was set; the recipe has the steps of all epochs
     # Of a folder of several runs, which has no single recipe:
     overrides: list[str] = Field(default_factory=list)
     plan: dict[str, bool | int] = Field(default_factory=dict)
@@ -105,12 +105,12 @@ def check_still_there(run: Path, **recorded: str | None) -> None:
             )
 
 
-_TELLING = {  # of what a folder holds: by the file that is there from the start, what it is and how it is gone on with
+_TELLING = {  # by a file that is there from the start: what the folder holds, and how it is resumed
     "grid.json": "runs of a grid, which `search` resumes",
     "glue.json": "runs of GLUE, which `glue` resumes",
     "recipe.toml": "one run, which the command that started it resumes",
 }
-_OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # one of which is there early
+_OWN = {*_TELLING, CHECKPOINTS, MODEL, "starts.jsonl"}  # of which every run folder soon has one
 
 
 def check_out(folder: Path, telling: str, *, resume: bool) -> None:
@@ -128,7 +128,7 @@ def check_out(folder: Path, telling: str, *, resume: bool) -> None:
         raise UserError(f"{folder} is not empty; continue it with --resume, or choose another --out")
     for name, what in _TELLING.items():
         if name != telling and (folder / name).exists():
-            raise UserError(f"{folder} holds {what}; do that, or choose another --out")
+            raise UserError(f"{folder} holds {what}; resume it so, or choose another --out")
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def replace_model(run: Path, num_bytes: int) -> Iterator[Path]:
     target = run / MODEL
     check_room(run, target, num_bytes)
     with refusals_with_room(target, num_bytes):
-        _put_in_place(run)  # of a call before that could not
+        _put_in_place(run)  # what an earlier call could not put there
         with atomic_folder(run / _NEXT_MODEL) as temporary:
             yield temporary
         _put_in_place(run)
@@ -194,7 +194,7 @@ def refusals_with_room(target: Path, needed: int) -> Iterator[None]:
         if not isinstance(refusal, OSError):
             raise
         free = "an unknown number"
-        for folder in reversed(target.absolute().parents):  # of the nearest one, though some on the way may be gone
+        for folder in reversed(target.absolute().parents):  # that of the nearest one that still exists counts
             with contextlib.suppress(OSError):
                 free = f"{shutil.disk_usage(folder).free:,}"
         raise CannotResume(

@@ -80,8 +80,8 @@ class Task(Protocol):
         kinds: of predictions, in the objective's order.
         title: names the run.
         metrics: of a task, by which it is judged; the main one first.
-        is_plain: whether it is computed in float32 as it is written: cuDNN's LSTMs want their weights where they are,
-            so neither copies in half precision nor torch.compile go with them.
+        is_plain: whether it is computed in float32 without torch.compile: cuDNN's LSTMs need their weights in place, so
+            they work neither with copies in half precision nor with torch.compile.
         shapes: how many shapes batches have: one or few can be recorded on a GPU and replayed, and one is worth
             compiling for.
         measures_first: whether to evaluate and save before the first update.
@@ -370,7 +370,7 @@ class Trainer:
                 _log.warning("%s; the update is skipped, %d so far", what, progress.skipped)
             return progress
         if on_nonfinite == "stop" or not update.norm.is_cuda:
-            # From before the batch, dropout included, so that whoever resumes meets it again.
+            # The state before the batch, dropout included: a resumed run reaches the same batch again.
             torch.set_rng_state(update.rng)
             self.save(update.before)
         if not ranks.is_first:
@@ -458,7 +458,7 @@ class Trainer:
         return Progress(**dict(state.place))
 
     def gather(self, optimizer: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Bring a sharded network and its optimizer's state together on the first rank; all ranks must call it."""
+        """Gather a sharded network and its optimizer's state on the first rank; all ranks must call it."""
         if not self.is_sharded:
             return optimizer
         weights = gathered(self.net.state_dict(), keep=self.ranks.is_first)
@@ -467,7 +467,7 @@ class Trainer:
         return gathered(optimizer, keep=self.ranks.is_first)
 
     def whole_net(self) -> nn.Module:
-        """Return the network for every rank to measure: itself, or a copy of all its parts. All ranks must call it."""
+        """Return the whole network on every rank: itself, or a copy gathered from all. All ranks must call it."""
         if not self.is_sharded:
             return self.net
         weights = gathered(self.net.state_dict(), keep=True)

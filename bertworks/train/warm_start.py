@@ -1,13 +1,13 @@
 """Training a model further: its weights, its sizes, its vocabulary and perhaps some new words.
 
-A run begins with the model's fp32 weights instead of weights drawn from its seed; what pre-training needs and the model
-has not, such as a head for next sentences, is drawn all the same. The data must be made with the model's vocabulary, or
-with one that has more words after its own: a new word begins as the mean of the pieces that it was split into before,
-in the embeddings as in the bias of the masked-word head, so that it is at first what those pieces were on average.
-Where a recipe wants the model several times as wide, it is made so, and computes nearly the same at first (`widened`).
+A run begins with the model's fp32 weights instead of weights drawn from its seed. What pre-training needs and the model
+lacks, such as a head for next sentences, is still drawn from the seed. The data must be made with the model's
+vocabulary, or with one that has more words after the model's own. The embedding of a new word, and its bias in the
+masked-word head, start as the mean of the pieces that the word was split into before. If the recipe asks for a model
+several times as wide, the model is widened, and computes nearly the same at first (`widened`).
 
-Such a run is measured and saved before its first step. From there on its checkpoints have all it needs, and the model
-it came from may be gone.
+Such a run is measured and saved before its first step. From then on its checkpoints have all it needs, and the model
+that it started from may be deleted.
 """
 
 import math
@@ -36,7 +36,7 @@ _ROWS = ("embeddings.token.weight", "heads.mlm.bias")  # what has a row for ever
 _MLM_HEAD = "heads.mlm."
 _TABLE, _TABLE_NORM = "embeddings.token.weight", "embeddings.norm.weight"
 _TABLES = (_TABLE, "embeddings.position.weight", "embeddings.segment.weight")
-_ADDED = (".attention_out.weight", ".down.weight")  # whose results are added to what they were made from
+_ADDED = (".attention_out.weight", ".down.weight")  # whose results are added to the residual stream
 
 
 class Start(NamedTuple):
@@ -44,9 +44,9 @@ class Start(NamedTuple):
 
     Attributes:
         config: the network's, with room for the data's vocabulary.
-        about: what the run's models say of it: the model's name, its files' checksums, what is new.
-        weights: by our names; none where a checkpoint has them.
-        rates: at which the model is best fine-tuned, for those made of it; not for one that is made wider.
+        about: what the run's models record of it: the model's name, its files' checksums, what is new.
+        weights: by our names; empty where a checkpoint has them.
+        rates: the learning rates recommended for fine-tuning; empty for a model that is widened.
     """
 
     config: BertConfig
@@ -56,7 +56,7 @@ class Start(NamedTuple):
 
     @torch.no_grad()
     def fill(self, net: nn.Module) -> "Start":
-        """Give a network the weights, and return what is known of the start then: which parts are as they were."""
+        """Copy the weights into a network; returns the start, which then records what was drawn and what left out."""
         own = dict(net.named_parameters())
         for name in own.keys() & self.weights.keys():
             own[name].copy_(self.weights[name])
@@ -89,7 +89,7 @@ def find_start(source: str | os.PathLike[str] | None, run: Path, dataset: Datase
 
 
 def _begun(folders: Sequence[Path]) -> Start | None:
-    """Ask the newest checkpoint that can be read; whether it is whole is seen when its weights are needed."""
+    """Return the start that the newest readable checkpoint records; its weights are verified when they are needed."""
     for folder in folders:
         try:
             about = read_about(folder)
@@ -108,7 +108,7 @@ def _has_other_weights(source: str | os.PathLike[str], begun: Start) -> bool:
     try:
         return checksums(find_encoder(find_model(source))) != begun.about.get("weights")
     except UserError:
-        return False  # it is gone, and not needed any more
+        return False  # the model was deleted; the run does not need it any more
 
 
 def open_start(source: str | os.PathLike[str], dataset: Dataset) -> Start:
@@ -135,7 +135,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def new_words(tokenizer: Tokenizer, dataset: Dataset, folder: Path) -> list[str]:
-    """Return the words that the data's vocabulary has after the model's; the error tells how to make data that fits."""
+    """Return the words that the data's vocabulary adds to the model's; the error says how to prepare data that fits."""
     pieces, known = dataset.tokenizer.pieces, tokenizer.pieces
     how = (
         f"prepare it with `bertworks prepare CORPUS --vocab {folder}`, or with more words, which "
@@ -168,7 +168,7 @@ def splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
     ids = {piece: id for id, piece in enumerate(tokenizer.pieces) if piece}
     inside = {piece: id for piece, id in ids.items() if piece.startswith(CONTINUATION)}
     whole = WordPiece(ids)
-    # A piece from inside a word is split as if words could begin with such pieces.
+    # A continuation piece is split as if words could begin with continuation pieces.
     part = WordPiece({UNK: ids[UNK]} | inside | {piece.removeprefix(CONTINUATION): id for piece, id in inside.items()})
 
     def split(word: str) -> list[int]:
@@ -179,7 +179,7 @@ def splitter(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
 
 
 def _with_means(rows: Tensor, num_known: int, split: Sequence[Sequence[int]]) -> Tensor:
-    """Return rows with one more for each new piece; those that only filled up the matrix are written over."""
+    """Return rows with one more for each new piece; padding rows at the end of the matrix are replaced first."""
     rows = rows.float()  # a mean in half precision would be rounded twice
     means = [rows[list(ids)].mean(0, keepdim=True) for ids in split]
     return torch.cat([rows[:num_known], *means, rows[num_known + len(split) :]])
@@ -191,10 +191,9 @@ def _parts(names: Iterable[str]) -> list[str]:
 
 
 def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
-    """Return a recipe with the model's own sizes; whatever contradicts them in the recipe is an error, all at once.
+    """Return a recipe with the model's own sizes; contradictions in the recipe are reported together as one error.
 
-    But a model that has not started yet may be widened. Dropout is no size: where a recipe sets another one, the start
-    has it too.
+    A run that has not started yet may widen the model. Dropout is not a size: a recipe may set another one.
     """
     settings = recipe.model
     if "preset" in settings.model_fields_set and settings.kind == "bert" and start.weights and can_widen(start.config):
@@ -223,7 +222,7 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
 
 
 def _contradictions(settings: ModelSettings, own: Mapping[str, Any], wide: Sequence[str]) -> list[str]:
-    """Name where a recipe contradicts the model; `wide` are sizes that the model could be given."""
+    """Return a line for each setting that contradicts the model; `wide` are sizes that it could be widened to."""
     if settings.kind != own["kind"]:  # whose sizes have other names
         return [f"model.kind: {settings.kind} is not the model's {own['kind']}; choose another recipe"]
     problems = []
@@ -244,7 +243,7 @@ def _sizes(config: BertConfig) -> str:
 
 
 def _impossible(recipe: Recipe, config: BertConfig) -> list[str]:
-    """Name what the model cannot be trained for."""
+    """Return a line for each setting that the model cannot be trained with."""
     data, problems = recipe.data, []
     if DIRECTIONS.get(data.objective, "both") != config.direction:
         problems.append(f"data.objective: {data.objective} is not for a model whose direction is {config.direction}")
@@ -256,7 +255,7 @@ def _impossible(recipe: Recipe, config: BertConfig) -> list[str]:
 
 
 def can_widen(config: BertConfig) -> bool:
-    """Tell whether it is possible: a table of sinusoids is another one at every width, and not learnt."""
+    """Tell whether a model can be widened: sinusoidal positions differ at every width, and are not learnt."""
     return config.positions == "learned"
 
 

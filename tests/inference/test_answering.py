@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 from small_models import write_small_model
+from window_scores import predict_answers
 
 import bertworks as bw
 from bertworks.cli.use import _around
 from bertworks.errors import UserError
-from bertworks.inference.heads import predict_answers
 from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.task import SpanExample
 from bertworks.tasks.windows import encode_answers

@@ -8,8 +8,10 @@ from small_models import write_small_model
 
 import bertworks as bw
 from bertworks.errors import UserError
-from bertworks.inference.heads import Tagged, tag_texts
+from bertworks.inference.heads import Tagged, read_tags
 from bertworks.tasks.conll import tag_labels
+from bertworks.tasks.evaluation import score_items
+from bertworks.tasks.heads import KINDS
 
 LABELS = list(tag_labels(("PER", "LOC")))
 TEXTS = ["The big cats ran far away!", "", "a dog\nsat, on the mat", "\x00", "the 😀 dog"]
@@ -32,6 +34,12 @@ def best_labels(model, text):
         logits = model.net.heads["tag"](model.net(model.pack([encoding.ids], [encoding.segment_ids])))
     shares, numbers = logits.softmax(-1).max(-1)
     return encoding, [LABELS[number] for number in numbers.tolist()], shares.tolist()
+
+
+def tag_texts(model, texts):
+    """The tags of every unit, of which `Model.tag` shows the entities."""
+    items, tagged = read_tags(model, texts)
+    return tagged(score_items(model.net, KINDS["tag"], items, model.layout).rows)
 
 
 def test_words_have_the_label_of_their_first_piece(model):

@@ -129,7 +129,7 @@ def test_how_text_was_can_be_said_too(folder, tmp_path):
         (("folder", "out.ckpt", "--dtype", "bfloat16"), "--dtype makes a model folder"),
         (("folder", "out", "--dtype", "bfloat16", "--with-optimizer"), "--dtype makes a model folder"),
         (("folder", "out", "--dtype", "bfloat16", "--allow-pickle"), "--dtype makes a model folder"),
-        (("folder", "folder", "--dtype", "bfloat16"), "is there and not an empty folder"),
+        (("folder", "folder", "--dtype", "bfloat16"), "exists and is not an empty folder"),
         (("nowhere", "out", "--dtype", "bfloat16"), "no model 'nowhere'"),
         (("folder", "out"), "or --dtype"),
     ],

@@ -11,9 +11,9 @@ import torch
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 import transformers
+from window_scores import predict_answers, predict_tags
 
 import bertworks as bw
-from bertworks.inference.heads import predict_answers, predict_tags
 from bertworks.tasks.heads import BatchLayout
 from bertworks.tasks.task import Cut, SpanExample, words_example
 from bertworks.tasks.windows import encode_answers, encode_tags

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.report.charts import Curve, chart, chart_style
+from bertworks.report.charts import chart, chart_style
 
 WIDTH, HEIGHT, LETTER = 520, 250, 6.3
 
@@ -38,7 +38,7 @@ def descending(count, start=10.0):
 
 
 def test_two_curves_have_a_legend_with_their_last_values():
-    figure = parsed(chart("Loss", [Curve("training", descending(10)), Curve("held out", [(50, 7.25)])]))
+    figure = parsed(chart("Loss", {"training": descending(10), "held out": [(50, 7.25)]}))
     texts = [text.text for text in figure.iter("text")]
     assert "training 5.263" in texts
     assert "held out 7.250" in texts
@@ -47,7 +47,7 @@ def test_two_curves_have_a_legend_with_their_last_values():
 
 
 def test_each_of_few_points_is_marked_and_told():
-    figure = parsed(chart("Accuracy", [Curve("held out", [(1_000, 0.25), (2_000, 0.5)])], percent=True))
+    figure = parsed(chart("Accuracy", {"held out": [(1_000, 0.25), (2_000, 0.5)]}, percent=True))
     assert [title.text for title in figure.iter("title")] == ["held out, 1,000: 25.0%", "held out, 2,000: 50.0%"]
     (line,) = lines_of(figure, "line")
     circles = [(float(c.get("cx")), float(c.get("cy"))) for c in figure.iter("circle")]
@@ -56,7 +56,7 @@ def test_each_of_few_points_is_marked_and_told():
 
 def test_many_points_are_drawn_faintly_as_they_are_and_strongly_smoothed():
     points = [(step, 5 + (step % 7) / 10) for step in range(20_000)]
-    figure = parsed(chart("Loss", [Curve("training", points)]))
+    figure = parsed(chart("Loss", {"training": points}))
     (raw,), (smooth,) = lines_of(figure, "raw"), lines_of(figure, "line")
     assert max(len(raw), len(smooth)) <= 600
     assert not list(figure.iter("circle"))
@@ -69,7 +69,7 @@ def test_many_points_are_drawn_faintly_as_they_are_and_strongly_smoothed():
 
 def test_what_is_exact_is_not_smoothed():
     points = [(step, min(step, 400)) for step in range(1_000)]
-    figure = parsed(chart("Learning rate", [Curve("last", points)], is_noisy=False))
+    figure = parsed(chart("Learning rate", {"last": points}, is_noisy=False))
     assert not lines_of(figure, "raw")
     (line,) = lines_of(figure, "line")
     assert min(y for _, y in line) == line[-1][1]
@@ -89,7 +89,7 @@ def lists_of(heights):
 @settings(deadline=None)
 def test_whatever_is_drawn_lies_inside_and_no_labels_touch(drawn, from_zero):
     points, percent = drawn
-    figure = parsed(chart("Any", [Curve("training", sorted(points))], percent=percent, from_zero=from_zero))
+    figure = parsed(chart("Any", {"training": sorted(points)}, percent=percent, from_zero=from_zero))
     check_labels(figure)
     for line in lines_of(figure, "line"):
         assert all(-0.1 <= x <= WIDTH + 0.1 and 33.9 <= y <= 220.1 for x, y in line)
@@ -97,7 +97,7 @@ def test_whatever_is_drawn_lies_inside_and_no_labels_touch(drawn, from_zero):
 
 @pytest.mark.parametrize("last", [9, 999, 10**6, 1_199_999, 29_999_999, 10**9 - 1, 2_900_000_000, 9 * 10**9, 10**13])
 def test_labels_have_room_below_however_long_a_run_is(last):
-    check_labels(parsed(chart("Loss", [Curve("training", [(1, 2.0), (last, 1.0)])])))
+    check_labels(parsed(chart("Loss", {"training": [(1, 2.0), (last, 1.0)]})))
 
 
 def check_labels(figure):
@@ -112,25 +112,25 @@ def check_labels(figure):
 
 
 def test_higher_values_are_drawn_higher_and_later_ones_further_right():
-    (line,) = lines_of(parsed(chart("Loss", [Curve("training", descending(30))])), "line")
+    (line,) = lines_of(parsed(chart("Loss", {"training": descending(30)})), "line")
     assert all(x < later_x and y < later_y for (x, y), (later_x, later_y) in itertools.pairwise(line))
 
 
 @pytest.mark.parametrize("points", [[(5, 0.0)], [(5, 3.0)], [(0, -2.0)], [(1, 4.0), (2, 4.0)], [(0, 0.0), (1, 0.0)]])
 def test_one_point_and_level_lines_can_be_drawn(points):
-    figure = parsed(chart("Loss", [Curve("training", points)]))
+    figure = parsed(chart("Loss", {"training": points}))
     assert len(list(figure.iter("circle"))) == len(points)
 
 
 def test_nothing_is_drawn_of_nothing():
-    assert chart("Loss", []) == ""
-    assert chart("Loss", [Curve("training", []), Curve("held out", [])]) == ""
-    assert "c1" in chart("Loss", [Curve("training", []), Curve("held out", [(1, 1.0)])])
+    assert chart("Loss", {}) == ""
+    assert chart("Loss", {"training": [], "held out": []}) == ""
+    assert "c1" in chart("Loss", {"training": [], "held out": [(1, 1.0)]})
 
 
 def test_names_are_text():
     name = "</text><script>alert(1)</script>\"'&"
-    figure = parsed(chart(name, [Curve(name, [(1, 1.0)])], x_name=name))
+    figure = parsed(chart(name, {name: [(1, 1.0)]}, x_name=name))
     assert {element.tag for element in figure.iter()} <= {
         "figure",
         "figcaption",

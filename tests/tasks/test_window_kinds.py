@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from small_models import scattered
+from window_scores import predict_answers, predict_tags
 
-from bertworks.inference.heads import predict_answers, predict_tags
 from bertworks.nn.attention import pack, pack_lengths
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
