@@ -37,7 +37,7 @@ def convert(
     ] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(help="Convert the weights of a model or run folder to float32, bfloat16 or float16."),
+        typer.Option(help="Convert the weights of a model or run folder to float32, bfloat16, float16 or int8."),
     ] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,

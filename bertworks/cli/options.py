@@ -62,7 +62,15 @@ TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts, or - for the lines of standard input.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+DTYPE_HELP = "float32, bfloat16, float16, int8, or auto: bfloat16 where the processor or GPU is fast at it."
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(help=f"{DTYPE_HELP}  [default: float32, or int8 for a model converted to it]", show_default=False),
+]
+BulkDtypeOption = Annotated[str, typer.Option(help=DTYPE_HELP)]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Number of threads on a CPU; default: one per core.")
+]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
 LayersOption = Annotated[
     str, typer.Option(help="Numbers of layers, such as -1,-2, or all; 0: the embeddings, -1: the last layer.")
@@ -131,6 +139,20 @@ def check_rules(vocab: str, tokenizer: "AnyTokenizer", text_rules: "Rules") -> N
             f"{vocab} has its own rules ({summary}); leave out --cased, --keep-accents and --join-cjk, or give a "
             "file with the vocabulary alone"
         )
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch compute with so many threads; None: with as many as there are cores."""
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)
+
+
+def say_dtype(dtype: str) -> None:
+    """Say in what numbers a model is computed, where the command chose others than float32."""
+    if dtype != "float32":
+        say(f"computed in {dtype}, faster and a little less exact; --dtype float32 is exact", err=True)
 
 
 def check_workers(workers: int | None) -> None:

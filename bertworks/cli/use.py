@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from bertworks.cli.options import (
+    DTYPE_HELP,
+    BulkDtypeOption,
     ColumnOption,
     DeviceOption,
     DtypeOption,
@@ -20,6 +22,7 @@ from bertworks.cli.options import (
     ModelsArgument,
     QuietOption,
     TextsArgument,
+    ThreadsOption,
     TruncateOption,
     check_utf8,
     file_lines,
@@ -27,7 +30,9 @@ from bertworks.cli.options import (
     lines_of,
     print_json,
     say,
+    say_dtype,
     say_next,
+    use_threads,
     warn,
 )
 from bertworks.errors import UserError, counted
@@ -42,7 +47,7 @@ def fill(
     top_k: Annotated[int, typer.Option(help="Number of guesses for each mask.")] = 5,
     target: Annotated[list[str] | None, typer.Option(help="Only this word; may be given several times.")] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +75,7 @@ def nsp(
     first: Annotated[str, typer.Argument(metavar="A", help="A text.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The text that may follow it.")],
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,7 +94,7 @@ def tag(
         str | None, typer.Option(help="The unit to tag: word or character; default: as in training.")
     ] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the entities that a model was trained to tag in texts of any length."""
@@ -116,7 +121,7 @@ def answer(
         typer.Option(help="Give no answer if its score is above the best answer's by more than this; such as 0."),
     ] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the answer to a question in a text of any length."""
@@ -171,7 +176,11 @@ def embed(
     ] = None,
     out: Annotated[str | None, typer.Option(help="Write an .npy file instead of printing.")] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help=f"{DTYPE_HELP}  [default: auto for standard input, else float32]", show_default=False),
+    ] = None,
+    threads: ThreadsOption = None,
     truncate: TruncateOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -184,7 +193,9 @@ def embed(
         if Path(out).suffix != ".npy":
             raise UserError(f"cannot tell the format of {out}; use a name that ends in .npy")
         check_can_write(out)
-    net = _open(model, "embed", device, dtype)
+    use_threads(threads)
+    net = _open(model, "embed", device, dtype or ("auto" if texts == ["-"] else None))
+    say_dtype(net.dtype)
     lines = list(lines_of(texts, refuse_blank=True))
     vectors = net.embed(
         lines, layers=None if layers is None else _layers(layers), pooling=pooling, normalize=normalize, prompt=prompt,
@@ -206,7 +217,8 @@ def features(
     layers: LayersOption = "all",
     per: Annotated[str, typer.Option(help="token, or word: the first piece of each.")] = "token",
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: BulkDtypeOption = "auto",
+    threads: ThreadsOption = None,
     truncate: TruncateOption = False,
 ) -> None:
     """Write the hidden states of every token or word of the texts of a file."""
@@ -214,7 +226,9 @@ def features(
     from bertworks.inference.features import write_features
 
     check_can_write(out, source)
+    use_threads(threads)
     net = _open(model, "features", device, dtype)
+    say_dtype(net.dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers), per=per, truncate=truncate)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
@@ -245,7 +259,7 @@ def attend(
     )
 
 
-def _open(model: str, method: str, device: str, dtype: str) -> Any:
+def _open(model: str, method: str, device: str, dtype: str | None) -> Any:
     """Open a model that can do what a method of it asks for."""
     from bertworks.inference.model import load
 
@@ -293,7 +307,8 @@ def evaluate(
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of prepared text about so many, in batches.")] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones are averaged."""
@@ -303,6 +318,7 @@ def evaluate(
     from bertworks.tasks.own_files import named_columns
 
     started = time.monotonic()
+    use_threads(threads)
     if measuring.is_text(task, data):
         if column or wrong or csv_safe or predictions:
             raise UserError("--column, --wrong and --predictions are for tasks; name the task with --task")
@@ -367,7 +383,8 @@ def predict(
     ] = True,
     csv_safe: CsvSafeOption = False,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: BulkDtypeOption = "auto",
+    threads: ThreadsOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -382,6 +399,7 @@ def predict(
         raise UserError("--csv-safe is for a table; give --out FILE.csv, or leave it out")
     if out is not None:
         check_row_file(out, source, csv_safe=csv_safe)
+    use_threads(threads)
     ensemble = open_models(models, device=device, dtype=dtype)
     columns, notes = named_columns(ensemble.task.kind, column or []), list[str]()
     with progress_bar(quiet=quiet or as_json) as progress:
@@ -407,7 +425,7 @@ def classify(
         typer.Option(help="The second text, for a model of pairs: one for all texts, or one for each."),
     ] = None,
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict the class, the score or the labels of texts."""
@@ -431,7 +449,7 @@ def choose(
     context: Annotated[str, typer.Argument(metavar="CONTEXT", help="The text that comes first.")],
     endings: Annotated[list[str], typer.Argument(metavar="ENDING...", help="Possible endings, at least two.")],
     device: DeviceOption = "auto",
-    dtype: DtypeOption = "float32",
+    dtype: DtypeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the ending that best fits a context."""

@@ -83,7 +83,7 @@ def evaluate(
     max_length: int | None = None,
     max_tokens: int | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str | None = None,
 ) -> dict[str, Any]:
     """Measure a fine-tuned model on a task, or a pre-trained one on prepared text.
 
@@ -96,7 +96,7 @@ def evaluate(
         max_length: of sequences of prepared text.
         max_tokens: of prepared text about this many.
         device: auto, cpu, cuda or mps.
-        dtype: float32, bfloat16 or float16.
+        dtype: float32 (the default), bfloat16, float16, int8 or auto.
 
     Returns:
         what `bertworks evaluate --json` prints, but for the time it took.
@@ -125,7 +125,7 @@ def open_for(
     task: str | None,
     *,
     device: str,
-    dtype: str,
+    dtype: str | None,
 ) -> tuple[Ensemble, str]:
     """Open models, and find the task that they are measured on if none is named: their own, or of a file its kind."""
     is_folder = task is None and Path(data).is_dir()
@@ -190,7 +190,8 @@ def measure_models(
     def done(share: float) -> None:
         progress("measuring", share * count, count, counted(int(share * count), "example"))
 
-    items, rows, loss = ensemble.score(examples, measured_task, done)
+    of_models = ensemble.read(examples, measured_task)
+    items, (rows, loss) = of_models[0], ensemble.score(measured_task, of_models, done)
     predictions = kind.decode(examples, items, rows, measured_task)
     unknown = ensemble.unknown()
     unknown.add(items.ids)

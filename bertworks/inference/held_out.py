@@ -36,7 +36,7 @@ def measure_text(
     max_length: int | None = None,
     max_tokens: int | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str | None = None,
     progress: ProgressCallback = silent,
 ) -> tuple[dict[str, float], dict[str, int], int]:
     """Measure a pre-trained model on prepared data, every document once.

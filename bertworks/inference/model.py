@@ -88,21 +88,21 @@ _METHODS = {  # what each does, and the head that it needs
 }
 
 
-def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32") -> "Model":
+def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | None = None) -> "Model":
     """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
 
     Args:
         source: the folder or the name.
         device: auto, cpu, cuda or mps.
         dtype: float32, bfloat16, float16 or int8; or auto: bfloat16 where this processor or GPU is fast at it, else
-            float32.
+            float32. None: float32, or int8 if the folder was converted to it.
 
     Example:
         >>> bw.load("mini").methods
         ["fill", "nsp", "embed", "features", "attention"]
     """
     place = find_device(device)
-    if dtype not in DTYPES:
+    if dtype not in (None, *DTYPES):
         raise UserError(f"unknown number type {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
     root = find_model(source)
     folder = find_encoder(root)
@@ -112,7 +112,8 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str = "
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
-    dtype = _put(opened.net, place, dtype)
+    is_int8 = opened.is_int8 and place.type == "cpu" and dtype in (None, "auto")
+    dtype = _put(opened.net, place, "int8" if is_int8 else dtype or "float32")
     is_stated = isinstance(opened.net, Bert) and (root / MODULES_FILE).exists()
     return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place, dtype)
 
@@ -590,13 +591,13 @@ class Model:
         cut = Cut(**{"max_length": usual_length or self.max_length} | stated)
         return cut._replace(max_length=min(cut.max_length, self.max_length))
 
-    def score(
-        self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
-    ) -> tuple[Items, Scored]:
-        """Return what the network reads of the examples of a task, and its scores; `done` as in `score_items`."""
-        kind = KINDS[task.kind]
-        items = kind.encode(examples, self.tokenizer, task, self.cut())
-        return items, score_items(self.net, kind, items, self.layout, done)
+    def read(self, examples: Sequence[Example], task: Task) -> Items:
+        """Return what the network reads of the examples of a task."""
+        return KINDS[task.kind].encode(examples, self.tokenizer, task, self.cut())
+
+    def score(self, task: Task, items: Items, done: Callable[[float], None] = lambda _: None) -> Scored:
+        """Return the network's scores of what it has read; `done` as in `score_items`."""
+        return score_items(self.net, KINDS[task.kind], items, self.layout, done)
 
     def results(self, examples: Iterable[Example], task: Task | None = None) -> Iterator[Result]:
         """Yield a result for each example of the model's task, some thousands of them computed together."""

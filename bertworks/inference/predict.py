@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertworks.data.workers import prefetch_batches
 from bertworks.errors import UserError, counted
 from bertworks.files import atomic_write, check_can_write, without_surrogates
 from bertworks.inference.heads import Result, results_of
@@ -52,7 +53,7 @@ _MAY_SEPARATE = re.compile(r'[",\r\n;\t]')  # in a header, by which readers tell
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d+)*|\.\d+)([eE][+-]?\d+)?%?", re.ASCII)
 
 
-def open_models(models: AnyModel | Sequence[AnyModel], *, device: str = "auto", dtype: str = "float32") -> "Ensemble":
+def open_models(models: AnyModel | Sequence[AnyModel], *, device: str = "auto", dtype: str | None = None) -> "Ensemble":
     """Open one or more fine-tuned models, as far as they are not open already."""
     listed = [models] if isinstance(models, str | os.PathLike | Model) else list(models)
     if not listed:
@@ -123,21 +124,23 @@ class Ensemble:
         """Return what counts the tokens that the first model's vocabulary does not know."""
         return UnknownCount(getattr(self.models[0].tokenizer, "pieces", ()))
 
+    def read(self, examples: Sequence[Example], task: Task) -> list[Items]:
+        """Return what each model reads of examples."""
+        return [model.read(examples, task) for model in self.models]
+
     def score(
-        self, examples: Sequence[Example], task: Task, done: Callable[[float], None] = lambda _: None
-    ) -> tuple[Items, list[NDArray[np.float32]], float | None]:
-        """Return what the first model reads of examples, the scores of all models together, and a single one's loss.
+        self, task: Task, items: Sequence[Items], done: Callable[[float], None] = lambda _: None
+    ) -> tuple[list[NDArray[np.float32]], float | None]:
+        """Return the scores of all models together, and a single one's loss; `items` as of `read`.
 
         `done` is called with the share that is finished.
         """
         count = len(self.models)
-        judged = [
-            model.score(examples, task, lambda share, number=number: done((number + share) / count))  # type: ignore[misc]
-            for number, model in enumerate(self.models)
+        scored = [
+            model.score(task, some, lambda share, number=number: done((number + share) / count))  # type: ignore[misc]
+            for number, (model, some) in enumerate(zip(self.models, items, strict=True))
         ]
-        items, scored = judged[0]
-        rows = combine_rows(task.kind, [scored.rows for _, scored in judged])
-        return items, rows, scored.loss if count == 1 else None
+        return combine_rows(task.kind, [one.rows for one in scored]), scored[0].loss if count == 1 else None
 
 
 def predict(
@@ -147,7 +150,7 @@ def predict(
     columns: Columns | Mapping[str, Any] | None = None,
     keep: bool = True,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = "auto",
 ) -> list[Result]:
     """Predict for every row of a file, or of a list, with a fine-tuned model, or several that predict together.
 
@@ -158,7 +161,7 @@ def predict(
         columns: which column is what, such as {"text": "review"}; without it those of training, or a guess.
         keep: whether a result has the row's own columns, too.
         device: auto, cpu, cuda or mps.
-        dtype: float32, bfloat16 or float16.
+        dtype: float32, bfloat16, float16 or int8; auto is bfloat16 where this processor or GPU is fast at it.
 
     Returns:
         for each row a dict; of a classifier with label, score and scores, see docs/classification.md.
@@ -228,16 +231,21 @@ def predicted_rows(
         progress("reading", 0, None)
         total = sum(1 for _ in dataset.examples(TEST, Skipped()))  # reading costs a hundredth of predicting
 
+    def read() -> Iterator[tuple[list[Example], list[Items]]]:
+        source = iter(dataset.examples(TEST, skipped))
+        while some := list(islice(source, EXAMPLES_AT_ONCE)):
+            yield some, ensemble.read(some, task)
+
     def results() -> Iterator[Result]:
-        source, before = iter(dataset.examples(TEST, skipped)), 0
+        before = 0
 
         def done(share: float) -> None:
             count = before + share * len(some)
             progress("predicting", count, total, counted(int(count), "row"))
 
-        while some := list(islice(source, EXAMPLES_AT_ONCE)):
-            items, scores, _ = ensemble.score(some, task, done)
-            before += len(some)
+        for some, of_models in prefetch_batches(read(), 1):  # rows are read and tokenized while others are computed
+            scores, _ = ensemble.score(task, of_models, done)
+            before, items = before + len(some), of_models[0]
             unknown.add(items.ids)
             for example, result in zip(some, results_of(task, some, items, scores), strict=True):
                 found = {"id": example.id, **result}
@@ -250,7 +258,9 @@ def predicted_rows(
         yield from results()
     else:
         yield from _with_inputs(results(), path, taken, notes, is_table=is_table)
-    notes.extend(filter(None, (str(skipped) if skipped else "", unknown.warning())))
+    chosen = {model.dtype for model in ensemble.models} - {"float32"}
+    dtypes = f"computed in {' and '.join(sorted(chosen))}; --dtype float32 is exact" if chosen else ""
+    notes.extend(filter(None, (str(skipped) if skipped else "", unknown.warning(), dtypes)))
 
 
 def _with_inputs(

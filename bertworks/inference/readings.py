@@ -233,7 +233,7 @@ def _attention(model: "Model", _: Key, encodings: Sequence[Encoding]) -> list[At
 
 def read_examples(model: "Model", examples: Sequence[Example], task: Task) -> Reading[list[Result]]:
     """Read examples of a model's task; the result has a result for each, as `heads.py` describes them."""
-    items = KINDS[task.kind].encode(examples, model.tokenizer, task, model.cut())
+    items = model.read(examples, task)
     return _read_items(model, task.kind, items, lambda rows: results_of(task, examples, items, rows))
 
 

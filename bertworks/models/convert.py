@@ -3,6 +3,7 @@
 - Where it is allowed, also a folder with pickled weights to one without; and where a dtype is given, a model or run
   folder to one with weights of that type: half the bytes to ship, or float32 for what reads nothing else. bfloat16
   keeps the range of float32 and 8 bits of each number; what does not fit, as may be with float16, is refused by name.
+  int8 is for the matrices of a BERT's layers, a quarter of their bytes, and opens here alone (`nn/cpu.py`).
 - What SRC is decides what is done. Everything is read and checked before a byte is written, and the folder of the
   result appears whole. What is left out is named.
 - Between a checkpoint of Google's and a model folder nothing needs torch.
@@ -10,6 +11,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,17 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertworks import __version__
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 from bertworks.files import MANIFEST_NAME, atomic_folder, atomic_write, safe_join, sha256_of, usable_path
 from bertworks.models.folder import (
     BERT_TYPE,
     CONFIG_FILE,
+    INT8_OF,
+    INT8_TYPE,
     OWN_FILE,
     RIGHT_TO_LEFT_TYPE,
     check_files,
     copy_small_files,
     find_encoder,
     find_model,
+    int8_source,
     is_model,
     num_positions,
     read_json,
@@ -39,10 +44,12 @@ from bertworks.models.weights import (
     INDEX_FILE,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
+    dequantized,
     has_safetensors,
     is_pickle,
     no_weights,
     pickles_in,
+    quantized,
     read_arrays,
     read_tensors,
     read_weights,
@@ -61,7 +68,11 @@ if TYPE_CHECKING:
 
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
-_DTYPES = ("float32", "bfloat16", "float16")
+_DTYPES = ("float32", "bfloat16", "float16", "int8")
+_MATRICES = re.compile(  # of a BERT's layers, which are int8 in a folder of int8
+    r"(bert\.)?encoder\.layer\.\d+\.(attention\.self\.(query|key|value)|(attention\.output|intermediate|output)\.dense)"
+    r"\.weight"
+)
 _NO_STATE = "it has no state of Adam's; leave out --with-optimizer"
 _RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our names of parameters
 
@@ -99,7 +110,7 @@ def convert(
         lowercase: whether the model was trained on lower-cased text; None: what the vocabulary looks like.
         with_optimizer: convert Adam's state and the step too.
         from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
-        dtype: float32, bfloat16 or float16: make of a model or run folder one with weights of this type.
+        dtype: float32, bfloat16, float16 or int8: make of a model or run folder one with weights of this type.
     """
     source, destination = usable_path(source), usable_path(destination)
     if source.is_dir():
@@ -212,7 +223,9 @@ def _to_google(source: Path, prefix: Path, lowercase: bool | None, with_optimize
     safe_join(prefix.parent, prefix.name)
     config = read_json(source / CONFIG_FILE)
     if config.get("model_type") not in (None, BERT_TYPE, RIGHT_TO_LEFT_TYPE):
-        raise UserError(f"{source} is of the type {config['model_type']}; a checkpoint of Google's is a BERT")
+        kind = config["model_type"]
+        hint = "make it float32 with --dtype first" if kind == INT8_TYPE else "a checkpoint of Google's is a BERT"
+        raise UserError(f"{source} is of the type {kind}; {hint}")
     tensors = by_modern_names(read_tensors(source, read_arrays), source)
     for copy, original in TIED.items():
         if copy in tensors and not np.array_equal(tensors[copy], tensors[original]):
@@ -267,14 +280,21 @@ def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: st
 
     _check_free(destination)
     source = find_model(source)
-    tensors, rounded, wanted = {}, set(), getattr(torch, dtype)
-    for name, tensor in read_tensors(source, read_weights).items():
+    config = read_json(source / CONFIG_FILE)
+    tensors, rounded, wanted = {}, set(), torch.float32 if dtype == "int8" else getattr(torch, dtype)
+    if dtype == "int8" and config.get("model_type", BERT_TYPE) not in (BERT_TYPE, RIGHT_TO_LEFT_TYPE, INT8_TYPE):
+        raise UserError(f"{source} is of the type {config['model_type']!s:.40}; int8 is for a BERT")
+    for name, tensor in dequantized(read_tensors(source, read_weights)).items():
         recast = tensors[name] = tensor.to(wanted) if tensor.is_floating_point() else tensor
         if bool((recast.isinf() & ~tensor.isinf()).any()):
             raise UserError(f"{name[:80]} has numbers too large for {dtype}; float32 keeps them")
         if torch.promote_types(tensor.dtype, recast.dtype) != recast.dtype:
             rounded.add(str(tensor.dtype).removeprefix("torch."))
     notes = [f"rounded from {', '.join(sorted(rounded))} to {dtype}"] if rounded else []
+    if dtype == "int8":
+        matrices = [name for name in tensors if _MATRICES.fullmatch(name)]
+        tensors = quantized(tensors, matrices)
+        notes = [f"{counted(len(matrices), 'matrix', 'matrices')} of the layers in int8, all else in float32"]
     return _rewrite(source, destination, tensors, lowercase, ("model*.safetensors", INDEX_FILE), dtype, notes)
 
 
@@ -303,10 +323,16 @@ def _rewrite(
     with _new_folder(destination) as folder:
         copy_small_files(source, folder)
         write_weights(folder / WEIGHTS_FILE, tensors)
-        config = read_json(folder / CONFIG_FILE)
-        if stated := {key: dtype for key in ("dtype", "torch_dtype") if dtype and key in config}:
+        was = config = read_json(folder / CONFIG_FILE)
+        if dtype and config.get("model_type") == INT8_TYPE:
+            config = int8_source(config)
+        if dtype == "int8":  # of a type that other libraries refuse: they would read the rest without its scales
+            config = config | {INT8_OF: config.get("model_type", BERT_TYPE), "model_type": INT8_TYPE}
+        stored = "float32" if dtype == "int8" else dtype
+        config = config | {key: stored for key in ("dtype", "torch_dtype") if dtype and key in config}
+        if config != was:
             with atomic_write(folder / CONFIG_FILE) as stream:
-                json.dump(config | stated, stream, ensure_ascii=False, indent=2)
+                json.dump(config, stream, ensure_ascii=False, indent=2)
         read_model(folder)  # or raise: what does not open is no result
         names = {path.name for path in source.iterdir()} - {path.name for one in replaced for path in source.glob(one)}
         left_out = sorted(name for name in names - {MANIFEST_NAME} if not (folder / name).exists())

@@ -160,7 +160,8 @@ def _find_cached(name: str) -> Path | None:
 MODULES_FILE = "modules.json"
 CONFIG_FILE, OWN_FILE, CARD_FILE = "config.json", "bertworks.json", "CARD.md"
 # The model_type of each kind in config.json.
-BERT_TYPE, RIGHT_TO_LEFT_TYPE = "bert", "bertworks-right-to-left"
+BERT_TYPE, RIGHT_TO_LEFT_TYPE, INT8_TYPE = "bert", "bertworks-right-to-left", "bertworks-int8"
+INT8_OF = "int8_of"  # in config.json, the type of the model that one in int8 was made of
 GPT_TYPE, ELMO_TYPE = "openai-gpt", "bertworks-elmo"
 COMPOUND_TYPE, FEATURES_TYPE = "bertworks-compound", "bertworks-features"
 ELMO_TASK_TYPE = "bertworks-elmo-task"
@@ -356,6 +357,11 @@ def read_about(folder: Path) -> dict[str, Any]:
     raw = read_json(path)
     read_record(About, raw, str(path))
     return raw
+
+
+def int8_source(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config.json of the model that one in int8 was made of."""
+    return {name: value for name, value in config.items() if name != INT8_OF} | {"model_type": config.get(INT8_OF)}
 
 
 def check_about(about: Mapping[str, Any]) -> None:

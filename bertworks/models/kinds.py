@@ -56,9 +56,11 @@ from bertworks.models.folder import (
     ELMO_TYPE,
     FEATURES_TYPE,
     GPT_TYPE,
+    INT8_TYPE,
     check_about,
     find_encoder,
     find_model,
+    int8_source,
     read_about,
     read_json,
 )
@@ -75,7 +77,7 @@ from bertworks.models.names import (
     is_weight,
     to_openai,
 )
-from bertworks.models.weights import has_safetensors, no_weights, put_whole, read_tensors, read_weights
+from bertworks.models.weights import dequantized, has_safetensors, no_weights, put_whole, read_tensors, read_weights
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import Compound, FeatureReader, feature_bert
 from bertworks.nn.config import BertConfig, elmo_preset, gpt_preset, preset
@@ -103,6 +105,7 @@ class ModelFolder(NamedTuple, Generic[Net]):
     labels: list[str]  # of the classes or tags; empty if there are none
     about: dict[str, Any]  # what bertworks.json says
     unused: list[str]  # tensors that no part of the model reads
+    is_int8: bool = False  # whether the matrices of its layers are stored in int8
 
 
 @dataclass(frozen=True, eq=False)
@@ -489,11 +492,14 @@ def read_model(folder: Path, kind: ModelKind | None = None) -> ModelFolder[Any]:
     """
     kind, where = kind or kind_of_model(folder), folder / CONFIG_FILE
     raw, about = read_json(where), read_about(folder)
+    if is_int8 := raw.get("model_type") == INT8_TYPE:
+        raw = int8_source(raw)
     if kind is BERT and "task" not in about:
         about |= stated_problem(raw)
     source = Source(where, raw, about)
     config = kind.read_config(source)
-    tensors = kind.canonical(read_tensors(folder, read_weights), folder)
+    stored = read_tensors(folder, read_weights)
+    tensors = kind.canonical(dequantized(stored) if is_int8 else stored, folder)
     source = source._replace(tensors=tensors)
     with torch.device("meta"):  # sizes without memory: the tensors bring it
         net = kind.make(config, kind.find_heads(source), tensors)
@@ -508,7 +514,7 @@ def read_model(folder: Path, kind: ModelKind | None = None) -> ModelFolder[Any]:
     if problems:
         raise ConfigError(str(folder), problems)
     net.load_state_dict(kind.from_file(state, {name: tensors[name] for name in wanted}), assign=True)
-    return ModelFolder(net, labels, about, unused)
+    return ModelFolder(net, labels, about, unused, is_int8)
 
 
 def _contradictions(wanted: Tensors, tensors: Tensors) -> list[str]:

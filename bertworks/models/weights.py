@@ -56,6 +56,7 @@ _MAX_TENSORS = 50_000
 _MAX_DIMENSIONS = 8
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
+_INT8, _SCALE = "_int8", "_scale"  # endings of the names of a matrix in int8 and of the scales of its rows
 AnyTensor = TypeVar("AnyTensor")
 Announced = tuple[str, str, tuple[int, ...]]  # name, type and shape of a tensor to be written
 
@@ -259,6 +260,30 @@ def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> 
     if (folder / INDEX_FILE).exists():
         return read_sharded(folder / INDEX_FILE, read)
     raise UserError(no_weights(folder))
+
+
+def quantized(tensors: "Mapping[str, Tensor]", names: Iterable[str]) -> "dict[str, Tensor]":
+    """Return the same tensors, some matrices as int8 with a scale for each row; no library takes them for others."""
+    from bertworks.nn.layers import quantize_weight
+
+    changed = dict(tensors)
+    for name in names:
+        weight = changed.pop(name).float()
+        changed[name + _INT8], changed[name + _SCALE] = quantize_weight(weight)
+    return changed
+
+
+def dequantized(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Return the same tensors, those that `quantized` changed as float32."""
+    import torch
+
+    changed = dict(tensors)
+    for name in [name.removesuffix(_INT8) for name in tensors if name.endswith(_INT8)]:
+        values, scales = changed.pop(name + _INT8), changed.pop(name + _SCALE, None)
+        if values.dtype != torch.int8 or values.ndim != 2 or scales is None or scales.shape != values.shape[:1]:
+            raise UserError(f"{name + _INT8:.80} is no int8 matrix with a scale for each row; convert the model again")
+        changed[name] = values.float() * scales.float()[:, None]
+    return changed
 
 
 def no_weights(folder: Path) -> str:

@@ -31,9 +31,17 @@ from torch import Tensor
 
 from bertworks.nn.attention import Packing, Run, Tokens, attend, attend_from_one
 from bertworks.nn.bert import Bert, Block
-from bertworks.nn.layers import LayerNorm, Linear, activate, check_tiles, cpu_instructions
+from bertworks.nn.layers import (
+    LARGEST_INT8,
+    LayerNorm,
+    Linear,
+    activate,
+    check_tiles,
+    cpu_instructions,
+    quantize_weight,
+)
 
-_LARGEST, _ZERO = 127, 128  # of int8 numbers, and the unsigned number that stands for 0
+_ZERO = 128  # the unsigned number that stands for 0
 _MIN_TOKENS_PER_THREAD = 128  # fewer are not worth a thread of their own
 _GELU_DEGREE, _GELU_END = 13, 5.2  # of a polynomial that is as near to it as float32 is, and where the gelu is x or 0
 # Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
@@ -58,10 +66,10 @@ def _quantize_row(row: Any, out: Any) -> Any:
     for i in range(len(row)):
         size = abs(row[i])
         largest = size if size > largest else largest
-    inverse = _f32(_LARGEST) / largest
+    inverse = _f32(LARGEST_INT8) / largest
     for i in range(len(row)):
         out[i] = np.uint8(np.int32(row[i] * inverse + _f32(_ZERO + 0.5)))
-    return largest * _f32(1 / _LARGEST)
+    return largest * _f32(1 / LARGEST_INT8)
 
 
 @numba.njit(inline="always")
@@ -233,12 +241,6 @@ class Int8Linear:
             y_TD, low.scales_T, self.bias, x_TD.numpy(), *norm, out.values_TD.numpy(), out.scales_T
         )
         return out
-
-
-def quantize_weight(weight_OD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a matrix as int8 and a scale for each of its rows, float32."""
-    scales_O = weight_OD.abs().amax(1).float().clamp(min=1e-30) / _LARGEST
-    return (weight_OD / scales_O[:, None]).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8), scales_O
 
 
 def _empty_int8(num_rows: int, width: int) -> Int8:

@@ -36,6 +36,7 @@ _SINUSOID_BASE = 10_000.0
 _MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
 _PLACE_STEP = 0x9E3779B1 - (1 << 32)
 _LOW_31 = 0x7FFFFFFF
+LARGEST_INT8 = 127  # of either sign
 _CPU_FACTS = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "int8": {"avx512_vnni", "avx_vnni", "amx_int8"}}
 _ISA, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
@@ -77,6 +78,12 @@ def freeze(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Linear) and module.weight.dtype == torch.float32:
             module.is_frozen = module.weight.device.type == "cpu"
+
+
+def quantize_weight(weight_OD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a matrix as int8 and a scale for each of its rows, float32."""
+    scales_O = weight_OD.abs().amax(1).float().clamp(min=1e-30) / LARGEST_INT8
+    return (weight_OD / scales_O[:, None]).round_().clamp_(-LARGEST_INT8, LARGEST_INT8).to(torch.int8), scales_O
 
 
 class Embedding(nn.Module):
