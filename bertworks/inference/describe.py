@@ -11,6 +11,7 @@ from typing import Any
 from bertworks.errors import counted, printable
 from bertworks.models.folder import find_encoder, find_model
 from bertworks.models.kinds import kind_of_network, read_model
+from bertworks.models.names import LAYER_MATRIX
 from bertworks.models.sentence_transformers import Pooling, read_pooling
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import reader_of
@@ -60,7 +61,10 @@ def model_report(source: str) -> dict[str, Any]:
         "pooling": read_pooling(root).as_json(),
         "parameters": facts["parameters"],
         "tensors": {
-            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            name: {
+                "shape": list(tensor.shape),
+                "dtype": "int8" if opened.is_int8 and LAYER_MATRIX.fullmatch(name) else str(tensor.dtype)[6:],
+            }
             for name, tensor in kind_of_network(opened.net).to_file(tensors).items()
         },
         "unused": opened.unused,

@@ -11,7 +11,6 @@
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -39,7 +38,7 @@ from bertworks.models.folder import (
     read_json,
 )
 from bertworks.models.google import Tensors, read_google, write_google
-from bertworks.models.names import COUNTERS, GLOBAL_STEP, SLOTS, TIED, by_modern_names, huggingface_names
+from bertworks.models.names import COUNTERS, GLOBAL_STEP, LAYER_MATRIX, SLOTS, TIED, by_modern_names, huggingface_names
 from bertworks.models.weights import (
     INDEX_FILE,
     OPTIMIZER_FILE,
@@ -69,10 +68,6 @@ if TYPE_CHECKING:
 FORMS = ("google", "folder")
 DEFAULT_PREFIX = "bert_model.ckpt"
 _DTYPES = ("float32", "bfloat16", "float16", "int8")
-_MATRICES = re.compile(  # of a BERT's layers, which are int8 in a folder of int8
-    r"(bert\.)?encoder\.layer\.\d+\.(attention\.self\.(query|key|value)|(attention\.output|intermediate|output)\.dense)"
-    r"\.weight"
-)
 _NO_STATE = "it has no state of Adam's; leave out --with-optimizer"
 _RUN_STATE = "state.json"  # of a run's checkpoint, whose optimizer goes by our names of parameters
 
@@ -281,20 +276,20 @@ def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: st
     _check_free(destination)
     source = find_model(source)
     config = read_json(source / CONFIG_FILE)
-    tensors, rounded, wanted = {}, set(), torch.float32 if dtype == "int8" else getattr(torch, dtype)
+    tensors, rounded, wanted = {}, set(), getattr(torch, dtype)
     if dtype == "int8" and config.get("model_type", BERT_TYPE) not in (BERT_TYPE, RIGHT_TO_LEFT_TYPE, INT8_TYPE):
         raise UserError(f"{source} is of the type {config['model_type']!s:.40}; int8 is for a BERT")
     for name, tensor in dequantized(read_tensors(source, read_weights)).items():
-        recast = tensors[name] = tensor.to(wanted) if tensor.is_floating_point() else tensor
+        recast = tensors[name] = tensor.to(wanted) if tensor.is_floating_point() and dtype != "int8" else tensor
         if bool((recast.isinf() & ~tensor.isinf()).any()):
             raise UserError(f"{name[:80]} has numbers too large for {dtype}; float32 keeps them")
         if torch.promote_types(tensor.dtype, recast.dtype) != recast.dtype:
             rounded.add(str(tensor.dtype).removeprefix("torch."))
     notes = [f"rounded from {', '.join(sorted(rounded))} to {dtype}"] if rounded else []
     if dtype == "int8":
-        matrices = [name for name in tensors if _MATRICES.fullmatch(name)]
+        matrices = [name for name in tensors if LAYER_MATRIX.fullmatch(name)]
         tensors = quantized(tensors, matrices)
-        notes = [f"{counted(len(matrices), 'matrix', 'matrices')} of the layers in int8, all else in float32"]
+        notes = [f"{counted(len(matrices), 'matrix', 'matrices')} of the layers in int8, all else as it was"]
     return _rewrite(source, destination, tensors, lowercase, ("model*.safetensors", INDEX_FILE), dtype, notes)
 
 
@@ -328,8 +323,8 @@ def _rewrite(
             config = int8_source(config)
         if dtype == "int8":  # of a type that other libraries refuse: they would read the rest without its scales
             config = config | {INT8_OF: config.get("model_type", BERT_TYPE), "model_type": INT8_TYPE}
-        stored = "float32" if dtype == "int8" else dtype
-        config = config | {key: stored for key in ("dtype", "torch_dtype") if dtype and key in config}
+        elif dtype:
+            config = config | {key: dtype for key in ("dtype", "torch_dtype") if key in config}
         if config != was:
             with atomic_write(folder / CONFIG_FILE) as stream:
                 json.dump(config, stream, ensure_ascii=False, indent=2)

@@ -340,13 +340,14 @@ class CpuEngine:
     @torch.inference_mode()
     def _part(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, keep: bool) -> list[Tensor]:
         if not len(x_TD) or not self._blocks:
-            return [x_TD if rows_S is None else x_TD.index_select(0, rows_S)]
+            x_TD = x_TD if rows_S is None else x_TD.index_select(0, rows_S)
+            return [x_TD] * (len(self._blocks) if keep else 1)
         low, kept = self._blocks[0].qkv.lower(x_TD), []
         for number, block in enumerate(self._blocks, 1):
             x_TD, low = block(x_TD, low, packing, rows_S if number == len(self._blocks) else None)
             if keep:
                 kept.append(x_TD.clone())
-        return kept or [x_TD]
+        return kept if keep else [x_TD]
 
 
 class _LowBlock:
