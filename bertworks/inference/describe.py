@@ -63,7 +63,9 @@ def model_report(source: str) -> dict[str, Any]:
         "tensors": {
             name: {
                 "shape": list(tensor.shape),
-                "dtype": "int8" if opened.is_int8 and LAYER_MATRIX.fullmatch(name) else str(tensor.dtype)[6:],
+                "dtype": "int8"
+                if opened.int8_factors is not None and LAYER_MATRIX.fullmatch(name)
+                else str(tensor.dtype)[6:],
             }
             for name, tensor in kind_of_network(opened.net).to_file(tensors).items()
         },

@@ -143,7 +143,10 @@ def write_features(
     per: str = "token",
     truncate: bool = False,
 ) -> None:
-    """Write the features of every text; the ending of `out` names the form."""
+    """Write the features of every text; the ending of `out` names the form.
+
+    The file says in what numbers the model was computed, if not in float32.
+    """
     if per not in PER:
         raise UserError(f"no features can be written per {per[:40]!r}; choose {' or '.join(PER)}")
     if out.suffix not in _ENDINGS:
@@ -166,13 +169,14 @@ def write_features(
                     names = [text[start:end] for start, end in spans]
                     yield names, [encoding.ids[index] for index in firsts], spans, hidden[:, firsts]
 
+    facts = {} if model.dtype == "float32" else {"dtype": model.dtype}
     if out.suffix == ".safetensors":
         counts = [len(encoding) if per == "token" else len(_words(encoding)[0]) for encoding in encodings]
-        _write_safetensors(out, rows(), counts, len(chosen), model.width)
+        _write_safetensors(out, rows(), counts, len(chosen), model.width, facts)
     elif out.suffix == ".jsonl":
-        _write_jsonl(out, rows(), per, chosen)
+        _write_jsonl(out, rows(), per, chosen, facts)
     else:
-        _write_parquet(out, rows(), per, chosen, model.width)
+        _write_parquet(out, rows(), per, chosen, model.width, facts)
 
 
 def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
@@ -186,7 +190,9 @@ def _words(encoding: Encoding) -> tuple[list[int], list[tuple[int, int]]]:
     return list(firsts.values()), [(encoding.offsets[index][0], ends[word]) for word, index in firsts.items()]
 
 
-def _write_safetensors(out: Path, rows: Iterator[Row], counts: Sequence[int], num_layers: int, width: int) -> None:
+def _write_safetensors(
+    out: Path, rows: Iterator[Row], counts: Sequence[int], num_layers: int, width: int, facts: dict[str, str]
+) -> None:
     """Write `i/hidden`, `i/ids` and `i/offsets`; a file begins with its header, so the counts are known before."""
     tensors = []
     for number, count in enumerate(counts):
@@ -200,20 +206,22 @@ def _write_safetensors(out: Path, rows: Iterator[Row], counts: Sequence[int], nu
             yield np.array(ids, np.int64)
             yield np.array(offsets, np.int64)
 
-    write_in_order(out, tensors, arrays())
+    write_in_order(out, tensors, arrays(), facts)
 
 
-def _write_jsonl(out: Path, rows: Iterator[Row], per: str, layers: Sequence[int]) -> None:
+def _write_jsonl(out: Path, rows: Iterator[Row], per: str, layers: Sequence[int], facts: dict[str, str]) -> None:
     with atomic_write(out) as stream:
         for number, (names, ids, offsets, hidden) in enumerate(rows):
-            values: dict[str, Any] = {"index": number, f"{per}s": names, "ids": ids, "offsets": offsets}
+            values: dict[str, Any] = {"index": number, f"{per}s": names, "ids": ids, "offsets": offsets} | facts
             values["layers"] = {
                 str(layer): np.round(part.astype(float), 6).tolist() for layer, part in zip(layers, hidden, strict=True)
             }
             stream.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
-def _write_parquet(out: Path, rows: Iterator[Row], per: str, layers: Sequence[int], width: int) -> None:
+def _write_parquet(
+    out: Path, rows: Iterator[Row], per: str, layers: Sequence[int], width: int, facts: dict[str, str]
+) -> None:
     """Write a row for every token or word: index, name, id, start, end, and a column of vectors for each layer."""
     try:
         import pyarrow as pa
@@ -222,7 +230,7 @@ def _write_parquet(out: Path, rows: Iterator[Row], per: str, layers: Sequence[in
         raise UserError('parquet needs pyarrow: pip install "bertworks[data]"') from None
     vector, whole = pa.list_(pa.float32(), width), pa.int64()
     columns = [("index", whole), (per, pa.string()), ("id", whole), ("start", whole), ("end", whole)]
-    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in layers)])
+    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in layers)], metadata=facts)
     with atomic_write(out, "wb") as stream, pq.ParquetWriter(stream, schema) as writer:
         for number, (names, ids, offsets, hidden) in enumerate(rows):
             starts, ends = zip(*offsets, strict=True) if offsets else ((), ())

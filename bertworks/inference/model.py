@@ -112,13 +112,13 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | N
         raise UserError(
             f"{folder}: its vocabulary has {len(tokenizer):,} pieces and its model {opened.net.config.vocab_size:,}"
         )
-    is_int8 = opened.is_int8 and place.type == "cpu" and dtype in (None, "auto")
-    dtype = _put(opened.net, place, "int8" if is_int8 else dtype or "float32")
+    is_int8 = opened.int8_factors is not None and place.type == "cpu" and dtype in (None, "auto")
+    dtype = _put(opened.net.eval(), place, "int8" if is_int8 else dtype or "float32", opened.int8_factors)
     is_stated = isinstance(opened.net, Bert) and (root / MODULES_FILE).exists()
     return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place, dtype)
 
 
-def _put(net: Any, device: torch.device, dtype: str) -> str:
+def _put(net: Any, device: torch.device, dtype: str, int8_factors: Any = None) -> str:
     """Have a network computed on a device in numbers of a type; returns the type."""
     is_bert, on_cpu = isinstance(net, Bert), device.type == "cpu"
     if dtype == "auto":
@@ -132,7 +132,7 @@ def _put(net: Any, device: torch.device, dtype: str) -> str:
         if is_fast_on_cpu(dtype):
             from bertworks.nn.cpu import CpuEngine  # compiled code, which a single text in float32 does without
 
-            net.float().engine = CpuEngine(net, dtype)
+            net.engine = CpuEngine(net.float(), dtype, int8_factors)
             return dtype
         if dtype == "int8":
             _log.warning("this processor has no instructions for int8 (VNNI or AMX); the model is computed in float32")
@@ -160,7 +160,7 @@ class Model:
     def __init__(
         self, opened: ModelFolder[Any], tokenizer: Any, pooling: Pooling, device: torch.device, dtype: str = "float32"
     ) -> None:
-        net: Any = opened.net.eval()
+        net: Any = opened.net
         freeze(net)
         self.net, self.device, self.dtype, self.pooling = net, device, dtype, pooling
         self.labels, self.about, self.unused = opened.labels, opened.about, opened.unused

@@ -11,7 +11,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,7 +38,19 @@ from bertworks.models.folder import (
     read_json,
 )
 from bertworks.models.google import Tensors, read_google, write_google
-from bertworks.models.names import COUNTERS, GLOBAL_STEP, LAYER_MATRIX, SLOTS, TIED, by_modern_names, huggingface_names
+from bertworks.models.names import (
+    COUNTERS,
+    GLOBAL_STEP,
+    INTERMEDIATE,
+    KEY,
+    LAYER_MATRIX,
+    QUERY,
+    SLOTS,
+    TIED,
+    VALUE,
+    by_modern_names,
+    huggingface_names,
+)
 from bertworks.models.weights import (
     INDEX_FILE,
     OPTIMIZER_FILE,
@@ -279,18 +291,30 @@ def _to_dtype(source: Path, destination: Path, lowercase: bool | None, dtype: st
     tensors, rounded, wanted = {}, set(), getattr(torch, dtype)
     if dtype == "int8" and config.get("model_type", BERT_TYPE) not in (BERT_TYPE, RIGHT_TO_LEFT_TYPE, INT8_TYPE):
         raise UserError(f"{source} is of the type {config['model_type']!s:.40}; int8 is for a BERT")
-    for name, tensor in dequantized(read_tensors(source, read_weights)).items():
+    stored = read_tensors(source, read_weights)
+    for name, tensor in (stored if dtype == "int8" else dequantized(stored)[0]).items():
         recast = tensors[name] = tensor.to(wanted) if tensor.is_floating_point() and dtype != "int8" else tensor
         if bool((recast.isinf() & ~tensor.isinf()).any()):
             raise UserError(f"{name[:80]} has numbers too large for {dtype}; float32 keeps them")
         if torch.promote_types(tensor.dtype, recast.dtype) != recast.dtype:
             rounded.add(str(tensor.dtype).removeprefix("torch."))
     notes = [f"rounded from {', '.join(sorted(rounded))} to {dtype}"] if rounded else []
-    if dtype == "int8":
-        matrices = [name for name in tensors if LAYER_MATRIX.fullmatch(name)]
-        tensors = quantized(tensors, matrices)
-        notes = [f"{counted(len(matrices), 'matrix', 'matrices')} of the layers in int8, all else as it was"]
+    if dtype == "int8" and config.get("model_type") != INT8_TYPE:
+        factors = _int8_factors(source, tensors)
+        tensors = quantized(tensors, factors)
+        notes = [f"{counted(len(factors), 'matrix', 'matrices')} of the layers in int8, all else as it was"]
     return _rewrite(source, destination, tensors, lowercase, ("model*.safetensors", INDEX_FILE), dtype, notes)
+
+
+def _int8_factors(source: Path, tensors: Iterable[str]) -> "dict[str, Tensor | None]":
+    """Return the names of the matrices that become int8, with the factors of their inputs."""
+    from bertworks.models.kinds import read_model
+    from bertworks.nn.cpu import input_factors
+
+    found = input_factors(read_model(source).net.eval().float())
+    parts = {QUERY: 0, KEY: 0, VALUE: 0, INTERMEDIATE: 1}
+    matches = filter(None, map(LAYER_MATRIX.fullmatch, tensors))
+    return {m[0]: found[int(m["layer"])][parts[m["part"]]] if m["part"] in parts else None for m in matches}
 
 
 def _rewrite(

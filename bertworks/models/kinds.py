@@ -68,7 +68,10 @@ from bertworks.models.names import (
     COUNTERS,
     EMBEDDING,
     HEADS,
+    INTERMEDIATE,
+    LAYER_MATRIX,
     OUTPUT,
+    QUERY,
     TIED,
     by_modern_names,
     by_published_names,
@@ -105,7 +108,8 @@ class ModelFolder(NamedTuple, Generic[Net]):
     labels: list[str]  # of the classes or tags; empty if there are none
     about: dict[str, Any]  # what bertworks.json says
     unused: list[str]  # tensors that no part of the model reads
-    is_int8: bool = False  # whether the matrices of its layers are stored in int8
+    # Of a folder in int8, by what the inputs of each layer's `qkv` and `up` are multiplied, see `nn/cpu.py`.
+    int8_factors: list[tuple[Tensor, Tensor]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,14 +496,18 @@ def read_model(folder: Path, kind: ModelKind | None = None) -> ModelFolder[Any]:
     """
     kind, where = kind or kind_of_model(folder), folder / CONFIG_FILE
     raw, about = read_json(where), read_about(folder)
-    if is_int8 := raw.get("model_type") == INT8_TYPE:
+    is_int8 = raw.get("model_type") == INT8_TYPE
+    if is_int8:
         raw = int8_source(raw)
     if kind is BERT and "task" not in about:
         about |= stated_problem(raw)
     source = Source(where, raw, about)
     config = kind.read_config(source)
     stored = read_tensors(folder, read_weights)
-    tensors = kind.canonical(dequantized(stored) if is_int8 else stored, folder)
+    factors: Tensors = {}
+    if is_int8:
+        stored, factors = dequantized(stored)
+    tensors = kind.canonical(stored, folder)
     source = source._replace(tensors=tensors)
     with torch.device("meta"):  # sizes without memory: the tensors bring it
         net = kind.make(config, kind.find_heads(source), tensors)
@@ -514,7 +522,16 @@ def read_model(folder: Path, kind: ModelKind | None = None) -> ModelFolder[Any]:
     if problems:
         raise ConfigError(str(folder), problems)
     net.load_state_dict(kind.from_file(state, {name: tensors[name] for name in wanted}), assign=True)
-    return ModelFolder(net, labels, about, unused, is_int8)
+    return ModelFolder(net, labels, about, unused, _factors_by_layer(factors, config, where) if is_int8 else None)
+
+
+def _factors_by_layer(factors: Tensors, config: BertConfig, where: Path) -> list[tuple[Tensor, Tensor]]:
+    names = {name: LAYER_MATRIX.fullmatch(name) for name in factors}
+    found = {(int(match["layer"]), match["part"]): factors[name] for name, match in names.items() if match}
+    try:
+        return [(found[n, QUERY], found[n, INTERMEDIATE]) for n in range(config.num_hidden_layers)]
+    except KeyError as error:
+        raise UserError(f"{where.parent} lacks factors of its int8 inputs; convert the model again") from error
 
 
 def _contradictions(wanted: Tensors, tensors: Tensors) -> list[str]:

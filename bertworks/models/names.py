@@ -23,10 +23,12 @@ SLOTS = ("adam_m", "adam_v")
 GLOBAL_STEP = "global_step"
 POOLER, MASKED_WORD_HEAD, NEXT_SENTENCE_HEAD = "bert/pooler/", "cls/predictions/", "cls/seq_relationship/"
 OPTIONAL = (POOLER, MASKED_WORD_HEAD, NEXT_SENTENCE_HEAD)  # by Google's names; each is there in full or not at all
+QUERY, KEY, VALUE = "attention.self.query", "attention.self.key", "attention.self.value"
+INTERMEDIATE = "intermediate.dense"
 # The matrices of a BERT's layers by Hugging Face's names: what a folder of int8 has in int8.
 LAYER_MATRIX = re.compile(
-    r"(bert\.)?encoder\.layer\.\d+\."
-    r"(attention\.self\.(query|key|value)|(attention\.output|intermediate|output)\.dense)\.weight"
+    r"(?:bert\.)?encoder\.layer\.(?P<layer>\d+)\.(?P<part>attention\.self\.(?:query|key|value)"
+    r"|attention\.output\.dense|intermediate\.dense|output\.dense)\.weight"
 )
 AnyTensor = TypeVar("AnyTensor")
 

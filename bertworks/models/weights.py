@@ -56,7 +56,8 @@ _MAX_TENSORS = 50_000
 _MAX_DIMENSIONS = 8
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
-_INT8, _SCALE = "_int8", "_scale"  # endings of the names of a matrix in int8 and of the scales of its rows
+# Endings of the names of a matrix in int8, of the scales of its rows, and of the factors of its inputs.
+_INT8, _SCALE, _FACTORS = "_int8", "_scale", "_input_factors"
 AnyTensor = TypeVar("AnyTensor")
 Announced = tuple[str, str, tuple[int, ...]]  # name, type and shape of a tensor to be written
 
@@ -157,9 +158,17 @@ def in_file_order(tensors: Iterable[Announced]) -> list[Announced]:
     return sorted(tensors, key=lambda tensor: (-NUM_BYTES[tensor[1]], tensor[0]))
 
 
-def write_file(path: str | os.PathLike[str], tensors: Sequence[Announced], contents: Iterable[memoryview]) -> None:
-    """Write tensors whose types and shapes are known before their numbers are; each is dropped when it is written."""
-    header: dict[str, Any] = {_METADATA: {"format": "pt"}}  # transformers refuses a file that does not say this
+def write_file(
+    path: str | os.PathLike[str],
+    tensors: Sequence[Announced],
+    contents: Iterable[memoryview],
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Write tensors whose types and shapes are known before their numbers are; each is dropped when it is written.
+
+    `facts` are written beside them, in the file's header.
+    """
+    header: dict[str, Any] = {_METADATA: {"format": "pt", **(facts or {})}}  # transformers refuses a file without "pt"
     position = 0
     for name, kind, shape in tensors:
         end = position + math.prod(shape) * NUM_BYTES[kind]
@@ -242,12 +251,16 @@ def announced(name: str, dtype: Any, shape: tuple[int, ...]) -> Announced:
 
 
 def write_in_order(
-    path: str | os.PathLike[str], tensors: Sequence[Announced], arrays: "Iterable[NDArray[Any]]"
+    path: str | os.PathLike[str],
+    tensors: Sequence[Announced],
+    arrays: "Iterable[NDArray[Any]]",
+    facts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write arrays that come one after another, as they were announced."""
+    """Write arrays that come one after another, as they were announced; `facts` as `write_file` does."""
     import numpy as np
 
-    write_file(path, tensors, (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays))
+    contents = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays)
+    write_file(path, tensors, contents, facts)
 
 
 # The weights of a folder.
@@ -262,28 +275,38 @@ def read_tensors(folder: Path, read: Callable[[Path], dict[str, AnyTensor]]) -> 
     raise UserError(no_weights(folder))
 
 
-def quantized(tensors: "Mapping[str, Tensor]", names: Iterable[str]) -> "dict[str, Tensor]":
-    """Return the same tensors, some matrices as int8 with a scale for each row; no library takes them for others."""
+def quantized(tensors: "Mapping[str, Tensor]", factors: "Mapping[str, Tensor | None]") -> "dict[str, Tensor]":
+    """Return the same tensors, some matrices as int8 with a scale for each row; no library takes them for others.
+
+    `factors` are, by the names of the matrices, those of their inputs, by which the weights are divided; or None.
+    """
     from bertworks.nn.layers import quantize_weight
 
     changed = dict(tensors)
-    for name in names:
+    for name, factors_D in factors.items():
         weight = changed.pop(name).float()
+        if factors_D is not None:
+            weight, changed[name + _FACTORS] = weight / factors_D, factors_D
         changed[name + _INT8], changed[name + _SCALE] = quantize_weight(weight)
     return changed
 
 
-def dequantized(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Return the same tensors, those that `quantized` changed as float32."""
+def dequantized(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str, Tensor]]":
+    """Return the same tensors, those that `quantized` changed as float32; and the factors that it was given."""
     import torch
 
-    changed = dict(tensors)
+    changed, factors = dict(tensors), {}
     for name in [name.removesuffix(_INT8) for name in tensors if name.endswith(_INT8)]:
         values, scales = changed.pop(name + _INT8), changed.pop(name + _SCALE, None)
         if values.dtype != torch.int8 or values.ndim != 2 or scales is None or scales.shape != values.shape[:1]:
             raise UserError(f"{name + _INT8:.80} is no int8 matrix with a scale for each row; convert the model again")
         changed[name] = values.float() * scales.float()[:, None]
-    return changed
+        if name + _FACTORS in changed:
+            found = factors[name] = changed.pop(name + _FACTORS).float()
+            if found.shape != values.shape[1:] or not bool((found > 0).all()):
+                raise UserError(f"{name + _FACTORS:.80} is not a positive number an input; convert the model again")
+            changed[name] *= found
+    return changed, factors
 
 
 def no_weights(folder: Path) -> str:

@@ -125,7 +125,7 @@ def test_how_text_was_can_be_said_too(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("folder", "out", "--dtype", "int8"), "choose float32, bfloat16, float16"),
+        (("folder", "out", "--dtype", "int4"), "choose float32, bfloat16, float16, int8"),
         (("folder", "out.ckpt", "--dtype", "bfloat16"), "--dtype makes a model folder"),
         (("folder", "out", "--dtype", "bfloat16", "--with-optimizer"), "--dtype makes a model folder"),
         (("folder", "out", "--dtype", "bfloat16", "--allow-pickle"), "--dtype makes a model folder"),

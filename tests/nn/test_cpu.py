@@ -35,7 +35,7 @@ def texts(lengths=LENGTHS):
 
 
 def error(found, expected):
-    return float((found - expected).norm() / expected.norm())
+    return float(((found - expected).norm() / expected.norm()).detach())
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 0.02), ("int8", 0.03)])
@@ -81,6 +81,48 @@ def test_int8_is_the_arithmetic_that_the_docstring_says():
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max(1, keepdims=True).min())
 
 
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+def test_activated_inputs_are_stored_from_their_least_value_on(act):
+    """By numpy: 0 is the least value of the activation, 255 the token's largest; the bias makes up for it."""
+    torch.manual_seed(0)
+    up, down = Linear(48, 40), Linear(40, 16)
+    for linear in (up, down):
+        initialise(linear, 0.3, seed=3)
+        linear.bias.data.normal_()
+    first, second = cpu.Int8Linear(up), cpu.Int8Linear(down, after=act)
+    low = first.lower(torch.randn(9, 48))
+    activations = activate(first.plain(low), act).double().numpy()
+    least = 0 if act == "relu" else cpu._GELU_LEAST
+    scales = (activations + least).max(1, keepdims=True) / 255
+    stored = np.floor((activations + least) / scales + 0.5)
+    values, weight_scales = quantize_weight(down.weight.detach())
+    expected = (stored * scales - least) @ (
+        values.numpy() * weight_scales.numpy()[:, None]
+    ).T + down.bias.detach().numpy()
+    found = second.plain(first.activated(low, act, second)).numpy()
+    np.testing.assert_allclose(found, expected, atol=float(scales.max()) * 0.3)
+    exact = down(activate(up(torch.zeros(1, 48)), act))
+    zeros = second.plain(first.activated(first.lower(torch.zeros(1, 48)), act, second))
+    assert error(zeros, exact) < 0.01
+
+
+def test_inputs_and_weights_share_what_a_large_channel_costs():
+    net, tokens = small(), pack(texts())
+    for block in net.blocks:
+        block.norm.weight.data[5] *= 40  # as a few channels of trained models are
+        block.attention_norm.weight.data[7] *= 40
+        block.qkv.weight.data[:, 5] /= 40  # and not all that follows is about them
+        block.up.weight.data[:, 7] /= 40
+    factors = cpu.input_factors(net)
+    assert [(qkv.argmin().item(), up.argmin().item()) for qkv, up in factors[1:]] == [(5, 7)] * 2
+    x, block = net.encode(tokens, hidden=True).all_hidden[1], net.blocks[1]
+    plain, shared = (cpu.Int8Linear(block.qkv, some) for some in (None, factors[1][0]))
+    errors = [error(product.plain(product.lower(x)), block.qkv(x)) for product in (plain, shared)]
+    assert errors[1] < 0.5 * errors[0]
+    found, again = cpu.CpuEngine(net, "int8")(tokens), cpu.CpuEngine(net, "int8", factors)(tokens)
+    assert torch.equal(found, again)  # nothing in it is left to chance
+
+
 def test_rows_of_zeros_and_of_huge_numbers_stay_finite():
     linear = Linear(32, 32)
     initialise(linear, 0.2, seed=3)
@@ -94,9 +136,9 @@ def test_the_polynomial_is_the_gelu(name):
     linear = Linear(64, 4_096)
     linear.weight.data.zero_()
     linear.bias.data = torch.linspace(-9, 9, 4_096)
-    product = cpu.Int8Linear(linear)
-    low = product.activated(product.lower(torch.ones(1, 64)), name)
-    found = (low.values_TD.float() - 128) * float(low.scales_T[0])
+    product, following = cpu.Int8Linear(linear), cpu.Int8Linear(Linear(4_096, 8), after=name)
+    low = product.activated(product.lower(torch.ones(1, 64)), name, following)
+    found = low.values_TD.float() * float(low.scales_T[0]) - cpu._GELU_LEAST
     expected = activate(linear.bias.detach(), name)
     assert float((found - expected).abs().max()) <= float(low.scales_T[0]) * 0.51 + 2e-6  # the rounding to int8 alone
     end, u = cpu._GELU_END, np.linspace(-1, 1, 999)
