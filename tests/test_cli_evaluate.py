@@ -56,7 +56,7 @@ def evaluated(bertworks, *arguments):
 
 
 def predicted(bertworks, out, *arguments):
-    assert bertworks("predict", *arguments, "--out", out, "--device", "cpu")[0] == 0
+    assert bertworks("predict", *arguments, "--out", out, "--device", "cpu", "--dtype", "float32")[0] == 0
     return lines(out)
 
 
@@ -446,7 +446,7 @@ def test_predictions_keep_the_columns_of_the_input_and_their_names(bertworks, ru
 def test_records_keep_what_each_has_and_json_goes_to_standard_output(bertworks, runs, tmp_path):
     rows = [{"id": 7, "text": "a cat", "about": {"by": ["me", 1]}}, {"text": "a dog", "id": 8, "x": None, "scores": []}]
     source = write_rows(tmp_path / "new.jsonl", rows)
-    code, out, err = bertworks("predict", runs / "classify0", source, "--json")
+    code, out, err = bertworks("predict", runs / "classify0", source, "--json", "--dtype", "float32")
     said = json.loads(out)
     assert (code, "1 rows" in err) == (0, False)
     assert [list(one) for one in said] == [
@@ -454,7 +454,7 @@ def test_records_keep_what_each_has_and_json_goes_to_standard_output(bertworks, 
         ["text", "id", "x", "input_scores", "label", "score", "scores"],
     ]
     assert said == predicted(bertworks, tmp_path / "said.jsonl", runs / "classify0", source)
-    assert said == bw.predict(runs / "classify0", rows)
+    assert said == bw.predict(runs / "classify0", rows, dtype="float32")
     assert (said[0]["about"], said[0]["id"], said[1]["x"]) == ({"by": ["me", 1]}, "7", None)
     out = tmp_path / "said.csv"
     code, told, _ = bertworks("predict", runs / "classify0", source, "--out", out, "--json")

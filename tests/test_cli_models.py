@@ -93,7 +93,7 @@ class Stdin:
 
 def test_embed_reads_lines_from_standard_input(bertworks, folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Stdin(b"\xef\xbb\xbfthe cat\r\n\na dog"))
-    _, out, _ = bertworks("embed", folder, "-", "--json")
+    _, out, _ = bertworks("embed", folder, "-", "--json", "--dtype", "float32")
     assert out == bertworks("embed", folder, "the cat", "", "a dog", "--json")[1]
     monkeypatch.setattr(sys, "stdin", Stdin(b"the cat\ncaf\xff\n"))
     code, out, err = bertworks("embed", folder, "-", "--json")
@@ -138,7 +138,7 @@ def test_an_argument_that_is_not_utf8_is_refused(bertworks, folder, arguments):
 def test_features_as_safetensors(bertworks, folder, model, texts, tmp_path):
     """DESIGN: `i/hidden` [layers, tokens, width] and `i/ids`, [CLS] and [SEP] included, layer 0 the embeddings."""
     out = tmp_path / "f.safetensors"
-    code, _, err = bertworks("features", folder, texts, "--out", out)
+    code, _, err = bertworks("features", folder, texts, "--out", out, "--dtype", "float32")
     assert code == 0
     assert "features of 4 texts" in err
     found = load_file(out)
@@ -151,7 +151,19 @@ def test_features_as_safetensors(bertworks, folder, model, texts, tmp_path):
 
 
 def test_features_per_word_are_those_of_its_first_piece(bertworks, folder, model, texts, tmp_path):
-    bertworks("features", folder, texts, "--out", tmp_path / "f.jsonl", "--layers", "-1,0", "--per", "word")
+    bertworks(
+        "features",
+        folder,
+        texts,
+        "--out",
+        tmp_path / "f.jsonl",
+        "--layers",
+        "-1,0",
+        "--per",
+        "word",
+        "--dtype",
+        "float32",
+    )
     rows = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["words"] for row in rows] == [
         ["the", "cat", "sat", "."],
@@ -169,7 +181,9 @@ def test_features_per_word_are_those_of_its_first_piece(bertworks, folder, model
 
 @pytest.mark.parametrize("per", ["token", "word"])
 def test_features_as_parquet_have_a_row_for_each(bertworks, folder, model, texts, tmp_path, per):
-    bertworks("features", folder, texts, "--out", tmp_path / "f.parquet", "--layers", "2", "--per", per)
+    bertworks(
+        "features", folder, texts, "--out", tmp_path / "f.parquet", "--layers", "2", "--per", per, "--dtype", "float32"
+    )
     table = pq.read_table(tmp_path / "f.parquet").to_pydict()
     features = model.features(LINES, layers=[2])
     if per == "token":
@@ -275,7 +289,7 @@ def test_inspect_shows_labels_and_one_direction(bertworks, tmp_path):
     (("fill", "texts.txt", "[MASK]"), "is a file; give the folder"),
     (("fill", ".", "[MASK]"), "has no config.json"),
     (("fill", "MODEL", "[MASK]", "--device", "tpu"), "the device 'tpu' is not there"),
-    (("fill", "MODEL", "[MASK]", "--dtype", "int8"), "unknown number type 'int8'"),
+    (("fill", "MODEL", "[MASK]", "--dtype", "int4"), "unknown number type 'int4'"),
     (("nsp", "MODEL", "far away " * 20, "a"), "has 44 tokens"),
     (("embed", "MODEL", "a", "--layers", "x"), "--layers x is not a list of numbers"),
     (("embed", "MODEL", "a", "--layers", "9"), "0 to 3, or -1 back"),

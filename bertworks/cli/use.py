@@ -195,12 +195,12 @@ def embed(
         check_can_write(out)
     use_threads(threads)
     net = _open(model, "embed", device, dtype or ("auto" if texts == ["-"] else None))
-    say_dtype(net.dtype)
     lines = list(lines_of(texts, refuse_blank=True))
     vectors = net.embed(
         lines, layers=None if layers is None else _layers(layers), pooling=pooling, normalize=normalize, prompt=prompt,
         truncate=truncate,
     )  # fmt: skip
+    say_dtype(net.dtype)
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)
@@ -228,9 +228,9 @@ def features(
     check_can_write(out, source)
     use_threads(threads)
     net = _open(model, "features", device, dtype)
-    say_dtype(net.dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers), per=per, truncate=truncate)
+    say_dtype(net.dtype)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
 
 

@@ -13,8 +13,9 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast, overload
 
 import numpy as np
@@ -55,6 +56,7 @@ from bertworks.inference.readings import (
 from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, num_positions
 from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
 from bertworks.models.sentence_transformers import Pooling, check_widths, read_pooling, write_pooling
+from bertworks.models.weights import put_whole
 from bertworks.nn.attention import Packing, Tokens, batches, can_flash, pack, pack_lengths
 from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
@@ -258,11 +260,18 @@ class Model:
         return ""
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a model folder; transformers opens that of a BERT or a GPT-1, but for a tagger on frozen layers."""
+        """Write a model folder; transformers opens that of a BERT or a GPT-1, but for a tagger on frozen layers.
+
+        A model in bfloat16 is written in it; one in int8 in float32, for `bw.convert` makes folders in int8.
+        """
         from bertworks.files import atomic_folder
 
+        def put(place: Path, tensors: Mapping[str, Tensor]) -> None:
+            is_half = self.dtype == "bfloat16"  # of which a CPU keeps float32 beside what it computes with
+            put_whole(place, {name: one.bfloat16() for name, one in tensors.items()} if is_half else tensors)
+
         with atomic_folder(folder) as temporary:
-            write_model(temporary, self.net, labels=self.labels, about=self.about)
+            write_model(temporary, self.net, labels=self.labels, about=self.about, put=put)
             self.tokenizer.save(temporary, max_length=num_positions(temporary))
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)

@@ -356,8 +356,8 @@ def test_a_run_folder_means_the_model_in_it(tmp_path, folder):
         ({"device": "tpu"}, "device 'tpu'"),
         ({"device": "meta"}, "device 'meta'"),
         ({"device": "cuda:99"}, "cuda:99"),
-        ({"dtype": "int8"}, "choose float32"),
-        ({"dtype": "float64"}, "choose float32"),
+        ({"dtype": "int4"}, "choose auto, float32"),
+        ({"dtype": "float64"}, "choose auto, float32"),
     ],
 )
 def test_a_device_or_type_that_is_not_there_is_refused(folder, options, words):

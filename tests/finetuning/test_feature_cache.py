@@ -93,7 +93,7 @@ def test_features_are_those_of_the_model_bit_for_bit(model, tmp_path):
 
 
 def test_half_precision_is_kept_bit_for_bit(tmp_path, model):
-    net = bw.load(write_calm_model(tmp_path / "calm"), device="cpu", dtype="bfloat16").net
+    net = bw.load(write_calm_model(tmp_path / "calm"), device="cpu").net.bfloat16()
     encoded = windows(model)
     found = rows_of(FeatureCache(tmp_path / "c", net, (1, 4), (1, 4), CPU, Ranks(), print).find(encoded), (1, 4))
     assert found.dtype == torch.bfloat16
@@ -117,7 +117,8 @@ def test_another_model_or_other_texts_have_another_cache(model, tmp_path, change
     if change == "weights":
         other = bw.load(write_calm_model(tmp_path / "other", seed=1), device="cpu")
     elif change == "dtype":
-        other = bw.load(write_calm_model(tmp_path / "other"), device="cpu", dtype="bfloat16")
+        other = bw.load(write_calm_model(tmp_path / "other"), device="cpu")
+        other.net.bfloat16()
     elif change == "data":
         encoded = windows(model, seed=2)
     else:

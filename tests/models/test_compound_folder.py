@@ -44,7 +44,10 @@ def test_what_is_written_comes_back_to_the_last_bit(tmp_path, head):
     assert opened.about == {"units": "word"}
     assert opened.unused == []
     tokens = pack([[2, 7, 8, 3], [2, 9, 3]])
-    assert torch.equal(opened.net.eval()(tokens), net(tokens))
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(opened.net.state_dict()[name], tensor)
+    # Where a matrix lies in memory may change the last bit of a product.
+    torch.testing.assert_close(opened.net.eval()(tokens), net(tokens), rtol=1e-5, atol=1e-6)
     again = tmp_path / "again"
     again.mkdir()
     write_model(again, opened.net, about=opened.about)
