@@ -48,8 +48,8 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line[:3].strip()]
     assert names == [
         "vocab", "texts", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "finetune", "search",
-        "glue", "evaluate", "predict", "convert", "fill", "nsp", "classify", "tag", "answer", "choose", "embed",
-        "features", "attend", "recipes", "tasks", "models", "settings", "demo",
+        "glue", "evaluate", "predict", "convert", "export", "fill", "nsp", "classify", "tag", "answer", "choose",
+        "embed", "features", "attend", "recipes", "tasks", "models", "settings", "demo",
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from bertworks import __version__
-from bertworks.cli.convert import convert
+from bertworks.cli.convert import convert, export
 from bertworks.cli.finetune import finetune, glue, search
 from bertworks.cli.info import demo, models, recipes, settings, tasks
 from bertworks.cli.options import say
@@ -67,7 +67,7 @@ class _Command(TyperCommand):
 
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict,
-    convert, fill, nsp, classify, tag, answer, choose, embed, features, attend,
+    convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend,
 ):  # fmt: skip
     app.command(cls=_Command, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, settings, demo):

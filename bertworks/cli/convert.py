@@ -1,10 +1,12 @@
-"""The command that converts checkpoints from and to other formats: convert."""
+"""The commands that write models in other formats: convert (TensorFlow, number types) and export (ONNX)."""
 
-from typing import Annotated
+import time
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from bertworks.cli.options import JsonOption, QuietOption, print_json, say, say_next, warn
+from bertworks.cli.options import JsonOption, ModelArgument, QuietOption, file_lines, print_json, say, say_next, warn
 from bertworks.errors import counted
 
 
@@ -62,3 +64,65 @@ def convert(
             say_next("inspect", converted.out, why="what it is and what it can do")
         else:
             say_next("convert", converted.out, "FOLDER", why="to convert it back")
+
+
+def export(
+    model: ModelArgument,
+    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write; its name ends in .onnx.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Multiply matrices in int8: a smaller and faster file.")] = False,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Use standard operators only, for other programs than ONNX Runtime.")
+    ] = False,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --int8: some hundreds of texts, one on each line, to fix the ranges of int8 by; the form that "
+            "OpenVINO and others read.",
+        ),
+    ] = None,
+    dev: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Examples with labels: measure a fine-tuned model and the file on them."),
+    ] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a BERT with its tokenizer and labels to one ONNX file, checked against the model.
+
+    Commands that use a model take such a file as MODEL: fill, nsp, classify, tag, answer, choose, embed, predict,
+    evaluate.
+    """
+    from bertworks.export.onnx import check_out
+    from bertworks.inference.model import Model, load
+
+    check_out(out)
+    texts, started = None if calibrate is None else file_lines(calibrate), time.monotonic()
+    opened = load(model, device="cpu", dtype="float32")
+
+    def measured(one: Model) -> dict[str, float]:
+        from bertworks.inference.evaluate import measure_models, open_for
+
+        assert dev is not None
+        return measure_models(*open_for(one, dev, None, device="cpu", dtype=None), dev).metrics
+
+    scores: list[dict[str, float]] = [] if dev is None else [measured(opened)]
+    exported = opened.export(out, int8=int8, portable=portable, calibrate=texts)
+    seconds = time.monotonic() - started
+    scores += [measured(load(out))] if scores else []
+    for note in exported.notes:
+        warn(note)
+    if as_json:
+        measures: dict[str, Any] = dict(zip(("model", "file"), scores, strict=True)) if scores else {}
+        print_json(exported._asdict() | {"seconds": round(seconds, 3)} | ({"dev": measures} if measures else {}))
+    elif not quiet:
+        form = "standard operators" if exported.form == "standard" else "operators of ONNX Runtime"
+        say(f"{out}: {exported.dtype}, {exported.nodes} nodes of {form}, {exported.megabytes:.1f} MB, {seconds:.1f} s")
+        say(f"compared with torch: largest difference {exported.difference:.1e}, cosine of hidden states "
+            f"{exported.cosine:.6f}")  # fmt: skip
+        if scores:
+            name = next(iter(scores[0]))
+            before, after = (score[name] for score in scores)
+            share = f" ({after / before:.1%} of it)" if before > 0 else ""
+            say(f"{name} on {dev}: {after:.4f}, the model itself {before:.4f}{share}")
+        say_next("inspect", out, why="what it is and what it can do; other commands take it as MODEL, too")

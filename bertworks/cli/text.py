@@ -330,14 +330,20 @@ def inspect(
 
     if instances < 0:
         raise UserError(f"--instances {instances} is not possible; give 1 or more, or leave it out for the summary")
-    if is_model(data):
+    is_exported = data.endswith(".onnx") and os.path.isfile(data)
+    if is_exported or is_model(data):
         from bertworks.inference.describe import model_report, report_text
+        from bertworks.inference.model import load
 
         if overrides or instances or seed or skip_bad_shards:
             raise UserError(
                 f"{data} is a model; leave out settings, --instances, --seed and --skip-bad-shards, "
                 "which are for prepared data"
             )
+        if is_exported:
+            opened = load(data)
+            print_json(opened.describe()) if as_json else say(repr(opened))
+            return
         report = model_report(data)
         print_json(report) if as_json else say(report_text(report))
         return

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertworks.errors import CorruptFile, UserError, counted
+from bertworks.export.runtime import OnnxEngine, open_exported
 from bertworks.inference.describe import facts_of, repr_of
 from bertworks.inference.features import (
     Compute,
@@ -71,6 +72,9 @@ from bertworks.text.elmo_words import character_ids
 from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.vocabulary import MASK
 
+if TYPE_CHECKING:
+    from bertworks.export.onnx import Exported
+
 _log = logging.getLogger(__name__)
 EXAMPLES_AT_ONCE = 4_096  # so that memory does not grow with a file, and lengths within them are much alike
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -94,7 +98,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | N
     """Open a model: a folder in Hugging Face's form, a run folder, a shipped model, or one in Hugging Face's cache.
 
     Args:
-        source: the folder or the name.
+        source: the folder or the name; or a file that `bertworks export` wrote, for ONNX Runtime.
         device: auto, cpu, cuda or mps.
         dtype: float32, bfloat16, float16 or int8; or auto: bfloat16 where this processor or GPU is fast at it, else
             float32. None: float32, or int8 if the folder was converted to it.
@@ -106,6 +110,8 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | N
     place = find_device(device)
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown number type {str(dtype)[:40]!r}; choose {', '.join(DTYPES)}")
+    if isinstance(source, str | os.PathLike) and Path(source).suffix == ".onnx" and Path(source).is_file():
+        return _load_exported(Path(source), device, dtype)
     root = find_model(source)
     folder = find_encoder(root)
     opened = read_model(folder)
@@ -118,6 +124,15 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | N
     dtype = _put(opened.net.eval(), place, "int8" if is_int8 else dtype or "float32", opened.int8_factors)
     is_stated = isinstance(opened.net, Bert) and (root / MODULES_FILE).exists()
     return Model(opened, tokenizer, read_pooling(root) if is_stated else Pooling(), place, dtype)
+
+
+def _load_exported(path: Path, device: str, dtype: str | None) -> "Model":
+    if device not in ("auto", "cpu"):
+        raise UserError(f"{path}: an exported model is computed on the CPU, not on {device}; leave the device out")
+    opened, tokenizer, pooling, stored = open_exported(path)
+    if dtype not in (None, "auto", stored):
+        raise UserError(f"{path} was exported in {stored}; for {dtype} open the folder that it was exported from")
+    return Model(opened, tokenizer, pooling, torch.device("cpu"), stored)
 
 
 def _put(net: Any, device: torch.device, dtype: str, int8_factors: Any = None) -> str:
@@ -226,6 +241,11 @@ class Model:
         name = self.kind.title.partition(" ")[2]
         return f"fine-tuned {name}" if self.is_task_only and isinstance(self.net, Gpt) else name
 
+    @property
+    def is_exported(self) -> bool:
+        """Whether it is an ONNX file, which has no layers of its own to look into, to save or to train."""
+        return isinstance(getattr(self.net, "engine", None), OnnxEngine)
+
     def check_can(self, method: str) -> None:
         """Refuse a method that the model cannot do; the message lists what it can."""
         if reason := self._why_not(method):
@@ -247,6 +267,8 @@ class Model:
         if method == "attention":
             if not isinstance(net, Bert):
                 return "only a BERT does"
+            if self.is_exported:
+                return "an exported model does not give it; open the folder that it was exported from"
             return "" if net.blocks else "it has no layers, so nothing attends in it"
         if method in ("next_words", "perplexity"):
             if isinstance(net, Elmo):
@@ -266,6 +288,9 @@ class Model:
         """
         from bertworks.files import atomic_folder
 
+        if self.is_exported:
+            raise UserError("an exported model is not saved as a folder; copy its file, or the folder it was made of")
+
         def put(place: Path, tensors: Mapping[str, Tensor]) -> None:
             is_half = self.dtype == "bfloat16"  # of which a CPU keeps float32 beside what it computes with
             put_whole(place, {name: one.bfloat16() for name, one in tensors.items()} if is_half else tensors)
@@ -275,6 +300,33 @@ class Model:
             self.tokenizer.save(temporary, max_length=num_positions(temporary))
             if self.pooling.is_stated:
                 write_pooling(temporary, self.pooling, self.width)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        int8: bool = False,
+        portable: bool = False,
+        calibrate: Sequence[str] | None = None,
+    ) -> "Exported":
+        """Write a BERT to an ONNX file with its tokenizer and labels, compared with this model; `bw.load` opens it.
+
+        Args:
+            path: the file, whose name ends in .onnx.
+            int8: multiply matrices in int8; the ranges of their inputs are found while computing, or by `calibrate`.
+            portable: use standard operators only, for other programs than ONNX Runtime.
+            calibrate: some hundreds of texts, by which the ranges of int8 are fixed; with standard operators only.
+
+        Returns:
+            what was written: nodes, megabytes, outputs, the largest difference from this model's results, and more.
+        """
+        from bertworks.export.onnx import export
+
+        return export(
+            self.net, self.tokenizer, path, labels=self.labels, about=self.about, pooling=self.pooling,
+            embed=lambda encodings: read_embed(self, encodings).result(self), int8=int8, portable=portable,
+            texts=calibrate,
+        )  # fmt: skip
 
     # Reading texts.
 

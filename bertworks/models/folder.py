@@ -101,6 +101,11 @@ def _located(source: str | os.PathLike[str]) -> Path:
         if folder.is_dir():
             is_run = not (folder / "config.json").exists() and (folder / "model" / "config.json").exists()
             return folder / "model" if is_run else folder
+        if folder.exists() and folder.suffix == ".onnx":
+            raise UserError(
+                f"{source} is an exported model, for bw.load and the commands that predict; for this give the folder "
+                "that it was exported from"
+            )
         if folder.exists():
             raise UserError(f"{source} is a file; give the folder with its config.json")
         found = find_shipped(os.fspath(source)) or _find_cached(os.fspath(source))

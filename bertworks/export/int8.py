@@ -1,0 +1,140 @@
+"""Products in int8, for graphs in ONNX: with ranges found while computing (dynamic) or known beforehand (static).
+
+Weights are int8 with a scale for each output, as in `nn/layers.py`; embeddings, LayerNorm, softmax, gelu and heads stay
+in float32.
+
+- Dynamic: the largest and the smallest number of a product's input, over all texts of a batch, are found each time. It
+  needs no data to prepare. In ONNX Runtime's own operators a product is one node.
+- Static: the range of every input is found once on texts (`calibrate`), and each product stands between QuantizeLinear
+  and DequantizeLinear, the form that OpenVINO, TensorRT and others read. A number outside the range is cut, and a range
+  that holds the rarest numbers is coarse for all others; so of some ranges that one is chosen which rounds a sample of
+  the inputs best.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto
+from torch import Tensor
+
+from bertworks.export.graph import MICROSOFT, Graph
+from bertworks.nn.attention import Tokens
+from bertworks.nn.bert import Bert, Block
+from bertworks.nn.layers import quantize_weight
+
+_LEVELS = 255  # of an unsigned byte
+_SAMPLED = 4_096  # numbers of each input and batch
+_SHARES = np.linspace(1.0, 0.3, 36)  # of the whole range, of which the best is chosen
+
+
+def _quantized(graph: Graph, name: str, weight_OI: Tensor) -> tuple[str, str, NDArray[np.float32]]:
+    """Add a matrix in int8, [inputs, outputs]; returns the names of it and of its scales, and these."""
+    values, scales_O = quantize_weight(weight_OI.detach())
+    matrix = graph.weight(f"{name}.matrix", values.t().contiguous())
+    return matrix, graph.weight(f"{name}.scales", scales_O), scales_O.numpy()
+
+
+class Dynamic:
+    """Products whose inputs are quantized when they are computed, by ONNX Runtime's operators or by standard ones."""
+
+    def __init__(self, *, portable: bool) -> None:
+        self.portable = portable
+
+    def multiply(self, graph: Graph, x: str, name: str, weight_OI: Tensor) -> str:
+        """Return x W^T."""
+        matrix, scales, _ = _quantized(graph, name, weight_OI)
+        if not self.portable:
+            return cast(str, graph.op("DynamicQuantizeMatMul", x, matrix, scales, domain=MICROSOFT))
+        values, scale, zero = graph.op("DynamicQuantizeLinear", x, returns=3)
+        y = graph.op("Cast", graph.op("MatMulInteger", values, matrix, zero), to=TensorProto.FLOAT)
+        return cast(str, graph.op("Mul", y, graph.op("Mul", scales, scale)))
+
+    def attend(self, graph: Graph, x: str, mask: str, name: str, block: Block) -> str:
+        """Return what ONNX Runtime's fused attention makes of x, with the projection to queries, keys and values."""
+        matrix, scales, _ = _quantized(graph, name, block.qkv.weight)
+        values, scale, zero = graph.op("DynamicQuantizeLinear", x, returns=3)
+        bias = graph.weight(f"{name}.bias", block.qkv.bias)
+        options: dict[str, Any] = {"domain": MICROSOFT, "num_heads": block.num_heads}
+        return cast(str, graph.op("QAttention", values, matrix, bias, scale, scales, mask, zero, **options))
+
+
+class Range(NamedTuple):
+    """From which to which number a product's input is quantized; 0 is among them."""
+
+    low: float
+    high: float
+
+    @property
+    def scale(self) -> float:
+        """The difference of two neighbouring levels."""
+        return max(self.high - self.low, 1e-12) / _LEVELS
+
+    @property
+    def zero(self) -> int:
+        """The level that stands for 0."""
+        return round(-self.low / self.scale)
+
+
+class Static:
+    """Products whose inputs have ranges that are known, by their names."""
+
+    def __init__(self, ranges: Mapping[str, Range]) -> None:
+        self.ranges = ranges
+
+    def multiply(self, graph: Graph, x: str, name: str, weight_OI: Tensor) -> str:
+        """Return x W^T."""
+        found = self.ranges[name]
+        scale = graph.weight(f"{name}.input_scale", np.array(found.scale, np.float32))
+        zero = graph.weight(f"{name}.input_zero", np.array(found.zero, np.uint8))
+        matrix, scales, _ = _quantized(graph, name, weight_OI)
+        zeros = graph.weight(f"{name}.zeros", np.zeros(len(weight_OI), np.int8))
+        x = graph.op("DequantizeLinear", graph.op("QuantizeLinear", x, scale, zero), scale, zero)
+        return cast(str, graph.op("MatMul", x, graph.op("DequantizeLinear", matrix, scales, zeros, axis=1)))
+
+    def attend(self, graph: Graph, x: str, mask: str, name: str, block: Block) -> str:
+        """Is never asked for: the static form has standard operators."""
+        raise NotImplementedError
+
+
+@torch.inference_mode()
+def calibrate(net: Bert, batches: Iterable[Tokens]) -> dict[str, Range]:
+    """Return the range of every product's input, by the product's name, as it is in texts."""
+    samples: dict[str, list[NDArray[np.float32]]] = {}
+    hooks = []
+
+    def watch(name: str) -> Any:
+        def look(_: Any, inputs: tuple[Tensor, ...]) -> None:
+            x = inputs[0].flatten()
+            step = max(len(x) // _SAMPLED, 1) | 1  # odd: it meets every column of a matrix
+            ends = torch.stack([x.amin(), x.amax()])
+            samples.setdefault(name, []).append(torch.cat([x[::step], ends]).numpy())
+
+        return look
+
+    for number, block in enumerate(cast(Iterable[Block], net.blocks)):
+        for product in ("qkv", "attention_out", "up", "down"):
+            linear = getattr(block, product)
+            hooks.append(linear.register_forward_pre_hook(watch(f"blocks.{number}.{product}")))
+    try:
+        for tokens in batches:
+            net(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: best_range(np.concatenate(parts)) for name, parts in samples.items()}
+
+
+def best_range(sample: NDArray[np.float32]) -> Range:
+    """Return the part of a sample's range by which its numbers are rounded with the least squared error."""
+    low, high = min(float(sample.min()), 0.0), max(float(sample.max()), 0.0)
+    best, least = Range(low, high), np.inf
+    for share in _SHARES:
+        tried = Range(low * share, high * share)
+        levels = np.clip(np.rint(sample / np.float32(tried.scale)) + tried.zero, 0, _LEVELS)
+        error = float(np.square((levels - tried.zero) * np.float32(tried.scale) - sample).sum())
+        if error < least:
+            best, least = tried, error
+    return best
