@@ -1,7 +1,8 @@
 """Products in int8, for graphs in ONNX: with ranges found while computing (dynamic) or known beforehand (static).
 
 Weights are int8 with a scale for each output, as in `nn/layers.py`; embeddings, LayerNorm, softmax, gelu and heads stay
-in float32.
+in float32. A few channels of the inputs of `qkv` and `up` are tens of times as large as the others; these are made
+smaller and their weights larger, as in `nn/cpu.py`, by a product with a factor for each channel.
 
 - Dynamic: the largest and the smallest number of a product's input, over all texts of a batch, are found each time. It
   needs no data to prepare. In ONNX Runtime's own operators a product is one node.
@@ -30,22 +31,37 @@ _SAMPLED = 4_096  # numbers of each input and batch
 _SHARES = np.linspace(1.0, 0.3, 36)  # of the whole range, of which the best is chosen
 
 
-def _quantized(graph: Graph, name: str, weight_OI: Tensor) -> tuple[str, str, NDArray[np.float32]]:
-    """Add a matrix in int8, [inputs, outputs]; returns the names of it and of its scales, and these."""
+Factors = Mapping[str, Tensor]  # by what the channels of a product's input are multiplied, by the product's name
+
+
+def channel_factors(net: Bert) -> dict[str, Tensor]:
+    """Return the factors of a network in evaluation mode."""
+    from bertworks.nn.cpu import input_factors  # compiled code, of which this needs nothing else
+
+    found = dict[str, Tensor]()
+    for number, (for_qkv, for_up) in enumerate(input_factors(net)):
+        found |= {f"blocks.{number}.qkv": for_qkv, f"blocks.{number}.up": for_up}
+    return found
+
+
+def _quantized(graph: Graph, x: str, name: str, weight_OI: Tensor, factors: Factors) -> tuple[str, str, str]:
+    """Add a matrix in int8, [inputs, outputs]; returns the names of its input, of itself and of its scales."""
+    if name in factors:
+        x = graph.op("Mul", x, graph.weight(f"{name}.factors", factors[name]))
+        weight_OI = weight_OI.detach() / factors[name]
     values, scales_O = quantize_weight(weight_OI.detach())
-    matrix = graph.weight(f"{name}.matrix", values.t().contiguous())
-    return matrix, graph.weight(f"{name}.scales", scales_O), scales_O.numpy()
+    return x, graph.weight(f"{name}.matrix", values.t().contiguous()), graph.weight(f"{name}.scales", scales_O)
 
 
 class Dynamic:
     """Products whose inputs are quantized when they are computed, by ONNX Runtime's operators or by standard ones."""
 
-    def __init__(self, *, portable: bool) -> None:
-        self.portable = portable
+    def __init__(self, factors: Factors, *, portable: bool) -> None:
+        self.factors, self.portable = factors, portable
 
     def multiply(self, graph: Graph, x: str, name: str, weight_OI: Tensor) -> str:
         """Return x W^T."""
-        matrix, scales, _ = _quantized(graph, name, weight_OI)
+        x, matrix, scales = _quantized(graph, x, name, weight_OI, self.factors)
         if not self.portable:
             return cast(str, graph.op("DynamicQuantizeMatMul", x, matrix, scales, domain=MICROSOFT))
         values, scale, zero = graph.op("DynamicQuantizeLinear", x, returns=3)
@@ -54,7 +70,7 @@ class Dynamic:
 
     def attend(self, graph: Graph, x: str, mask: str, name: str, block: Block) -> str:
         """Return what ONNX Runtime's fused attention makes of x, with the projection to queries, keys and values."""
-        matrix, scales, _ = _quantized(graph, name, block.qkv.weight)
+        x, matrix, scales = _quantized(graph, x, name, block.qkv.weight, self.factors)
         values, scale, zero = graph.op("DynamicQuantizeLinear", x, returns=3)
         bias = graph.weight(f"{name}.bias", block.qkv.bias)
         options: dict[str, Any] = {"domain": MICROSOFT, "num_heads": block.num_heads}
@@ -81,15 +97,15 @@ class Range(NamedTuple):
 class Static:
     """Products whose inputs have ranges that are known, by their names."""
 
-    def __init__(self, ranges: Mapping[str, Range]) -> None:
-        self.ranges = ranges
+    def __init__(self, factors: Factors, ranges: Mapping[str, Range]) -> None:
+        self.factors, self.ranges = factors, ranges
 
     def multiply(self, graph: Graph, x: str, name: str, weight_OI: Tensor) -> str:
         """Return x W^T."""
         found = self.ranges[name]
         scale = graph.weight(f"{name}.input_scale", np.array(found.scale, np.float32))
         zero = graph.weight(f"{name}.input_zero", np.array(found.zero, np.uint8))
-        matrix, scales, _ = _quantized(graph, name, weight_OI)
+        x, matrix, scales = _quantized(graph, x, name, weight_OI, self.factors)
         zeros = graph.weight(f"{name}.zeros", np.zeros(len(weight_OI), np.int8))
         x = graph.op("DequantizeLinear", graph.op("QuantizeLinear", x, scale, zero), scale, zero)
         return cast(str, graph.op("MatMul", x, graph.op("DequantizeLinear", matrix, scales, zeros, axis=1)))
@@ -100,14 +116,14 @@ class Static:
 
 
 @torch.inference_mode()
-def calibrate(net: Bert, batches: Iterable[Tokens]) -> dict[str, Range]:
+def calibrate(net: Bert, factors: Factors, batches: Iterable[Tokens]) -> dict[str, Range]:
     """Return the range of every product's input, by the product's name, as it is in texts."""
     samples: dict[str, list[NDArray[np.float32]]] = {}
     hooks = []
 
     def watch(name: str) -> Any:
         def look(_: Any, inputs: tuple[Tensor, ...]) -> None:
-            x = inputs[0].flatten()
+            x = (inputs[0] * factors[name] if name in factors else inputs[0]).flatten()
             step = max(len(x) // _SAMPLED, 1) | 1  # odd: it meets every column of a matrix
             ends = torch.stack([x.amin(), x.amax()])
             samples.setdefault(name, []).append(torch.cat([x[::step], ends]).numpy())

@@ -97,14 +97,16 @@ def export(
     out = check_out(out)
     _check(net, int8, texts)
     from bertworks.export.graph import Float32, Products, write_graph
-    from bertworks.export.int8 import Dynamic, Static, calibrate
+    from bertworks.export.int8 import Dynamic, Static, calibrate, channel_factors
 
     net, notes = _plain(net), list[str]()
     products: Products = Float32()
+    factors = channel_factors(net) if int8 else {}
     if texts is not None:
-        portable, products = True, Static(calibrate(net, _some_tokens(tokenizer, texts, net, pooling)))
+        ranges = calibrate(net, factors, _some_tokens(tokenizer, texts, net, pooling))
+        portable, products = True, Static(factors, ranges)
     elif int8:
-        products = Dynamic(portable=portable)
+        products = Dynamic(factors, portable=portable)
     if int8 and not is_fast_on_cpu("int8"):
         notes.append("this processor has no instructions for int8 (VNNI or AMX): results are right, but not faster")
     stated = pooling if pooling.is_stated else None
