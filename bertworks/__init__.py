@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from bertworks.inference.predict import predict as predict
     from bertworks.models.convert import convert as convert
     from bertworks.planning.plan import plan as plan
+    from bertworks.serving.run import serve as serve
     from bertworks.text.learn import learn_vocabulary as learn_vocabulary
     from bertworks.text.sentences import split_sentences as split_sentences
     from bertworks.text.tokenizer import Tokenizer as Tokenizer
@@ -41,6 +42,7 @@ _HOMES = {
     "prepare": "data.prepare",
     "pretrain": "train.pretrain",
     "search": "finetuning.search",
+    "serve": "serving.run",
     "split_sentences": "text.sentences",
 }
 __all__ = ["__version__", *_HOMES]

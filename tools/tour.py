@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "docs" / "tour.md"
 ROOMS = (  # as imports go
-    "text", "data", "nn", "models", "planning", "report", "train", "tasks", "export", "inference",
+    "text", "data", "nn", "models", "planning", "report", "train", "tasks", "export", "inference", "serving",
     "finetuning", "demo", "cli",
 )  # fmt: skip
 _TREE = re.compile(r"(?<=<!-- tree -->\n).*?(?=<!-- end of tree -->)", re.DOTALL)

@@ -14,7 +14,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -23,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.errors import CorruptFile, UserError, counted
+from bertworks.errors import CorruptFile, UserError
 from bertworks.export.runtime import OnnxEngine, open_exported
 from bertworks.inference.describe import facts_of, repr_of
 from bertworks.inference.features import (
@@ -45,6 +44,7 @@ from bertworks.inference.heads import (
 )
 from bertworks.inference.readings import (
     Attention,
+    choice_examples,
     read_answering,
     read_attention,
     read_embed,
@@ -53,6 +53,7 @@ from bertworks.inference.readings import (
     read_fill,
     read_nsp,
     read_tagging,
+    text_examples,
 )
 from bertworks.models.folder import MODULES_FILE, OWN_FILE, find_encoder, find_model, num_positions
 from bertworks.models.kinds import ModelFolder, ModelKind, kind_of_network, num_labels, read_model, write_model
@@ -67,7 +68,7 @@ from bertworks.nn.layers import check_tiles, find_device, freeze, is_fast_on_cpu
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.heads import KINDS, BatchLayout, Items
-from bertworks.tasks.task import ChoiceExample, Cut, Example, Task, TaskKind, TextExample
+from bertworks.tasks.task import Cut, Example, Task, TaskKind
 from bertworks.text.elmo_words import character_ids
 from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.vocabulary import MASK
@@ -685,21 +686,7 @@ class Model:
             >>> [result["label"] for result in model.classify(["a fine film", "a dull one"])]
             ["positive", "negative"]
         """
-        self.check_can("classify")
-        listed, task = texts_of("classify", texts), self.task
-        seconds = None if pairs is None else _listed("classify", pairs)
-        if seconds is not None and len(seconds) != len(listed):
-            raise UserError(f"{counted(len(listed), 'text')} but {counted(len(seconds), 'pair')}; give one for each")
-        if self.names_task and (seconds is None) == task.is_pair:
-            raise UserError(
-                "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with "
-                "pairs"
-                if task.is_pair
-                else "the model was fine-tuned on single texts; leave --pair out, in Python pairs"
-            )
-        both = zip(listed, itertools.repeat(None) if seconds is None else seconds, strict=False)
-        examples = (TextExample("", first, second, None) for first, second in both)
-        results = list(self.results(examples, replace(task, is_pair=seconds is not None)))
+        results = list(self.results(*text_examples(self, texts, pairs)))
         return results[0] if isinstance(texts, str) else results
 
     @overload
@@ -717,16 +704,8 @@ class Model:
             >>> model.choose("She sits down.", ["She plays the piano.", "She melts."])["choice"]
             0
         """
-        self.check_can("choose")
         contexts, lists = _listed("choose", context), [endings] if isinstance(context, str) else endings
-        check_texts_of("choose", lists)
-        if len(contexts) != len(lists):
-            raise UserError(f"{len(contexts)} contexts but {len(lists)} lists of endings; give one for each")
-        for some in lists:
-            if isinstance(some, str | bytes) or not hasattr(some, "__getitem__") or len(some) < 2:
-                raise UserError("choose takes a list of at least two endings")
-        both = zip(contexts, lists, strict=True)
-        results = list(self.results(ChoiceExample("", one, tuple(some), None) for one, some in both))
+        results = list(self.results(*choice_examples(self, contexts, lists)))
         return results[0] if isinstance(context, str) else results
 
     def tag(self, texts: str | Sequence[Text], *, units: Units | None = None) -> list[Any]:

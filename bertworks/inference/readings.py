@@ -17,13 +17,16 @@ Sequences are packed (`nn/attention.py`), so what is computed of one does not de
 | ("task", kind)                        | items and the number of one | the scores of that item                      |
 """
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertworks.errors import UserError, counted
 from bertworks.inference.features import Features, Layers, check_pool, features_of, normalized, vectors_of
 from bertworks.inference.heads import (
     Guesses,
@@ -31,6 +34,7 @@ from bertworks.inference.heads import (
     Text,
     Units,
     best_guesses,
+    check_texts_of,
     check_top_k,
     ids_with_masks,
     in_pairs,
@@ -46,7 +50,7 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.heads import KINDS, Items, join_items
-from bertworks.tasks.task import Example, Task
+from bertworks.tasks.task import ChoiceExample, Example, Task, TextExample
 from bertworks.text.tokenizer import Encoding, check_texts
 from bertworks.text.vocabulary import MASK
 
@@ -235,6 +239,42 @@ def read_examples(model: "Model", examples: Sequence[Example], task: Task) -> Re
     """Read examples of a model's task; the result has a result for each, as `heads.py` describes them."""
     items = model.read(examples, task)
     return _read_items(model, task.kind, items, lambda rows: results_of(task, examples, items, rows))
+
+
+def text_examples(
+    model: "Model", texts: str | Sequence[str], pairs: str | Sequence[str] | None
+) -> tuple[list[TextExample], Task]:
+    """Return the texts to classify, or the pairs of them, as examples of the model's task."""
+    model.check_can("classify")
+    listed, task = texts_of("classify", texts), model.task
+    if pairs is not None and not isinstance(pairs, str):
+        check_texts_of("classify", pairs)
+    seconds: Sequence[str] | None = [pairs] if isinstance(pairs, str) else pairs
+    if seconds is not None and len(seconds) != len(listed):
+        raise UserError(f"{counted(len(listed), 'text')} but {counted(len(seconds), 'pair')}; give one for each")
+    if model.names_task and (seconds is None) == task.is_pair:
+        raise UserError(
+            "the model was fine-tuned on pairs of texts; give each text a second one with --pair, in Python with pairs"
+            if task.is_pair
+            else "the model was fine-tuned on single texts; leave --pair out, in Python pairs"
+        )
+    both = zip(listed, itertools.repeat(None) if seconds is None else seconds, strict=False)
+    return [TextExample("", first, second, None) for first, second in both], replace(task, is_pair=seconds is not None)
+
+
+def choice_examples(
+    model: "Model", contexts: Sequence[str], lists: Sequence[Sequence[str]]
+) -> tuple[list[ChoiceExample], Task]:
+    """Return contexts, each with the endings to choose from, as examples of the model's task."""
+    model.check_can("choose")
+    check_texts_of("choose", lists)
+    if len(contexts) != len(lists):
+        raise UserError(f"{len(contexts)} contexts but {len(lists)} lists of endings; give one for each")
+    for some in lists:
+        if isinstance(some, str | bytes) or not hasattr(some, "__getitem__") or len(some) < 2:
+            raise UserError("choose takes a list of at least two endings")
+    both = zip(contexts, lists, strict=True)
+    return [ChoiceExample("", one, tuple(some), None) for one, some in both], model.task
 
 
 def read_tagging(model: "Model", texts: str | Sequence[Text], units: Units | None) -> Reading[list[list[Result]]]:

@@ -1,0 +1,212 @@
+"""The models that a server has: opened by name, warmed up, and found by what a request asks for.
+
+A route asks for `service.find(name, method)` and lets the model that it gets `run` a reading. Everything else, such as
+threads, batches, limits and what is measured, is done here and in `batching.py`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertworks.errors import UserError, did_you_mean, shown, shown_names
+from bertworks.inference.model import Model, load
+from bertworks.inference.readings import (
+    Reading,
+    choice_examples,
+    read_answering,
+    read_embed,
+    read_examples,
+    read_fill,
+    read_nsp,
+    read_tagging,
+    text_examples,
+)
+from bertworks.serving.batching import Answer, Batcher, Limits, Readers, Refused, Watch
+from bertworks.text.tokenizer import Encoding, ListColumns, Tokenizer
+from bertworks.text.vocabulary import CLS, SEP
+
+CHARS_PER_TOKEN = 250  # a text of more per token that the model reads is refused before it is split into pieces
+WARM_UP_S = 60
+
+
+def served_name(source: str) -> str:
+    """Return the name that a model is served by: its folder's, or of a .onnx file its own."""
+    path = Path(source)
+    name = path.stem if path.suffix == ".onnx" else path.resolve().name if path.exists() else path.name
+    if not name:
+        raise UserError(f"{shown(source)} has no name to serve it by; give a folder with one")
+    return name
+
+
+def check_names(sources: Sequence[str]) -> dict[str, str]:
+    """Return the sources of models by the names that they are served by; two of a name are refused."""
+    found: dict[str, str] = {}
+    for source in sources:
+        name = served_name(source)
+        if name in found:
+            raise UserError(
+                f"{shown(found[name])} and {shown(source)} would both be served as {shown(name)}; rename one folder"
+            )
+        found[name] = source
+    if not found:
+        raise UserError("there is no model to serve; give one or more")
+    return found
+
+
+class Served:
+    """A model that is served.
+
+    Attributes:
+        name: what requests call it.
+        about: what it is and can do, as `Model.describe()` says.
+    """
+
+    def __init__(self, name: str, model: Model, limits: Limits, readers: Readers, watch: Watch) -> None:
+        self.name, self.model, self.limits = name, model, limits
+        self.about = model.describe()
+        self.batcher = Batcher(name, model, limits, readers, watch)
+
+    async def run(
+        self,
+        read: Callable[[Model], Reading[Any]],
+        finish: Callable[[Any], Answer] = lambda result: result,
+        *,
+        texts: Sequence[Any] = (),
+        any_length: bool = False,
+    ) -> Answer:
+        """Compute a reading together with those of other callers, and return what `finish` makes of its result.
+
+        Args:
+            read: makes the reading; called in a thread.
+            finish: makes the answer of the result, such as its JSON; called in a thread.
+            texts: what a caller sent, whose number and lengths are checked.
+            any_length: whether texts may be longer than the model reads.
+        """
+        self.check_texts(texts, any_length=any_length)
+        return await self.batcher.run(read, finish, len(texts))
+
+    def check_texts(self, texts: Sequence[Any], *, any_length: bool) -> None:
+        """Refuse more texts, or longer ones, than a request may have."""
+        if len(texts) > self.limits.inputs:
+            raise UserError(f"{len(texts):,} inputs; at most {self.limits.inputs:,} in a request (limit `inputs`)")
+        most = CHARS_PER_TOKEN * min(self.model.max_length or 1 << 20, 1 << 20)
+        if any_length:
+            return
+        for number, text in enumerate(texts, 1):
+            if isinstance(text, str) and len(text) > most:
+                raise UserError(
+                    f"text {number} of {len(texts)} has {len(text):,} characters, at most {most:,}, and the model "
+                    f"reads {self.model.max_length:,} tokens; shorten it, or have it cut with truncate"
+                )
+
+    def encoded(self, ids: Sequence[int]) -> Encoding:
+        """Return ids that a caller has computed as the model reads them: with [CLS] and [SEP], which may be there."""
+        tokenizer = self.model.tokenizer
+        if not isinstance(tokenizer, Tokenizer):
+            raise UserError(f"the model {self.name} takes texts, not token ids")
+        num_pieces = len(tokenizer)
+        for id in ids:
+            if not 0 <= id < num_pieces:
+                raise UserError(
+                    f"token id {id} is not in the vocabulary of the model {self.name}, ids 0 to {num_pieces - 1:,}; "
+                    "the ids are probably of another tokenizer. Send texts: LangChain's OpenAIEmbeddings does with "
+                    "check_embedding_ctx_length=False"
+                )
+        first, last = tokenizer.id_of(CLS), tokenizer.id_of(SEP)
+        whole = list(ids) if len(ids) > 1 and ids[0] == first and ids[-1] == last else [first, *ids, last]
+        if len(whole) > self.model.max_length:
+            raise self.model.too_long(len(whole), "a list of token ids")
+        nothing = [0] * len(whole)
+        columns = ListColumns(whole, nothing, nothing, nothing, nothing)
+        return Encoding(columns, 0, len(whole), tokenizer.pieces)
+
+    async def warm_up(self) -> None:
+        """Compute something with every method, so that no caller waits for what is done only once."""
+        text, methods = "a b", self.about["methods"]
+        runs: dict[str, Callable[[Model], Reading[Any]]] = {
+            "fill": lambda model: read_fill(model, ["a [MASK]"], 1, None, truncate=True),
+            "nsp": lambda model: read_nsp(model, [text], [text], truncate=True),
+            "classify": lambda model: read_classify(model, [text], [text] if model.task.is_pair else None),
+            "tag": lambda model: read_tagging(model, [text], None),
+            "answer": lambda model: read_answering(model, [text], [text]),
+            "choose": lambda model: read_choose(model, [text], [[text, text]]),
+            "embed": lambda model: read_embed(model, [text], truncate=True),
+        }
+        for method, read in runs.items():
+            if method in methods:
+                await self.run(read)
+
+
+def read_classify(model: Model, texts: Sequence[str], pairs: Sequence[str] | None) -> Reading[Any]:
+    """Read texts, or pairs of them, to classify."""
+    return read_examples(model, *text_examples(model, texts, pairs))
+
+
+def read_choose(model: Model, contexts: Sequence[str], endings: Sequence[Sequence[str]]) -> Reading[Any]:
+    """Read contexts, each with endings to choose from."""
+    return read_examples(model, *choice_examples(model, contexts, endings))
+
+
+class Service:
+    """All models of a server.
+
+    Attributes:
+        models: by name, in the order in which they were given; none until they are open.
+        is_ready: whether all are open and warmed up.
+        is_draining: whether the server is about to end and takes no more requests.
+    """
+
+    def __init__(self, sources: Sequence[str], limits: Limits, watch: Watch, **options: Any) -> None:
+        self.sources, self.limits, self._watch, self._options = check_names(sources), limits, watch, options
+        self.models: dict[str, Served] = {}
+        self.is_ready = self.is_draining = False
+        self.started = time.time()
+
+    def open(self) -> None:
+        """Open all models; this takes a while and may raise UserError."""
+        readers = Readers()
+        found = {name: load(source, **self._options) for name, source in self.sources.items()}
+        self.models = {name: Served(name, model, self.limits, readers, self._watch) for name, model in found.items()}
+
+    async def warm_up(self) -> None:
+        """Warm all models up; the server is ready then."""
+        for served in self.models.values():
+            await served.warm_up()
+        self.is_ready = True
+
+    def problem(self) -> str:
+        """Return why the process had better be started again, "" if all is well."""
+        now = time.monotonic()
+        for served in self.models.values():
+            if served.batcher.is_dead:
+                return f"the model {served.name} has failed"
+            since = served.batcher.busy_since
+            if since is not None and now - since > self.limits.seconds:
+                return f"the model {served.name} has computed for {now - since:.0f} s"
+        return ""
+
+    def find(self, name: str | None, method: str = "") -> Served:
+        """Return the model that a request is for.
+
+        Args:
+            name: as the request says; None: the only model, or the only one that can do it.
+            method: of `Model`, which the model must be able to do; "": any model will do.
+        """
+        if not self.is_ready:
+            raise Refused(503, "the models are still being opened; see /readyz", retry_after=1)
+        if name is None:
+            able = [one for one in self.models.values() if not method or method in one.about["methods"]]
+            if len(able) == 1:
+                return able[0]
+            if len(self.models) > 1:
+                what = f"{len(able)} of the served models can do this" if able else "no served model can do this"
+                raise Refused(422, f"{what}; say which with `model`: {shown_names(self.models)}")
+            [served] = self.models.values()
+        elif name in self.models:
+            served = self.models[name]
+        else:
+            raise Refused(404, f"no model {shown(name)} is served{did_you_mean(name, list(self.models))}")
+        if method:
+            served.model.check_can(method)
+        return served

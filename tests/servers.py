@@ -1,0 +1,78 @@
+"""A server in this process with real sockets, for tests: its own thread, any free port, models of `small_models`."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+
+from bertworks.config import from_overrides
+from bertworks.serving.batching import Limits
+from bertworks.serving.metrics import Metrics
+from bertworks.serving.run import Server, bind
+from bertworks.serving.service import Service
+
+
+class Running:
+    """A server that answers."""
+
+    def __init__(self, server, service, port):
+        self.server, self.service, self.port = server, service, port
+
+    def ask(self, path, body=None, *, method=None, headers=None, key=None):
+        """(status, the body's value, headers) of a request; a body that is not bytes is sent as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        with contextlib.closing(connection):
+            sent = {"Content-Type": "application/json"} if body is not None else {}
+            if key is not None:
+                sent["Authorization"] = f"Bearer {key}"
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, data, sent | (headers or {}))
+            answer = connection.getresponse()
+            text = answer.read()
+        is_json = answer.headers["content-type"] == "application/json" and text
+        return answer.status, json.loads(text) if is_json else text, answer.headers
+
+    def results(self, path, **body):
+        status, answer, _ = self.ask(path, body)
+        assert status == 200, answer
+        return answer["results"]
+
+    def send(self, data, *, wait_s=5.0):
+        """What comes back for bytes, until the server closes or nothing comes for a while."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait_s) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(data)
+            return received(connection)
+
+
+def received(connection, most=1 << 24):
+    """All bytes until the end, a reset or silence."""
+    found = b""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        while len(found) < most and (part := connection.recv(65_536)):
+            found += part
+    return found
+
+
+@contextlib.contextmanager
+def running(*folders, limits=(), keys=(), cors=(), log=None):
+    """A server of these model folders."""
+    service = Service(
+        list(map(str, folders)), from_overrides(Limits, limits, "limits"), metrics := Metrics(), device="cpu",
+        dtype="float32",
+    )  # fmt: skip
+    is_ready = threading.Event()
+    with contextlib.closing(bind("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = Server(service, metrics, keys=keys, cors=cors, log=log, when_ready=is_ready.set)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        try:
+            while not is_ready.wait(0.01):
+                assert thread.is_alive(), server.failure
+            yield Running(server, service, port)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
