@@ -80,6 +80,19 @@ def test_an_int8_file_says_so(tmp_path, options):
         bw.load(tmp_path / "m.onnx", dtype="float32")
 
 
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_int8_does_not_overflow_where_there_is_no_vnni(tmp_path, monkeypatch, is_fast):
+    """Two products of bytes would; avoiding that takes twice the time, so it is not asked for where they do not."""
+    monkeypatch.setattr(layers, "cpu_instructions", lambda: frozenset({"avx512_vnni"} if is_fast else ()))
+    _, opened = exported(tmp_path, {}, options={"int8": True})
+    options, key = opened.net.engine.session.get_session_options(), "session.x64quantprecision"
+    if is_fast:
+        with pytest.raises(RuntimeError, match="does not have"):
+            options.get_session_config_entry(key)
+    else:
+        assert options.get_session_config_entry(key) == "1"
+
+
 def test_lengths_of_a_batch_do_not_matter(tmp_path):
     """Texts of similar length share a run of the graph, others have one of their own; empty ones have none."""
     model, opened = exported(tmp_path, {"classify": 2})
