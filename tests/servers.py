@@ -7,10 +7,11 @@ import socket
 import threading
 
 from bertworks.config import from_overrides
-from bertworks.serving.batching import Limits
+from bertworks.serving.app import Server
 from bertworks.serving.metrics import Metrics
-from bertworks.serving.run import Server, bind
+from bertworks.serving.run import bind
 from bertworks.serving.service import Service
+from bertworks.serving.settings import Limits
 
 
 class Running:

@@ -17,6 +17,7 @@ def serve(
         str, typer.Option(help="float32, bfloat16, int8, or auto: bfloat16 where the processor or GPU is fast at it.")
     ] = "auto",
     threads: ThreadsOption = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Processes at the port, each with its own models.")] = 1,
     api_key_file: Annotated[
         str | None, typer.Option(help="A file with a key on each line; also: BERTWORKS_API_KEY.", show_default=False)
     ] = None,
@@ -38,6 +39,6 @@ def serve(
         raise UserError('serving needs fastapi and uvicorn: pip install "bertworks[serve]"') from None
     limits = [one.strip() for given in limit or [] for one in given.split(",") if one.strip()]
     run(
-        models, host=host, port=port, device=device, dtype=dtype, threads=threads, api_key_file=api_key_file,
-        limits=limits, cors=cors or (), access_log=access_log,
+        models, host=host, port=port, device=device, dtype=dtype, threads=threads, workers=workers,
+        api_key_file=api_key_file, limits=limits, cors=cors or (), access_log=access_log,
     )  # fmt: skip

@@ -163,9 +163,12 @@ def ids_with_masks(model: "Model", text: str, *, truncate: bool, where: str = ""
         return list(model.tokenizer.encode(text).ids)
     check_masks(text, where)
     mask_id, (first, *rest) = model.tokenizer.id_of(MASK), text.split(MASK)
-    *ids, end = model.tokenizer.encode(first).ids
+    most = model.max_length if truncate else None  # of a text that is cut, the rest is not even read
+    *ids, end = model.tokenizer.encode(first, max_length=most).ids
     for part in rest:
-        ids += [mask_id, *model.tokenizer.ids_behind(part)]
+        if most is not None and len(ids) >= most:
+            break
+        ids += [mask_id, *model.tokenizer.ids_behind(part, most)]
     if len(ids) + 1 > model.max_length and not truncate:
         raise model.too_long(len(ids) + 1, "the text")
     ids = [*ids[: model.max_length - 1], end]

@@ -1,4 +1,4 @@
-"""The web application of a list of served models: its routes, and the layers around them.
+"""The web application of a list of served models, with its routes and the layers around them, and its server.
 
 **Where a route is added.** Routes live in routers, one file for each family: `routes.py` has our own. A new family is
 a file beside it with `router = APIRouter(route_class=JsonRoute)` and functions that take `ServiceNeeded`; `ROUTERS`
@@ -10,19 +10,31 @@ loop. Keys, limits, time-outs, error bodies, metrics and the log apply by themse
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
+import uvicorn
 from fastapi import APIRouter, FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from bertworks import __version__
+from bertworks.config import from_overrides
 from bertworks.errors import UserError
 from bertworks.serving import routes
 from bertworks.serving.batching import Refused
+from bertworks.serving.connection import Connection
 from bertworks.serving.http import App, Gate, add_error_bodies
 from bertworks.serving.metrics import AccessLog, Metrics
 from bertworks.serving.service import Service
+from bertworks.serving.settings import Limits
 
+_FAILED = 70  # as sysexits.h: an internal error
+_KEEP_ALIVE_S = 75
 ROUTERS: list[APIRouter] = [routes.router]
 _log = logging.getLogger(__name__)
 
@@ -104,3 +116,85 @@ def make_app(
             gate, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
         )
     return gate
+
+
+def serve_here(listener: socket.socket, options: dict[str, Any], when_ready: Callable[[], None]) -> int:
+    """Serve in this process; returns its exit code.
+
+    Args:
+        listener: the socket.
+        options: sources, device, dtype, threads, keys, limits, cors and access_log, as plain values.
+        when_ready: called when the models are open and warm.
+    """
+    if options["threads"] is not None:
+        import torch
+
+        torch.set_num_threads(options["threads"])
+    metrics = Metrics()
+    service = Service(
+        options["sources"], from_overrides(Limits, options["limits"], "--limits"), metrics, device=options["device"],
+        dtype=options["dtype"],
+    )  # fmt: skip
+    log = AccessLog() if options["access_log"] else None
+    server = Server(service, metrics, keys=options["keys"], cors=options["cors"], log=log, when_ready=when_ready)
+    server.run([listener])
+    if log:
+        log.flush()
+    if server.failure:
+        raise server.failure
+    return 0 if server.was_told else _FAILED
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with our application, our connections and our way to end.
+
+    Attributes:
+        was_told: whether a signal has told it to end.
+        failure: why its models could not be opened.
+    """
+
+    def __init__(
+        self, service: Service, metrics: Metrics, *, keys: Sequence[str] = (), cors: Sequence[str] = (),
+        log: AccessLog | None = None, when_ready: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._service, self.was_told = service, False
+        self.failure: UserError | None = None
+        app = make_app(
+            service, metrics, keys=keys, cors=cors, log=log, when_ready=when_ready, when_failed=self._has_failed
+        )
+        http: Any = partial(Connection, service.limits)
+        super().__init__(
+            uvicorn.Config(
+                app, http=http, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
+                proxy_headers=False, server_header=False, timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=service.limits.drain,
+            )
+        )  # fmt: skip
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+
+    def _has_failed(self, error: UserError) -> None:
+        self.failure = error
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Have SIGTERM and Ctrl-C end the server in good order, a second one at once."""
+        is_main = threading.current_thread() is threading.main_thread()  # of a test it is not
+        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+        handlers = {number: signal.signal(number, self._told) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _told(self, number: int, _: Any) -> None:
+        if self.was_told:
+            os._exit(128 + number)
+        self.was_told = self._service.is_draining = self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Also end where a model can compute no more."""
+        if any(one.batcher.is_dead for one in self._service.models.values()):
+            return True
+        return await super().on_tick(counter)

@@ -26,12 +26,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from pydantic import Field
-
-from bertworks.config import Settings
 from bertworks.errors import UserError, counted
 from bertworks.inference.model import Model
 from bertworks.inference.readings import Reading, compute
+from bertworks.serving.settings import Limits
 
 _log = logging.getLogger(__name__)
 _LEAST_SHARE = 512  # tokens of a batch that a request gets, however many others wait
@@ -39,21 +37,6 @@ _TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_DEVICE = 2_048, 65_536  # as in nn/attention
 _LONGEST_RETRY_S = 60
 _COMPUTING = threading.Lock()  # of all models of this process: their threads would only take each other's cores
 Answer = TypeVar("Answer")
-
-
-class Limits(Settings):
-    """What a server accepts; beyond it a request is refused with the limit's name."""
-
-    body: int = Field(default=8 << 20, ge=1, le=1 << 32, description="Bytes of a request's body.")
-    inputs: int = Field(default=2_048, ge=1, le=1 << 20, description="Texts, or pairs of them, in a request.")
-    tokens: int = Field(default=300_000, ge=1, le=1 << 30, description="Tokens of a request, all texts together.")
-    numbers: int = Field(default=1 << 22, ge=1, le=1 << 30, description="Numbers in the answer of features and attend.")
-    queue: int = Field(default=512, ge=1, le=1 << 20, description="Requests that wait for a model.")
-    queued_tokens: int = Field(default=1 << 20, ge=1, le=1 << 32, description="Tokens that wait for a model.")
-    seconds: int = Field(default=60, ge=1, le=86_400, description="Time for a request, from its headers to the answer.")
-    slow_seconds: int = Field(default=10, ge=1, le=3_600, description="Time for a client to send or to take a part.")
-    connections: int = Field(default=1_024, ge=1, le=1 << 20, description="Open connections.")
-    drain: int = Field(default=30, ge=0, le=3_600, description="Seconds for accepted requests after SIGTERM.")
 
 
 class Refused(Exception):  # noqa: N818 -- not an error of the program

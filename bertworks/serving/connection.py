@@ -15,8 +15,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from bertworks.serving.batching import Limits
 from bertworks.serving.http import error_body
+from bertworks.serving.settings import Limits
 
 _MOST_HEADERS, _MOST_HEADER_BYTES, _MOST_TARGET_BYTES = 100, 16_384, 8_192
 _FREE_PARTS, _BYTES_PER_PART = 1_000, 64  # a body may come in a thousand chunks, and then in larger ones

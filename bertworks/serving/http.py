@@ -17,7 +17,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import time
 import traceback
 import uuid
@@ -31,19 +30,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from bertworks.errors import UserError, printable, shortened
-from bertworks.serving.batching import WORK, Limits, Refused, Work
+from bertworks.errors import UserError, printable, shortened, shown
+from bertworks.serving.batching import WORK, Refused, Work
 from bertworks.serving.metrics import AccessLog, Metrics
+from bertworks.serving.settings import Limits
 
 OPEN_ROUTES = ("/healthz", "/readyz")  # which need no key
 _NOT_LOGGED = (*OPEN_ROUTES, "/metrics")  # which are asked every few seconds, and counted
-KEY_VARIABLE = "BERTWORKS_API_KEY"
 _TYPES = {400: "bad_request", 401: "no_key", 404: "not_found", 405: "bad_method", 408: "too_slow", 413: "too_large",
           415: "bad_media_type", 422: "not_possible", 429: "overloaded", 431: "too_large", 414: "too_large",
           500: "server_error",
     501: "bad_method", 503: "unavailable", 504: "out_of_time"}  # fmt: skip
 _MOST_KEYS = 10_000  # of an object in a body
 _MOST_PROBLEMS = 5
+_EXPECTED = {"string_type": "should be text", "list_type": "should be a list", "int_type": "should be a whole number",
+             "bool_type": "should be true or false", "float_type": "should be a number",
+             "model_attributes_type": "should be a JSON object", "dict_type": "should be a JSON object"}  # fmt: skip
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
 _BYTES_PER_S = 50_000  # that a client sends or takes at least, after its first seconds
 _log = logging.getLogger(__name__)
@@ -57,24 +59,6 @@ def error_body(status: int, message: str, request_id: str = "") -> bytes:
     """Return the body of an error."""
     error = {"message": printable(shortened(message, 1_500)), "type": _TYPES.get(status, "error"), "status": status}
     return json.dumps({"error": error | ({"id": request_id} if request_id else {})}).encode()
-
-
-def read_keys(path: str | None) -> list[str]:
-    """Return the API keys of the environment and of a file with a key on each line; none: no key is needed."""
-    found = [os.environ[KEY_VARIABLE]] if os.environ.get(KEY_VARIABLE) else []
-    if path is not None:
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"cannot read the keys in {path}: {reason}") from error
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        if not keys:
-            raise UserError(f"{path} has no key; write one on each line")
-        found += keys
-    if any(not key.isascii() or not key.isprintable() or " " in key for key in found):
-        raise UserError("an API key has spaces or characters beyond ASCII, which a header cannot hold")
-    return found
 
 
 def read_json(body: bytes) -> Any:
@@ -125,7 +109,7 @@ def add_error_bodies(app: FastAPI) -> None:
         elif isinstance(error, UserError):
             status, message = 422, str(error)
         elif isinstance(error, RequestValidationError):
-            status, message = 400, "; ".join(map(_problem, error.errors()[:_MOST_PROBLEMS]))
+            status, message = 400, _problems(error.errors())
         elif isinstance(error, AnyHTTPException):
             status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
         else:
@@ -137,12 +121,27 @@ def add_error_bodies(app: FastAPI) -> None:
         app.add_exception_handler(kind, refused)
 
 
-def _problem(error: Any) -> str:
-    path = ".".join(str(part) for part in error["loc"] if part != "body")
-    message = str(error["msg"])
-    if error["type"] == "extra_forbidden":
-        return f"{shortened(path, 60)!r} is no field of this request"
-    return f"{shortened(path, 60)}: {message}" if path else f"the body: {message}"
+def _problems(errors: Sequence[Any]) -> str:
+    """Say what is wrong with the fields of a body; of a field of several types what is nearest to right."""
+    by_field: dict[str, list[Any]] = {}
+    for error in errors:
+        path = [part for part in error["loc"] if part != "body"]
+        by_field.setdefault(str(path[0]) if path else "", []).append(error)
+    found = []
+    for field, some in list(by_field.items())[:_MOST_PROBLEMS]:
+        depth = max(len(error["loc"]) for error in some)
+        nearest = [error for error in some if len(error["loc"]) == depth]
+        if nearest[0]["type"] == "extra_forbidden":
+            found.append(f"{shown(field)} is no field of this request")
+            continue
+        if nearest[0]["type"] == "missing":
+            found.append(f"{shown(field)} is missing" if field else "the body is missing; send JSON")
+            continue
+        places = [str(part) for part in nearest[0]["loc"] if isinstance(part, int)]
+        where = ".".join([shortened(field, 60), *places]) if field else "the body"
+        kinds = " or ".join(dict.fromkeys(_EXPECTED.get(error["type"], str(error["msg"])) for error in nearest))
+        found.append(f"{where}: {kinds}")
+    return "; ".join(found)
 
 
 class Gate:

@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from bertworks.serving.batching import Work
+from bertworks.serving.settings import METRICS_FOLDER
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # which prometheus_client reads when it is imported
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16_384, 65_536)
@@ -93,7 +93,7 @@ class Metrics:
     def text(self) -> bytes:
         """Return everything in Prometheus's text format."""
         registry = self._registry
-        if FOLDER in os.environ:
+        if METRICS_FOLDER in os.environ:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)

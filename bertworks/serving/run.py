@@ -4,35 +4,33 @@ The port is bound first, so that a mistake in it is told at once and health is a
 SIGTERM or Ctrl-C: no new connections, /readyz says so, accepted requests are answered within the drain time, exit code
 0; a second one ends at once. A model whose thread has failed ends the process with exit code 70, for whoever starts it
 again.
+
+With `workers` several processes accept connections from one port, each with its own models and queues. One that dies is
+started again; they end with the process that started them, however that ends.
 """
 
 import contextlib
 import errno
-import logging
+import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import uvicorn
 
 from bertworks.config import from_overrides
 from bertworks.errors import UserError, printable
-from bertworks.serving.app import make_app
-from bertworks.serving.batching import Limits
-from bertworks.serving.connection import Connection
-from bertworks.serving.http import KEY_VARIABLE, read_keys
-from bertworks.serving.metrics import AccessLog, Metrics
-from bertworks.serving.service import Service, check_names
+from bertworks.serving.settings import KEY_VARIABLE, METRICS_FOLDER, Limits, check_names, read_keys
 
-_FAILED = 70  # as sysexits.h: an internal error
+_MOST_WORKERS = 256
+_LATE_S, _TICK_S = 5.0, 0.05
 _BACKLOG = 2_048
-_KEEP_ALIVE_S = 75
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -44,6 +42,7 @@ def serve(
     device: str = "auto",
     dtype: str | None = "auto",
     threads: int | None = None,
+    workers: int = 1,
     api_key_file: str | None = None,
     limits: Sequence[str] = (),
     cors: Sequence[str] = (),
@@ -57,7 +56,8 @@ def serve(
         port: 0: any that is free.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or int8.
-        threads: of the processor, for all models together.
+        threads: of the processor, for all models of a process; else all cores, shared by the processes.
+        workers: how many processes to serve with, each with its own copy of the models.
         api_key_file: a file with a key on each line, one of which callers must send; also BERTWORKS_API_KEY.
         limits: such as ["inputs=64", "seconds=10"]; see `Limits`.
         cors: origins whose pages may call the server from a browser.
@@ -68,15 +68,17 @@ def serve(
     """
     sources = [models] if isinstance(models, str) else list(models)
     check_names(sources)
-    chosen = from_overrides(Limits, limits, "--limits")
+    from_overrides(Limits, limits, "--limits")
+    if not 1 <= workers <= _MOST_WORKERS:
+        raise UserError(f"{workers} workers are not possible; choose 1 to {_MOST_WORKERS}")
     keys = read_keys(api_key_file)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
     begun = time.perf_counter()
-    metrics = Metrics()
-    service = Service(sources, chosen, metrics, device=device, dtype=dtype)
+    if threads is None and workers > 1:
+        threads = max((os.cpu_count() or 1) // workers, 1)
+    options = {
+        "sources": sources, "device": device, "dtype": dtype, "threads": threads, "keys": keys, "limits": list(limits),
+        "cors": list(cors), "access_log": access_log,
+    }  # fmt: skip
     with contextlib.closing(bind(host, port)) as listener:
         if host not in _LOCAL and not keys:
             _say(
@@ -85,19 +87,20 @@ def serve(
             )
         address, port = listener.getsockname()[:2]
         url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+        of = f" by {workers} processes" if workers > 1 else ""
 
         def ready() -> None:
-            _say(f"serving {', '.join(service.models)} at {url} (ready in {time.perf_counter() - begun:.1f} s)")
+            names = ", ".join(check_names(sources))
+            _say(f"serving {names} at {url}{of} (ready in {time.perf_counter() - begun:.1f} s)")
 
-        log = AccessLog() if access_log else None
-        server = Server(service, metrics, keys=keys, cors=cors, log=log, when_ready=ready)
-        server.run([listener])
-    if log:
-        log.flush()
-    if server.failure:
-        raise server.failure
-    if not server.was_told:
-        sys.exit(_FAILED)
+        if workers > 1:
+            code = Workers(listener, options, workers, ready).run()
+        else:
+            from bertworks.serving.app import serve_here
+
+            code = serve_here(listener, options, ready)
+    if code:
+        sys.exit(code)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -126,60 +129,115 @@ def _is_taken(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with our application, our connections and our way to end.
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
 
-    Attributes:
-        was_told: whether a signal has told it to end.
-        failure: why its models could not be opened.
+
+class Workers:
+    """Processes that serve at one socket, and the one that looks after them.
+
+    A process says on its standard output when it is ready, or what is wrong with its models. Its standard input is a
+    pipe from its parent: when that ends, it drains and ends too.
     """
 
     def __init__(
-        self, service: Service, metrics: Metrics, *, keys: Sequence[str] = (), cors: Sequence[str] = (),
-        log: AccessLog | None = None, when_ready: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self._service, self.was_told = service, False
-        self.failure: UserError | None = None
-        app = make_app(
-            service, metrics, keys=keys, cors=cors, log=log, when_ready=when_ready, when_failed=self._has_failed
-        )
-        http: Any = partial(Connection, service.limits)
-        super().__init__(
-            uvicorn.Config(
-                app, http=http, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
-                proxy_headers=False, server_header=False, timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=service.limits.drain,
-            )
-        )  # fmt: skip
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        self, listener: socket.socket, options: dict[str, Any], count: int, when_ready: Callable[[], None]
+    ) -> None:
+        self._listener, self._options, self._count, self._when_ready = listener, options, count, when_ready
+        self._running: dict[subprocess.Popen[bytes], dict[str, Any]] = {}
+        self._num_told = 0
 
-    def _has_failed(self, error: UserError) -> None:
-        self.failure = error
-        self.should_exit = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Have SIGTERM and Ctrl-C end the server in good order, a second one at once."""
-        is_main = threading.current_thread() is threading.main_thread()  # of a test it is not
-        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-        handlers = {number: signal.signal(number, self._told) for number in numbers}
+    def run(self) -> int:
+        """Serve until a signal ends it; returns the exit code."""
+        handlers = {number: signal.signal(number, self._told) for number in (signal.SIGINT, signal.SIGTERM)}
+        folder = tempfile.mkdtemp(prefix="bertworks-metrics-")
         try:
-            yield
+            for _ in range(self._count):
+                self._start(folder)
+            return self._watch(folder)
         finally:
+            for process in self._running:
+                process.kill()
+                process.wait()
+            shutil.rmtree(folder, ignore_errors=True)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def _told(self, number: int, _: Any) -> None:
-        if self.was_told:
-            os._exit(128 + number)
-        self.was_told = self._service.is_draining = self.should_exit = True
+    def _watch(self, folder: str) -> int:
+        is_ready, told_at = False, 0.0
+        drain_s = from_overrides(Limits, self._options["limits"], "--limits").drain + _LATE_S
+        while self._running:
+            if self._num_told and not told_at:
+                told_at = time.monotonic()
+                for process in self._running:
+                    process.terminate()
+            if self._num_told > 1 or (told_at and time.monotonic() - told_at > drain_s):
+                return 128 + signal.SIGTERM
+            for process, state in list(self._running.items()):
+                if process.poll() is None:
+                    continue
+                del self._running[process]
+                self._forget(process.pid, folder)
+                if self._num_told:
+                    continue
+                state["said"].join(1.0)
+                if not state.get("ready"):
+                    raise UserError(str(state.get("error", f"a process ended with code {process.returncode}")))
+                _say(f"warning: process {process.pid} has ended with code {process.returncode} and is started again")
+                self._start(folder)
+            if not is_ready and all(state.get("ready") for state in self._running.values()):
+                is_ready = True
+                self._when_ready()
+            time.sleep(_TICK_S)
+        return 0
 
-    async def on_tick(self, counter: int) -> bool:
-        """Also end where a model can compute no more."""
-        if any(one.batcher.is_dead for one in self._service.models.values()):
-            return True
-        return await super().on_tick(counter)
+    def _start(self, folder: str) -> None:
+        fd = self._listener.fileno()
+        program = f"from bertworks.serving.run import work; work({fd})"
+        process = subprocess.Popen(  # noqa: S603 -- ourselves; in a session of its own, as Ctrl-C is for the parent
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[fd],
+            start_new_session=True, env=os.environ | {METRICS_FOLDER: folder},
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._options).encode() + b"\n")  # not as arguments, which others can see
+        process.stdin.flush()
+        state: dict[str, Any] = {}
+
+        def listen() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                with contextlib.suppress(ValueError):
+                    state.update(json.loads(line))
+
+        state["said"] = threading.Thread(target=listen, daemon=True)
+        state["said"].start()
+        self._running[process] = state
+
+    def _forget(self, pid: int, folder: str) -> None:
+        from prometheus_client import multiprocess
+
+        multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+
+    def _told(self, *_: Any) -> None:
+        self._num_told += 1
 
 
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+def work(fd: int) -> None:
+    """Serve as one of several processes, at the socket with this number; see `Workers`."""
+    from bertworks.serving.app import serve_here
+
+    options = json.loads(sys.stdin.readline())
+
+    def end_with_parent() -> None:
+        while sys.stdin.read(1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        code = serve_here(socket.socket(fileno=fd), options, lambda: print('{"ready": true}', flush=True))
+    except UserError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        code = 2
+    sys.stdout.flush()
+    os._exit(code)  # threads that still compute are not waited for

@@ -6,7 +6,6 @@ threads, batches, limits and what is measured, is done here and in `batching.py`
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from bertworks.errors import UserError, did_you_mean, shown, shown_names
@@ -22,36 +21,13 @@ from bertworks.inference.readings import (
     read_tagging,
     text_examples,
 )
-from bertworks.serving.batching import Answer, Batcher, Limits, Readers, Refused, Watch
+from bertworks.serving.batching import Answer, Batcher, Readers, Refused, Watch
+from bertworks.serving.settings import Limits, check_names
 from bertworks.text.tokenizer import Encoding, ListColumns, Tokenizer
 from bertworks.text.vocabulary import CLS, SEP
 
 CHARS_PER_TOKEN = 250  # a text of more per token that the model reads is refused before it is split into pieces
 WARM_UP_S = 60
-
-
-def served_name(source: str) -> str:
-    """Return the name that a model is served by: its folder's, or of a .onnx file its own."""
-    path = Path(source)
-    name = path.stem if path.suffix == ".onnx" else path.resolve().name if path.exists() else path.name
-    if not name:
-        raise UserError(f"{shown(source)} has no name to serve it by; give a folder with one")
-    return name
-
-
-def check_names(sources: Sequence[str]) -> dict[str, str]:
-    """Return the sources of models by the names that they are served by; two of a name are refused."""
-    found: dict[str, str] = {}
-    for source in sources:
-        name = served_name(source)
-        if name in found:
-            raise UserError(
-                f"{shown(found[name])} and {shown(source)} would both be served as {shown(name)}; rename one folder"
-            )
-        found[name] = source
-    if not found:
-        raise UserError("there is no model to serve; give one or more")
-    return found
 
 
 class Served:

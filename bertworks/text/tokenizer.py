@@ -512,16 +512,17 @@ class Tokenizer(BaseTokenizer):
         rows, counts = self._load_bulk().tokenize(texts)
         return rows[:, 0], counts
 
-    def ids_behind(self, text: str) -> list[int]:
+    def ids_behind(self, text: str, most: int | None = None) -> list[int]:
         """Return the ids of a text that follows a piece without a space, so that its first letters continue a word.
 
-        If no continuation pieces match them, they begin a new word, as after a space.
+        If no continuation pieces match them, they begin a new word, as after a space. `most` stops early.
         """
         check_text(text)
-        words = [word.text for word in split_words(_SOME_LETTER + text, self._alphabet)]
+        # Each word has a token or more.
+        words = [word.text for word in itertools.islice(split_words(_SOME_LETTER + text, self._alphabet), most)]
         rest = self._wordpiece.split_rest(words[0][len(_SOME_LETTER) :])
         if any(id == self._wordpiece.unk_id for id, _, _ in rest):
-            return self.columns_of(text).ids
+            return self.columns_of(text, most).ids
         return [id for matches in (rest, *map(self.split, words[1:])) for id, _, _ in matches]
 
     def decode(self, ids: Iterable[int], *, keep_special: bool = False) -> str:

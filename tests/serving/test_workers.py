@@ -1,0 +1,145 @@
+"""`bertworks serve` as a process: ready, asked, told to end; several processes at one port."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from small_models import write_small_model
+
+BODY = json.dumps({"input": "the cat"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_small_model(tmp_path_factory.mktemp("models") / "small")
+
+
+class Process:
+    """A server of its own process."""
+
+    def __init__(self, *arguments, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bertworks", "serve", *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+        )  # fmt: skip
+        self.lines = []
+        while "serving" not in (line := self.process.stderr.readline()):
+            assert line, self.lines
+            self.lines.append(line)
+        self.lines.append(line)
+        self.port = int(line.partition("://")[2].partition(":")[2].split()[0])
+
+    def ask(self, path, body=None):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+            connection.request("POST" if body else "GET", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=30)
+        return self.process.returncode, rest
+
+
+@pytest.fixture
+def started():
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments, **environment):
+            server = Process(*arguments, **environment)
+            stack.callback(server.process.wait)
+            stack.callback(server.process.kill)
+            return server
+
+        yield start
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as stream:
+        return [int(number) for number in stream.read().split()]
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(is_so, most_s=20.0):
+    end = time.monotonic() + most_s
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_h17_the_log_says_who_asked_for_what_and_not_the_text(folder, started):
+    """H17: the access log, and the end by Ctrl-C."""
+    server = started(folder, "--dtype", "float32")
+    assert server.ask("/v1/embeddings", BODY)[0] == 200
+    assert server.ask("/the cat".replace(" ", "%20"), BODY)[0] == 404
+    code, rest = server.end(signal.SIGINT)
+    lines = [json.loads(line) for line in rest.splitlines()]
+    assert (code, [line["status"] for line in lines]) == (0, [200, 404])
+    assert {"id", "time", "method", "ms", "model", "tokens"} <= lines[0].keys()
+    assert (lines[0]["route"], lines[0]["tokens"], lines[1]["route"]) == ("/v1/embeddings", 4, "other")
+    assert "cat" not in rest
+    assert str(folder.parent) not in rest
+
+
+def test_h18_the_address_is_this_machines_own_and_others_are_warned_of(folder, started):
+    """H18"""
+    server = started("--host", "0.0.0.0", folder, "--no-access-log")
+    assert any("can be reached by other machines" in line for line in server.lines)
+    server.end()
+    server = started("--host", "0.0.0.0", folder, BERTWORKS_API_KEY="secret")
+    assert not any("warning" in line for line in server.lines)
+    assert server.ask("/v1/embeddings", BODY)[0] == 401
+    server.end()
+
+
+def test_processes_share_a_port_are_started_again_and_leave_nothing(folder, started):
+    server = started(folder, "--workers", 2, "--no-access-log")
+    assert "http://127.0.0.1:" in server.lines[-1]
+    first = children_of(server.process.pid)
+    assert len(first) == 2
+    assert all(server.ask("/v1/embeddings", BODY)[0] == 200 for _ in range(8))
+    total = 'bertworks_requests_total{model="small",route="/v1/embeddings",status="200"} 8.0'
+    until(lambda: total in server.ask("/metrics")[1])  # of both processes
+    os.kill(first[0], signal.SIGKILL)
+    until(lambda: len(new := set(children_of(server.process.pid)) - {first[0]}) == 2 and first[1] in new)
+    until(lambda: server.ask("/readyz")[0] == 200)
+    assert server.ask("/v1/embeddings", BODY)[0] == 200
+    every = children_of(server.process.pid)
+    _, rest = server.end(signal.SIGKILL)
+    assert "started again" in rest
+    until(lambda: not any(map(is_alive, every)))
+
+
+def test_a_taken_port_and_a_wrong_model_are_said_at_once(folder, started, bertworks):
+    server = started(folder)
+    code, _, message = bertworks("serve", folder, "--port", server.port)
+    assert (code, "choose another with --port" in message) == (2, True)
+    server.end()
+    (folder.parent / "empty").mkdir()
+    code, _, message = bertworks("serve", folder.parent / "empty", "--port", 0)
+    assert code == 2
+    assert message.startswith("error: ")
+
+
+@pytest.mark.nightly
+def test_processes_that_cannot_open_a_model_say_it_once(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "bertworks", "serve", str(tmp_path), "--workers", "2", "--port", "0"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") <= 2
