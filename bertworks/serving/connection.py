@@ -40,6 +40,8 @@ class _Wire(h11.Connection):
                     raise h11.RemoteProtocolError("the body comes in too small chunks", error_status_hint=400)
             elif isinstance(event, h11.Request):
                 self._num_parts = self._num_bytes = 0
+                if event.http_version not in (b"1.0", b"1.1"):
+                    raise h11.RemoteProtocolError("only HTTP/1.1 and 1.0 are spoken here", error_status_hint=505)
                 if len(event.target) > _MOST_TARGET_BYTES:
                     raise h11.RemoteProtocolError("the address is too long", error_status_hint=414)
                 size = sum(len(name) + len(value) for name, value in event.headers)

@@ -6,6 +6,7 @@ of `Model`, to the last digit that float32 has.
 """
 
 import base64
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ from bertworks.inference.readings import (
 )
 from bertworks.serving.batching import WORK
 from bertworks.serving.http import JsonRoute
-from bertworks.serving.service import Served, Service, read_choose, read_classify
+from bertworks.serving.service import How, Served, Service, read_choose, read_classify
 from bertworks.text.tokenizer import Encoding
 
 router = APIRouter(route_class=JsonRoute)
@@ -64,7 +65,7 @@ TopK = Annotated[int, Field(ge=1, le=1_000)]
 class Body(BaseModel):
     """What all requests may say."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     model: str | None = Field(default=None, description="The name of a served model; needed if several can do it.")
 
 
@@ -73,6 +74,11 @@ class TextBody(Body):
 
     input: Texts = Field(description="A text, or a list of texts.")
     truncate: bool = Field(default=False, description="Cut texts that are too long instead of refusing them.")
+
+    @property
+    def how(self) -> How:
+        """How texts that are too long are read."""
+        return "cut" if self.truncate else "whole"
 
 
 class ErrorDetail(BaseModel):
@@ -174,10 +180,10 @@ async def fill(body: FillBody, service: ServiceNeeded) -> Response:
     """Predict the word at each [MASK] of texts."""
     served, texts = service.find(body.model, "fill"), listed(body.input)
 
-    def read(model: Model) -> Reading[Any]:
+    def read(model: Model, texts: list[str]) -> Reading[Any]:
         return read_fill(model, texts, body.top_k, body.targets, truncate=body.truncate)
 
-    return answered(served, await served.run(read, joined_json, texts=texts, any_length=body.truncate))
+    return answered(served, await served.run(read, joined_json, texts, how=body.how))
 
 
 class ClassifyBody(Body):
@@ -198,10 +204,7 @@ async def classify(body: ClassifyBody, service: ServiceNeeded) -> Response:
     """Predict the class, the score or the labels of texts or pairs of texts."""
     served, texts = service.find(body.model, "classify"), listed(body.input)
     pairs = paired(body.pair, len(texts))
-    finished = await served.run(
-        lambda model: read_classify(model, texts, pairs), joined_json, texts=texts, any_length=True
-    )
-    return answered(served, finished)
+    return answered(served, await served.run(read_classify, joined_json, texts, pairs, how="cut"))
 
 
 class TagBody(Body):
@@ -231,10 +234,11 @@ class TagAnswer(Answer):
 async def tag(body: TagBody, service: ServiceNeeded) -> Response:
     """Find the entities in texts of any length."""
     served, texts = service.find(body.model, "tag"), listed(body.input)
-    finished = await served.run(
-        lambda model: read_tagging(model, texts, body.units), joined_json, texts=texts, any_length=True
-    )
-    return answered(served, finished)
+
+    def read(model: Model, texts: list[str]) -> Reading[Any]:
+        return read_tagging(model, texts, body.units)
+
+    return answered(served, await served.run(read, joined_json, texts, how="windows"))
 
 
 class AnswerBody(Body):
@@ -274,11 +278,11 @@ async def answer(body: AnswerBody, service: ServiceNeeded) -> Response:
         )
     count = max(len(questions), len(contexts)) if contexts else 0
     questions, contexts = ([*given] * (count if len(given) == 1 else 1) for given in (questions, contexts))
-    finished = await served.run(
-        lambda model: read_answering(model, questions, contexts, body.top_k, body.threshold),
-        joined_json, texts=questions, any_length=True,
-    )  # fmt: skip
-    return answered(served, finished)
+
+    def read(model: Model, questions: list[str], contexts: list[str]) -> Reading[Any]:
+        return read_answering(model, questions, contexts, body.top_k, body.threshold)
+
+    return answered(served, await served.run(read, joined_json, questions, contexts, how="windows"))
 
 
 class ChooseBody(Body):
@@ -310,10 +314,12 @@ async def choose(body: ChooseBody, service: ServiceNeeded) -> Response:
     if any(isinstance(one, str) or any(not isinstance(text, str) for text in one) for one in endings):
         raise UserError("give one context a list of endings, and a list of contexts a list of such lists")
     flat = [text for some in endings for text in some]
-    finished = await served.run(
-        lambda model: read_choose(model, contexts, endings), joined_json, texts=flat, any_length=True
-    )
-    return answered(served, finished)
+
+    def read(model: Model, contexts: list[str], flat: list[str]) -> Reading[Any]:
+        rest = iter(flat)
+        return read_choose(model, contexts, [list(itertools.islice(rest, len(some))) for some in endings])
+
+    return answered(served, await served.run(read, joined_json, contexts, flat, how="cut"))
 
 
 class NspBody(TextBody):
@@ -345,11 +351,10 @@ async def nsp(body: NspBody, service: ServiceNeeded) -> Response:
     def finish(shares: list[float]) -> bytes:
         return joined_json([{"is_next": share, "is_random": 1 - share} for share in shares])
 
-    finished = await served.run(
-        lambda model: read_nsp(model, texts, seconds or [], truncate=body.truncate), finish,
-        texts=texts, any_length=body.truncate,
-    )  # fmt: skip
-    return answered(served, finished)
+    def read(model: Model, texts: list[str], seconds: list[str]) -> Reading[Any]:
+        return read_nsp(model, texts, seconds, truncate=body.truncate)
+
+    return answered(served, await served.run(read, finish, texts, seconds or [], how=body.how))
 
 
 class FeaturesBody(TextBody):
@@ -381,7 +386,7 @@ async def features(body: FeaturesBody, service: ServiceNeeded) -> Response:
     served, texts = service.find(body.model, "features"), listed(body.input)
     layers = served.model.check_layers(body.layers)
 
-    def read(model: Model) -> Reading[Any]:
+    def read(model: Model, texts: list[str]) -> Reading[Any]:
         reading = read_features(model, texts, layers, truncate=body.truncate)
         _check_numbers(served, sum(reading.lengths) * len(layers) * model.width)
         return reading
@@ -392,7 +397,7 @@ async def features(body: FeaturesBody, service: ServiceNeeded) -> Response:
             for one in found
         ) + b"]"  # fmt: skip
 
-    return answered(served, await served.run(read, finish, texts=texts, any_length=body.truncate))
+    return answered(served, await served.run(read, finish, texts, how=body.how))
 
 
 class AttendBody(TextBody):
@@ -430,7 +435,7 @@ async def attend(body: AttendBody, service: ServiceNeeded) -> Response:
     if 0 in layers:
         raise UserError(f"layer 0, the embeddings, has no attention; layers are 1 to {num_layers}, or -1 back")
 
-    def read(model: Model) -> Reading[Any]:
+    def read(model: Model, texts: list[str], pairs: list[str] | None) -> Reading[Any]:
         reading = read_attention(model, texts, pairs, truncate=body.truncate)
         num_heads = model.net.config.num_attention_heads
         _check_numbers(served, sum(length * length for length in reading.lengths) * len(layers) * num_heads)
@@ -447,7 +452,7 @@ async def attend(body: AttendBody, service: ServiceNeeded) -> Response:
             for encoding, weights in found
         ) + b"]"  # fmt: skip
 
-    return answered(served, await served.run(read, finish, texts=texts, any_length=body.truncate))
+    return answered(served, await served.run(read, finish, texts, pairs, how=body.how))
 
 
 def _check_numbers(served: Served, count: int) -> None:
@@ -499,7 +504,7 @@ async def tokenize(body: TokenizeBody, service: ServiceNeeded) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input  # an empty one has its special tokens
     pairs = paired(body.pair, len(texts))
 
-    def read(model: Model) -> Reading[Any]:
+    def read(model: Model, texts: list[str], pairs: list[str] | None) -> Reading[Any]:
         if hasattr(model.tokenizer, "encode_batch"):
             encodings = model.tokenizer.encode_batch(texts, pairs)
         elif pairs is None:
@@ -517,7 +522,7 @@ async def tokenize(body: TokenizeBody, service: ServiceNeeded) -> Response:
             for one in encodings
         ])  # fmt: skip
 
-    return answered(served, await served.run(read, finish, texts=texts, any_length=True))
+    return answered(served, await served.run(read, finish, texts, pairs, how="windows"))
 
 
 class EmbeddingsBody(Body):
@@ -575,7 +580,7 @@ async def embeddings(body: EmbeddingsBody, service: ServiceNeeded) -> Response:
         if not inputs or not all(inputs):
             raise UserError("there is nothing to embed: `input` is empty, or has an empty list")
 
-    def read(model: Model) -> Reading[Any]:
+    def read(model: Model, inputs: list[Any]) -> Reading[Any]:
         texts = inputs if isinstance(inputs[0], str) else [served.encoded(ids) for ids in inputs]
         return read_embed(
             model, texts, pooling=body.pooling, normalize=body.normalize, prompt=body.prompt, truncate=body.truncate
@@ -599,7 +604,7 @@ async def embeddings(body: EmbeddingsBody, service: ServiceNeeded) -> Response:
             rows.append(b'{"object":"embedding","index":' + str(index).encode() + b',"embedding":' + value + b"}")
         return b"[" + b",".join(rows) + b"]"
 
-    data = await served.run(read, finish, texts=inputs, any_length=body.truncate)
+    data = await served.run(read, finish, inputs, how="cut" if body.truncate else "whole")
     work = WORK.get()
     tokens = work.tokens if work else 0
     usage = as_json({"prompt_tokens": tokens, "total_tokens": tokens})

@@ -6,7 +6,7 @@ threads, batches, limits and what is measured, is done here and in `batching.py`
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bertworks.errors import UserError, did_you_mean, shown, shown_names
 from bertworks.inference.model import Model, load
@@ -26,8 +26,9 @@ from bertworks.serving.settings import Limits, check_names
 from bertworks.text.tokenizer import Encoding, ListColumns, Tokenizer
 from bertworks.text.vocabulary import CLS, SEP
 
-CHARS_PER_TOKEN = 250  # a text of more per token that the model reads is refused before it is split into pieces
-WARM_UP_S = 60
+CHARS_PER_TOKEN = 250  # of a text so many are read for each token that a model reads; few have so few tokens
+_ALL_CHARS = 4  # times the characters of a text that is read in windows, those of all such texts of a request
+How = Literal["whole", "cut", "windows"]
 
 
 class Served:
@@ -45,36 +46,44 @@ class Served:
 
     async def run(
         self,
-        read: Callable[[Model], Reading[Any]],
-        finish: Callable[[Any], Answer] = lambda result: result,
-        *,
-        texts: Sequence[Any] = (),
-        any_length: bool = False,
+        read: Callable[..., Reading[Any]],
+        finish: Callable[[Any], Answer],
+        *lists: Sequence[Any] | None,
+        how: How = "whole",
     ) -> Answer:
         """Compute a reading together with those of other callers, and return what `finish` makes of its result.
 
         Args:
-            read: makes the reading; called in a thread.
+            read: makes the reading of the model and the lists; called in a thread.
             finish: makes the answer of the result, such as its JSON; called in a thread.
-            texts: what a caller sent, whose number and lengths are checked.
-            any_length: whether texts may be longer than the model reads.
+            lists: of texts that a caller sent. Their number and lengths are checked first.
+            how: `whole`: texts that are much too long are refused; `cut`: they are cut, far beyond what the model
+                reads; `windows`: texts are read in windows, and have a limit of their own.
         """
-        self.check_texts(texts, any_length=any_length)
-        return await self.batcher.run(read, finish, len(texts))
+        checked = [None if texts is None else self._checked(texts, how) for texts in lists]
+        # One text for all of a list counts as often as it is read.
+        total = sum(len(text) for texts in checked for text in texts or () if isinstance(text, str))
+        most, limit = (_ALL_CHARS * self.limits.chars, "chars") if how == "windows" else (self.limits.body, "body")
+        if total > most:
+            raise UserError(f"the texts have {total:,} characters together; at most {most:,} (limit `{limit}`)")
+        return await self.batcher.run(lambda model: read(model, *checked), finish, len(checked[0] or ()))
 
-    def check_texts(self, texts: Sequence[Any], *, any_length: bool) -> None:
-        """Refuse more texts, or longer ones, than a request may have."""
+    def _checked(self, texts: Sequence[Any], how: How) -> list[Any]:
+        """Return texts that take a bounded time to be split into pieces, or refuse them."""
         if len(texts) > self.limits.inputs:
             raise UserError(f"{len(texts):,} inputs; at most {self.limits.inputs:,} in a request (limit `inputs`)")
-        most = CHARS_PER_TOKEN * min(self.model.max_length or 1 << 20, 1 << 20)
-        if any_length:
-            return
+        reads = self.model.max_length
+        is_any = how == "windows" or reads > self.limits.chars
+        most = self.limits.chars if is_any else CHARS_PER_TOKEN * reads
+        if how == "cut" and not is_any:
+            return [text[:most] if isinstance(text, str) else text for text in texts]
         for number, text in enumerate(texts, 1):
             if isinstance(text, str) and len(text) > most:
-                raise UserError(
-                    f"text {number} of {len(texts)} has {len(text):,} characters, at most {most:,}, and the model "
-                    f"reads {self.model.max_length:,} tokens; shorten it, or have it cut with truncate"
-                )
+                which = f"text {number} of {len(texts)} has {len(text):,} characters; at most {most:,}"
+                if is_any:
+                    raise UserError(f"{which} (limit `chars`)")
+                raise UserError(f"{which}, as the model reads {reads:,} tokens; shorten it, or have it cut (truncate)")
+        return list(texts)
 
     def encoded(self, ids: Sequence[int]) -> Encoding:
         """Return ids that a caller has computed as the model reads them: with [CLS] and [SEP], which may be there."""
@@ -111,7 +120,7 @@ class Served:
         }
         for method, read in runs.items():
             if method in methods:
-                await self.run(read)
+                await self.batcher.run(read, len)
 
 
 def read_classify(model: Model, texts: Sequence[str], pairs: Sequence[str] | None) -> Reading[Any]:

@@ -19,9 +19,10 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # which prometheus_client reads whe
 class Limits(Settings):
     """What a server accepts; beyond it a request is refused with the limit's name."""
 
-    body: int = Field(default=8 << 20, ge=1, le=1 << 32, description="Bytes of a request's body.")
+    body: int = Field(default=4 << 20, ge=1, le=1 << 32, description="Bytes of a request's body.")
     inputs: int = Field(default=2_048, ge=1, le=1 << 20, description="Texts, or pairs of them, in a request.")
     tokens: int = Field(default=300_000, ge=1, le=1 << 30, description="Tokens of a request, all texts together.")
+    chars: int = Field(default=1 << 18, ge=1, le=1 << 30, description="Characters of a text that is read in windows.")
     numbers: int = Field(default=1 << 22, ge=1, le=1 << 30, description="Numbers in the answer of features and attend.")
     queue: int = Field(default=512, ge=1, le=1 << 20, description="Requests that wait for a model.")
     queued_tokens: int = Field(default=1 << 20, ge=1, le=1 << 32, description="Tokens that wait for a model.")
