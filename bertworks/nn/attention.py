@@ -50,6 +50,13 @@ class Run(NamedTuple):
     length: int
     places: Tensor | None = None
 
+    def lengths(self) -> list[int]:
+        """Return the length of each sequence."""
+        if self.places is None:
+            return [self.length] * self.num_sequences
+        counts: list[int] = np.bincount(self.places.numpy() // self.length, minlength=self.num_sequences).tolist()
+        return counts
+
 
 class Packing(NamedTuple):
     """Which tokens of a batch belong together. T tokens, S sequences, the last of which ends at T."""
@@ -93,8 +100,7 @@ def _reversed(run: Run) -> Run:
     """Reverse a run; padding stays after the tokens of a row."""
     if run.places is None:
         return run
-    lengths = np.bincount(run.places.numpy() // run.length, minlength=run.num_sequences)
-    return _run(lengths[::-1])
+    return _run(np.array(run.lengths()[::-1]))
 
 
 class Tokens(NamedTuple):

@@ -1,327 +1,85 @@
-"""BERT's encoder on a CPU in bfloat16 or int8: two to four times as fast as in float32, for inference.
+"""BERT's encoder on a CPU in bfloat16 or int8: two to seven times as fast as in float32, for inference.
 
 T tokens, S sequences, D width, O outputs of a linear layer.
 
 Only the inputs of the four matrix products of a block have fewer bits. The sum of a block's inputs and outputs, which
 runs through all layers, its normalisation, the softmax and the gelu are float32, and so are embeddings and heads.
 
-- bfloat16 needs AMX or AVX512-BF16. Weights and inputs are rounded, products are summed in float32.
-- int8 needs AMX or VNNI. Every row of a weight matrix has a scale, its largest number being 127, and so has every
-  token's input, found when it is computed (dynamic quantization). A token's result therefore depends on nothing
-  beside it, and no data is needed to prepare a model. Inputs are stored as 0 to 255 with 128 for zero, since the
-  processors' instructions multiply unsigned by signed numbers; what comes out of a gelu, as 0 to 255 from its least
-  value on. Channels of inputs that are much larger than the others are made smaller, see `input_factors`.
-- What follows a product is one pass over its result, compiled by numba: scale, add the bias, apply the gelu or add and
-  normalise, and make the next product's input. As single operations of torch, these passes over memory would take as
-  long as the int8 products.
-- oneDNN, called through torch, computes the products, with weights in the order that it wants.
-- With several threads a large batch is cut into as many parts, each computed by one thread from the first layer to the
-  last; a small one is computed by all threads together.
+- bfloat16 needs AMX or AVX512-BF16. Weights and inputs are rounded, products are summed in float32. oneDNN, called
+  through torch, computes them, with weights in the order that it wants.
+- int8 needs VNNI. Every row of a weight matrix has a scale, its largest number being 127, and so has every token's
+  input, found when it is computed (dynamic quantization). A token's result therefore depends on nothing beside it, and
+  no data is needed to prepare a model. Inputs are stored as 0 to 255 with 128 for zero, since the processors'
+  instructions multiply unsigned by signed numbers; what comes out of a gelu, as 0 to 255 from its least value on.
+  Channels of inputs that are much larger than the others are made smaller, see `input_factors`. `int8.py` computes it.
+- With several threads a batch is cut into as many parts, each computed by one thread from the first layer to the last.
+  Where a few long sequences cannot be shared out evenly, threads share the tokens of a layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertworks.nn import int8
 from bertworks.nn.attention import Packing, Run, Tokens, attend, attend_from_one, pack
 from bertworks.nn.bert import Bert, Block
-from bertworks.nn.layers import (
-    LARGEST_INT8,
-    LayerNorm,
-    Linear,
-    activate,
-    activated,
-    check_tiles,
-    cpu_instructions,
-    quantize_weight,
-)
+from bertworks.nn.int8 import compiled, normalize
+from bertworks.nn.layers import LayerNorm, Linear, activated, check_tiles, cpu_instructions
 
-_ZERO = 128  # the unsigned number that stands for 0
-_MIN_TOKENS_PER_THREAD = 128  # fewer are not worth a thread of their own
-_GELU_DEGREE, _GELU_END = 13, 5.2  # of a polynomial that is as near to it as float32 is, and where the gelu is x or 0
-_GELU_LEAST = 0.1701  # no gelu is below minus this
+_MIN_TOKENS_PER_THREAD = {"bfloat16": 128, "int8": 32}  # fewer are not worth a thread of their own
+_UNEVEN = 1.25  # how many times its share a thread may have to compute
 _SAMPLE_LENGTHS = (8, 16, 40, 64)  # of the sequences that show which inputs are large
 _INPUTS_SHARE = 0.6  # of the difference between large and small inputs, what goes into the weights
-# Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
-_FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
 _f32 = np.float32
 
 
-# What follows a product, compiled. y is the product, before its scale and bias; x runs through the layers.
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    try:
-        return numba.njit(cache=True, nogil=True, fastmath=_FAST)(function)
-    except RuntimeError:  # without a place to write, it is compiled in every process
-        return numba.njit(nogil=True, fastmath=_FAST)(function)
-
-
-@numba.njit(inline="always")
-def _quantize_row(row: Any, factors: Any, out: Any) -> Any:
-    """Write a row, multiplied by factors, as unsigned numbers; returns its scale."""
-    largest = _f32(1e-30)
-    for i in range(len(row)):
-        size = abs(row[i] * factors[i])
-        largest = size if size > largest else largest
-    inverse = _f32(LARGEST_INT8) / largest
-    for i in range(len(row)):
-        out[i] = np.uint8(np.int32(row[i] * factors[i] * inverse + _f32(_ZERO + 0.5)))
-    return largest * _f32(1 / LARGEST_INT8)
-
-
-@numba.njit(inline="always")
-def _quantize_from(row: Any, least: Any, factors: Any, out: Any) -> Any:
-    """Do the same with numbers that are not below -least, with that as 0 and the largest as 255."""
-    largest = _f32(1e-30)
-    for i in range(len(row)):
-        row[i] = (row[i] + least) * factors[i]
-        largest = row[i] if row[i] > largest else largest
-    inverse = _f32(255) / largest
-    for i in range(len(row)):
-        out[i] = np.uint8(np.int32(row[i] * inverse + _f32(0.5)))
-    return largest * _f32(1 / 255)
-
-
-@numba.njit(inline="always")
-def _normalize_row(row: Any, scales: Any, shifts: Any, eps: Any) -> None:
-    """Give a row mean 0 and variance 1, then scale and shift it."""
-    mean = _f32(0)
-    for i in range(len(row)):
-        mean += row[i]
-    mean /= _f32(len(row))
-    variance = _f32(0)
-    for i in range(len(row)):
-        distance = row[i] - mean
-        variance += distance * distance
-    factor = _f32(1) / np.sqrt(variance / _f32(len(row)) + eps)
-    for i in range(len(row)):
-        row[i] = (row[i] - mean) * factor * scales[i] + shifts[i]
-
-
-@_compiled
-def _quantize(x_TD, factors_D, out_TD, scales_T):  # type: ignore[no-untyped-def]
-    for t in range(len(x_TD)):
-        scales_T[t] = _quantize_row(x_TD[t], factors_D, out_TD[t])
-
-
-@_compiled
-def _scale(y_TO, scales_T, bias_O):  # type: ignore[no-untyped-def]
-    for t in range(len(y_TO)):
-        row, scale = y_TO[t], scales_T[t]
-        for i in range(len(row)):
-            row[i] = row[i] * scale + bias_O[i]
-
-
-@_compiled
-def _scale_gelu_quantize(y_TO, scales_T, bias_O, polynomial, factors_O, out_TO, out_scales_T):  # type: ignore[no-untyped-def]
-    end, to_unit, least = _f32(_GELU_END), _f32(2 / _GELU_END**2), _f32(_GELU_LEAST)
-    p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13 = polynomial
-    for t in range(len(y_TO)):
-        row, scale = y_TO[t], scales_T[t]
-        for i in range(len(row)):
-            x = row[i] * scale + bias_O[i]
-            near = x if x < end else end
-            near = near if near > -end else -end
-            u = to_unit * near * near - _f32(1)
-            odd = p7 + u * (p8 + u * (p9 + u * (p10 + u * (p11 + u * (p12 + u * p13)))))
-            odd = p0 + u * (p1 + u * (p2 + u * (p3 + u * (p4 + u * (p5 + u * (p6 + u * odd))))))
-            row[i] = _f32(0.5) * x * (_f32(1) + near * odd)
-        out_scales_T[t] = _quantize_from(row, least, factors_O, out_TO[t])
-
-
-@_compiled
-def _scale_relu_quantize(y_TO, scales_T, bias_O, factors_O, out_TO, out_scales_T):  # type: ignore[no-untyped-def]
-    for t in range(len(y_TO)):
-        row, scale = y_TO[t], scales_T[t]
-        for i in range(len(row)):
-            x = row[i] * scale + bias_O[i]
-            row[i] = x if x > _f32(0) else _f32(0)
-        out_scales_T[t] = _quantize_from(row, _f32(0), factors_O, out_TO[t])
-
-
-@_compiled
-def _scale_add_normalize_quantize(  # type: ignore[no-untyped-def]
-    y_TD, scales_T, bias_D, x_TD, norm_scales_D, norm_shifts_D, eps, factors_D, out_TD, out_scales_T
-):
-    for t in range(len(y_TD)):
-        x, y, scale = x_TD[t], y_TD[t], scales_T[t]
-        for i in range(len(x)):
-            x[i] += y[i] * scale + bias_D[i]
-        _normalize_row(x, norm_scales_D, norm_shifts_D, eps)
-        out_scales_T[t] = _quantize_row(x, factors_D, out_TD[t])
-
-
-@_compiled
-def _add_normalize_round(y_TD, x_TD, norm_scales_D, norm_shifts_D, eps, out_TD):  # type: ignore[no-untyped-def]
-    """Do the same for bfloat16, whose bits, as whole numbers, are the upper half of a float32's."""
-    wide = np.empty(x_TD.shape[1], np.uint32)
-    as_float = wide.view(np.float32)
-    for t in range(len(y_TD)):
-        x, y, out = x_TD[t], y_TD[t], out_TD[t]
-        for i in range(len(x)):
-            wide[i] = np.uint32(y[i]) << np.uint32(16)
-        for i in range(len(x)):
-            x[i] += as_float[i]
-        _normalize_row(x, norm_scales_D, norm_shifts_D, eps)
-        for i in range(len(x)):
-            as_float[i] = x[i]
-        for i in range(len(x)):  # to the nearest, and to an even number from the middle
-            bits = wide[i]
-            out[i] = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
-
-
-@cache
-def _gelu_polynomial(name: str) -> tuple[np.float32, ...]:
-    """Return the odd part of a gelu divided by x, as a polynomial of 2 (x / end)^2 - 1, fitted to within 1e-6."""
-    x = np.sqrt((np.cos(np.linspace(0, np.pi, 4_001)[:-1]) + 1) / 2) * _GELU_END
-    wanted = 2 * activate(torch.from_numpy(x), name).numpy() / x - 1
-    u = 2 * (x / _GELU_END) ** 2 - 1
-    fitted = np.polynomial.chebyshev.chebfit(u, wanted / x, _GELU_DEGREE, w=x * x)
-    return tuple(np.polynomial.chebyshev.cheb2poly(fitted).astype(np.float32))
-
-
-# Linear layers. A product ends in one of three ways: as it is, activated, or added to x and normalised.
-
-
-class Norm(NamedTuple):
-    """The weights of a LayerNorm as compiled code takes them."""
-
-    scales: NDArray[np.float32]
-    shifts: NDArray[np.float32]
-    eps: np.float32
-
-
-class Product(Protocol):
-    """A linear layer in low precision; `low` is an input as `lower` makes it."""
-
-    def lower(self, x_TD: Tensor) -> Any:
-        """Return float32 inputs in low precision."""
-
-    def plain(self, low: Any) -> Tensor:
-        """Return the outputs in float32, [T, O]."""
-
-    def activated(self, low: Any, act: str, following: Any) -> Any:
-        """Return the activated outputs as inputs of the product that follows."""
-
-    def add_norm(self, low: Any, x_TD: Tensor, norm: Norm, following: Any) -> Any:
-        """Add the outputs to x and normalise it, in place; returns x as inputs of the product that follows."""
-
-
-class Int8(NamedTuple):
-    """Inputs in int8: [T, D] unsigned, and a scale for each row."""
-
-    values_TD: Tensor
-    scales_T: NDArray[np.float32]
-
-
-class Int8Linear:
-    """A linear layer whose weights and inputs are int8.
+class CpuEngine:
+    """Computes the blocks of a BERT in bfloat16 or int8, for `Bert.engine`.
 
     Args:
-        linear: the layer in float32.
-        factors_D: by what its inputs are multiplied before they are quantized, and its weights divided; None: 1.
-        after: the activation that its inputs have gone through. They are stored from the least value that it has on,
-            with all of 0 to 255, not 128 of them for negative numbers.
+        net: the network, in float32 on the CPU, in evaluation mode.
+        dtype: of the matrix products: bfloat16 or int8.
+        factors: of int8, what `input_factors` found when the weights were quantized; None: to be found.
     """
 
-    def __init__(self, linear: Linear, factors_D: Tensor | None = None, after: str | None = None) -> None:
-        factors_D = torch.ones(linear.weight.shape[1]) if factors_D is None else factors_D
-        values_OD, self.scales_O = quantize_weight(linear.weight.detach() / factors_D)
-        self.weight = torch.ops.onednn.qlinear_prepack(values_OD, None)
-        self.zeros_O = torch.zeros(len(values_OD), dtype=torch.int32)
-        self.factors, self.zero = factors_D.numpy(), _ZERO if after is None else 0
-        bias_O = linear.bias.detach().float()
-        if after not in (None, "relu"):
-            bias_O = bias_O - _GELU_LEAST * (values_OD.float() @ factors_D) * self.scales_O
-        self.bias = bias_O.numpy()
-
-    def lower(self, x_TD: Tensor) -> Int8:
-        """Quantize rows."""
-        low = _empty_int8(*x_TD.shape)
-        _quantize(x_TD.numpy(), self.factors, low.values_TD.numpy(), low.scales_T)
-        return low
-
-    def _product(self, low: Int8) -> NDArray[np.float32]:
-        out_TO: Tensor = torch.ops.onednn.qlinear_pointwise.default(
-            low.values_TD, 1.0, self.zero, self.weight, self.scales_O, self.zeros_O, None, 1.0, 0, torch.float32,
-            "none", [], "",
-        )  # fmt: skip
-        return out_TO.numpy()
-
-    def plain(self, low: Int8) -> Tensor:
-        """Scale and add the bias."""
-        y_TO = self._product(low)
-        _scale(y_TO, low.scales_T, self.bias)
-        return torch.from_numpy(y_TO)
-
-    def activated(self, low: Int8, act: str, following: "Int8Linear") -> Int8:
-        """Scale, add the bias, activate and quantize."""
-        y_TO = self._product(low)
-        out = _empty_int8(*y_TO.shape)
-        made = following.factors, out.values_TD.numpy(), out.scales_T
-        if act == "relu":
-            _scale_relu_quantize(y_TO, low.scales_T, self.bias, *made)
+    @torch.no_grad()
+    def __init__(self, net: Bert, dtype: str, factors: Sequence[tuple[Tensor, Tensor]] | None = None) -> None:
+        self.net, self.dtype = net, dtype
+        self._through: _Int8Layers | _Bfloat16Layers
+        if dtype == "int8":
+            self._through = _Int8Layers(net, input_factors(net) if factors is None else factors)
         else:
-            _scale_gelu_quantize(y_TO, low.scales_T, self.bias, _gelu_polynomial(act), *made)
-        return out
+            check_tiles(torch.device("cpu"), torch.bfloat16)
+            self._through = _Bfloat16Layers(net)
 
-    def add_norm(self, low: Int8, x_TD: Tensor, norm: Norm, following: "Int8Linear") -> Int8:
-        """Scale, add the bias and x, normalise and quantize."""
-        y_TD = self._product(low)
-        out = _empty_int8(*y_TD.shape)
-        _scale_add_normalize_quantize(
-            y_TD, low.scales_T, self.bias, x_TD.numpy(), *norm, following.factors, out.values_TD.numpy(), out.scales_T
-        )
-        return out
+    def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
+        """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
+        x_TD, packing = self.net.begin(tokens)
+        if not len(x_TD) or not len(self.net.blocks):
+            x_TD = packing.leave(x_TD)
+            return x_TD if places_S is None else x_TD.index_select(0, places_S.long())
+        if places_S is None:
+            return packing.leave(self._through(x_TD, packing, None, None))
+        rows_S, back_S = packing.rows_of(places_S)
+        x_SD = self._through(x_TD, packing, rows_S, None)
+        return x_SD if back_S is None else x_SD.index_select(0, back_S)
 
-
-def _empty_int8(num_rows: int, width: int) -> Int8:
-    return Int8(torch.empty(num_rows, width, dtype=torch.uint8), np.empty(num_rows, np.float32))
-
-
-class Bfloat16Linear:
-    """A linear layer whose weights, inputs and outputs are bfloat16."""
-
-    def __init__(self, linear: Linear) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
-        self.bias = linear.bias.detach().bfloat16()
-
-    def lower(self, x_TD: Tensor) -> Tensor:
-        """Round rows."""
-        return x_TD.bfloat16()
-
-    def _product(self, low_TD: Tensor, *then: Any) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.default(low_TD, self.weight, self.bias, *then)
-
-    def plain(self, low: Tensor) -> Tensor:
-        """Multiply; the result is for attention, which is computed in bfloat16 only where there are matrix tiles."""
-        y_TO = self._product(low, "none", [], "")
-        return y_TO if "amx_bf16" in cpu_instructions() else y_TO.float()
-
-    def activated(self, low: Tensor, act: str, following: Any) -> Tensor:  # noqa: ARG002 - all take bfloat16
-        """Multiply and activate at once."""
-        if act == "relu":
-            return self._product(low, "relu", [], "")
-        return self._product(low, "gelu", [], "tanh" if act == "gelu_new" else "none")
-
-    def add_norm(self, low: Tensor, x_TD: Tensor, norm: Norm, following: Any) -> Tensor:  # noqa: ARG002
-        """Multiply, add x, normalise and round."""
-        y_TD = self._product(low, "none", [], "")
-        out_TD = torch.empty_like(y_TD)
-        bits = (part.view(torch.uint16).numpy() for part in (y_TD, out_TD))
-        _add_normalize_round(next(bits), x_TD.numpy(), *norm, next(bits))
-        return out_TD
+    def all_hidden(self, tokens: Tokens) -> list[Tensor]:
+        """Return the output of the embeddings and of every layer, [T, D] each."""
+        x_TD, packing = self.net.begin(tokens)
+        found = [x_TD.clone()]
+        if len(x_TD) and len(self.net.blocks):
+            self._through(x_TD, packing, None, found)
+        return [packing.leave(x_TD) for x_TD in found]
 
 
-# The encoder.
+# int8: all layers are one call of compiled code.
 
 
 @torch.inference_mode()
@@ -352,50 +110,83 @@ def _factors(x_TD: Tensor, linear: Linear) -> Tensor:
     return (factors_D / factors_D.median()).clamp(1 / 64, 64)
 
 
-class CpuEngine:
-    """Computes the blocks of a BERT in bfloat16 or int8, for `Bert.engine`.
+class _Int8Layers:
+    """The blocks of a BERT in int8."""
 
-    Args:
-        net: the network, in float32 on the CPU, in evaluation mode.
-        dtype: of the matrix products: bfloat16 or int8.
-        factors: of int8, what `input_factors` found when the weights were quantized; None: to be found.
-    """
+    def __init__(self, net: Bert, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
+        blocks: Any = net.blocks
+        self.num_layers, self.num_heads = len(blocks), net.config.num_attention_heads
+        self.layers = int8.prepare(blocks, factors) if blocks else None
 
-    @torch.no_grad()
-    def __init__(self, net: Bert, dtype: str, factors: Sequence[tuple[Tensor, Tensor]] | None = None) -> None:
-        if dtype == "bfloat16":
-            check_tiles(torch.device("cpu"), torch.bfloat16)
-        self.net, self.dtype = net, dtype
-        if dtype == "int8":
-            found = input_factors(net) if factors is None else factors
-            self._blocks = [
-                _LowBlock(block, *_in_int8(block, *some)) for block, some in zip(net.blocks, found, strict=True)
-            ]
-        else:
-            self._blocks = [_LowBlock(block, *map(Bfloat16Linear, _linear_layers(block))) for block in net.blocks]
+    @torch.inference_mode()
+    def __call__(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
+        """Return what comes out of the last block, or the rows `rows_S` of it; x is overwritten."""
+        lengths = [length for run in packing.runs or () for length in run.lengths()]
+        starts_S = np.cumsum([0, *lengths])
+        x, last = x_TD.numpy(), self.num_layers - 1
+        shape = len(x), self.num_heads, x.shape[1] // self.num_heads
+        heads, attended, every = int8.room_for(*shape), np.empty_like(x), np.empty(0, np.int64)
+        parts = _token_parts(starts_S, _num_threads("int8", len(x)))
+        is_shared = kept is not None or not set(parts) <= set(starts_S.tolist())
+        compute = _on_threads(len(parts) - 1)
 
-    def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
-        """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
-        x_TD, packing = self.net.begin(tokens)
-        if places_S is None:
-            return packing.leave(self._through(x_TD, packing, None)[-1])
-        rows_S, back_S = packing.rows_of(places_S)
-        x_SD = self._through(x_TD, packing, rows_S)[-1]
-        return x_SD if back_S is None else x_SD.index_select(0, back_S)
+        def from_to(first: int, end: int) -> None:
+            """Take whole sequences through all layers, or through all but the last."""
+            int8.begin(self.layers, x, heads, first, end)
+            num_layers = self.num_layers if rows_S is None else last
+            int8.layers(self.layers, 0, num_layers, x, heads, heads, attended, starts_S, every, first, end)
 
-    def all_hidden(self, tokens: Tokens) -> list[Tensor]:
-        """Return the output of the embeddings and of every layer, [T, D] each."""
-        x_TD, packing = self.net.begin(tokens)
-        first = packing.leave(x_TD.clone())
-        return [first, *map(packing.leave, self._through(x_TD, packing, None, keep=True))]
+        if not is_shared:
+            compute(from_to, parts[:-1], parts[1:])
+        else:  # threads wait for each other after every layer, since they read each other's keys and values
+            compute(lambda first, end: int8.begin(self.layers, x, heads, first, end), parts[:-1], parts[1:])
+            following = int8.room_for(*shape)
+            for number in range(self.num_layers if rows_S is None else last):
+                both = (following, heads) if number % 2 else (heads, following)
+                some = self.layers, number, number + 1, x, *both, attended, starts_S, every
+                compute(lambda first, end, some=some: int8.layers(*some, first, end), parts[:-1], parts[1:])
+                if kept is not None:
+                    kept.append(x_TD.clone())
+            heads = following if last % 2 else heads
+        if rows_S is None:
+            return x_TD
+        x_SD, rows = x_TD.index_select(0, rows_S), rows_S.numpy().astype(np.int64)
+        int8.layers(self.layers, last, last + 1, x_SD.numpy(), heads, heads, attended, starts_S, rows, 0, len(rows))
+        return x_SD
 
-    def _through(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, keep: bool = False) -> list[Tensor]:
-        """Return what comes out of the last block, or out of every one; x is overwritten."""
+
+def _token_parts(starts_S: NDArray[np.int64], count: int) -> list[int]:
+    """Return where tokens are cut into so many parts: between sequences if that is even enough, else anywhere."""
+    total = int(starts_S[-1])
+    wanted = np.arange(count + 1) * (total / count)
+    nearest = [int(starts_S[np.abs(starts_S - place).argmin()]) for place in wanted]
+    if max(np.diff(nearest), default=0) <= _UNEVEN * total / count:
+        return sorted(set(nearest))
+    return [round(place) for place in wanted]
+
+
+# bfloat16: matrix products by oneDNN.
+
+
+class Norm(NamedTuple):
+    """The weights of a LayerNorm as compiled code takes them."""
+
+    scales: NDArray[np.float32]
+    shifts: NDArray[np.float32]
+    eps: np.float32
+
+
+class _Bfloat16Layers:
+    """The blocks of a BERT in bfloat16."""
+
+    def __init__(self, net: Bert) -> None:
+        self.blocks = [_Bfloat16Block(block) for block in net.blocks]
+
+    def __call__(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
+        """Return what comes out of the last block, or the rows `rows_S` of it; x is overwritten."""
         assert packing.runs is not None, "on a CPU sequences are sorted by length"
-        num_threads = min(torch.get_num_threads(), len(x_TD) // _MIN_TOKENS_PER_THREAD)
+        num_threads = _num_threads("bfloat16", len(x_TD))
         parts = _parts(packing.runs, num_threads) if num_threads > 1 else [packing.runs]
-        if len(parts) == 1:
-            return self._part(x_TD, packing, rows_S, keep)
         ends = np.cumsum([sum(run.num_tokens for run in part) for part in parts]).tolist()
         starts = [0, *ends[:-1]]
         rows: list[Tensor | None] = [None] * len(parts)
@@ -404,67 +195,95 @@ class CpuEngine:
             rows = [some - start for some, start in zip(torch.split(rows_S, counts), starts, strict=True)]
         some = torch.split(x_TD, [end - start for start, end in zip(starts, ends, strict=True)])
         packings = [packing._replace(runs=part) for part in parts]
-        total = torch.get_num_threads()
-        torch.set_num_threads(1)  # of MKL, whose number is one for all threads
-        try:
-            found = list(_pool(total).map(self._part, some, packings, rows, [keep] * len(parts)))
-        finally:
-            torch.set_num_threads(total)
-        return [torch.cat(layer) for layer in zip(*found, strict=True)]
+        states: list[list[Tensor] | None] = [None if kept is None else [] for _ in parts]
+        found = _on_threads(len(parts))(self._part, some, packings, rows, states)
+        if kept is not None:
+            kept.extend(torch.cat(layer) for layer in zip(*filter(None, states), strict=True))
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     @torch.inference_mode()
-    def _part(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, keep: bool) -> list[Tensor]:
-        if not len(x_TD) or not self._blocks:
-            x_TD = x_TD if rows_S is None else x_TD.index_select(0, rows_S)
-            return [x_TD] * (len(self._blocks) if keep else 1)
-        low, kept = self._blocks[0].qkv.lower(x_TD), []
-        for number, block in enumerate(self._blocks, 1):
-            is_last = number == len(self._blocks)
-            following = block if is_last else self._blocks[number]
-            x_TD, low = block(x_TD, low, packing, rows_S if is_last else None, following.qkv)
-            if keep:
+    def _part(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
+        low_TD = x_TD.bfloat16()
+        for block in self.blocks:
+            x_TD, low_TD = block(x_TD, low_TD, packing, rows_S if block is self.blocks[-1] else None)
+            if kept is not None:
                 kept.append(x_TD.clone())
-        return kept if keep else [x_TD]
+        return x_TD
 
 
-class _LowBlock:
-    """A block whose products are in low precision."""
+class _Bfloat16Block:
+    """A block whose products are in bfloat16."""
 
-    def __init__(self, block: Any, qkv: Product, attention_out: Product, up: Product, down: Product) -> None:
+    def __init__(self, block: Any) -> None:
         self.block: Block = block
-        self.qkv, self.attention_out, self.up, self.down = qkv, attention_out, up, down
+        self.qkv, self.attention_out, self.up, self.down = map(
+            _Bfloat16Linear, (block.qkv, block.attention_out, block.up, block.down)
+        )
         self.attention_norm, self.norm = _norm(block.attention_norm), _norm(block.norm)
 
-    def __call__(
-        self, x_TD: Tensor, low: Any, packing: Packing, rows_S: Tensor | None, following: Product
-    ) -> tuple[Tensor, Any]:
-        """Return the block's output, and the same as inputs of the product that follows; or the rows `rows_S` alone."""
+    def __call__(self, x_TD: Tensor, low_TD: Tensor, packing: Packing, rows_S: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the block's output, and the same in bfloat16; or the rows `rows_S` alone."""
         block = self.block
-        qkv_T3NH = self.qkv.plain(low).view(-1, 3, block.num_heads, block.head_width)
+        qkv_T3NH = self.qkv(low_TD).view(-1, 3, block.num_heads, block.head_width)
+        if "amx_bf16" not in cpu_instructions():  # attention is computed in bfloat16 only where there are matrix tiles
+            qkv_T3NH = qkv_T3NH.float()
         if rows_S is None:
             attended_TD = attend(qkv_T3NH, packing, causal=block.causal)
         else:
             attended_TD = attend_from_one(qkv_T3NH[:, 0].index_select(0, rows_S), qkv_T3NH[:, 1:], packing)
             x_TD = x_TD.index_select(0, rows_S)
-        low = self.attention_out.lower(attended_TD.float())
-        low = self.attention_out.add_norm(low, x_TD, self.attention_norm, self.up)
-        return x_TD, self.down.add_norm(self.up.activated(low, block.act, self.down), x_TD, self.norm, following)
+        low_TD = self._add_norm(self.attention_out(attended_TD.bfloat16()), x_TD, self.attention_norm)
+        up: tuple[Any, ...] = (
+            ("relu", [], "") if block.act == "relu" else ("gelu", [], "tanh" if block.act == "gelu_new" else "none")
+        )
+        return x_TD, self._add_norm(self.down(self.up(low_TD, *up)), x_TD, self.norm)
+
+    @staticmethod
+    def _add_norm(y_TD: Tensor, x_TD: Tensor, norm: Norm) -> Tensor:
+        out_TD = torch.empty_like(y_TD)
+        bits = (part.view(torch.uint16).numpy() for part in (y_TD, out_TD))
+        _add_normalize_round(next(bits), x_TD.numpy(), *norm, next(bits))
+        return out_TD
 
 
-def _linear_layers(block: Any) -> tuple[Linear, Linear, Linear, Linear]:
-    return block.qkv, block.attention_out, block.up, block.down
+class _Bfloat16Linear:
+    """A linear layer whose weights, inputs and outputs are bfloat16."""
 
+    def __init__(self, linear: Linear) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().bfloat16())
+        self.bias = linear.bias.detach().bfloat16()
 
-def _in_int8(block: Any, qkv_factors: Tensor, up_factors: Tensor) -> Iterator[Int8Linear]:
-    qkv, attention_out, up, down = _linear_layers(block)
-    yield Int8Linear(qkv, qkv_factors)
-    yield Int8Linear(attention_out)
-    yield Int8Linear(up, up_factors)
-    yield Int8Linear(down, after=block.act)
+    def __call__(self, low_TD: Tensor, *then: Any) -> Tensor:
+        out_TO: Tensor = torch.ops.mkldnn._linear_pointwise.default(
+            low_TD, self.weight, self.bias, *(then or ("none", [], ""))
+        )
+        return out_TO
 
 
 def _norm(norm: LayerNorm) -> Norm:
     return Norm(norm.weight.detach().float().numpy(), norm.bias.detach().float().numpy(), _f32(norm.eps))
+
+
+@compiled
+def _add_normalize_round(y_TD, x_TD, norm_scales_D, norm_shifts_D, eps, out_TD):  # type: ignore[no-untyped-def]
+    """Add y to x, give x mean 0 and variance 1, scale and shift it, and round it to bfloat16.
+
+    Its bits, as whole numbers, are the upper half of a float32's.
+    """
+    wide = np.empty(x_TD.shape[1], np.uint32)
+    as_float = wide.view(np.float32)
+    for t in range(len(y_TD)):
+        x, y, out = x_TD[t], y_TD[t], out_TD[t]
+        for i in range(len(x)):
+            wide[i] = np.uint32(y[i]) << np.uint32(16)
+        for i in range(len(x)):
+            x[i] += as_float[i]
+        normalize(x, norm_scales_D, norm_shifts_D, eps)
+        for i in range(len(x)):
+            as_float[i] = x[i]
+        for i in range(len(x)):  # to the nearest, and to an even number from the middle
+            bits = wide[i]
+            out[i] = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
 def _parts(runs: Sequence[Run], count: int) -> list[tuple[Run, ...]]:
@@ -484,6 +303,29 @@ def _parts(runs: Sequence[Run], count: int) -> list[tuple[Run, ...]]:
                 parts.append([])
                 missing += share
     return [tuple(part) for part in parts if part]
+
+
+# Threads.
+
+
+def _num_threads(dtype: str, num_tokens: int) -> int:
+    return max(1, min(torch.get_num_threads(), num_tokens // _MIN_TOKENS_PER_THREAD[dtype]))
+
+
+def _on_threads(count: int) -> Callable[..., list[Any]]:
+    """Return a `map` whose calls run at once, each in a thread of its own."""
+    if count == 1:
+        return lambda *each: list(map(*each))
+
+    def mapped(*each: Any) -> list[Any]:
+        total = torch.get_num_threads()
+        torch.set_num_threads(1)  # of MKL, whose number is one for all threads
+        try:
+            return list(_pool(total).map(*each))
+        finally:
+            torch.set_num_threads(total)
+
+    return mapped
 
 
 @cache

@@ -1,10 +1,12 @@
 """The encoder on a CPU in bfloat16 and int8, against float32 and against plain transcriptions of its arithmetic."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from bertworks.nn import cpu, layers
+from bertworks.nn import cpu, int8, layers
 from bertworks.nn.attention import pack
 from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
@@ -66,44 +68,70 @@ def test_one_token_of_each_text_is_the_same_as_of_all(dtype):
         assert error(net.summary_of(tokens), whole[places.long()]) < 0.01
 
 
-def test_int8_is_the_arithmetic_that_the_docstring_says():
-    """A linear layer by numpy: every row of the weights and every token has a scale, the largest number being 127."""
-    linear = Linear(48, 40)
-    initialise(linear, 0.2, seed=3)
-    linear.bias.data.normal_()
-    x = torch.randn(11, 48) * torch.logspace(-2, 2, 11)[:, None]
-    weight, inputs = linear.weight.detach().double().numpy(), x.double().numpy()
-    weight_scales, scales = np.abs(weight).max(1) / 127, np.abs(inputs).max(1) / 127
-    quantized = np.floor(inputs / scales[:, None] + 0.5) @ np.rint(weight / weight_scales[:, None]).T
-    expected = quantized * scales[:, None] * weight_scales + linear.bias.detach().numpy()
-    product = cpu.Int8Linear(linear)
-    found = product.plain(product.lower(x)).numpy()
-    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max(1, keepdims=True).min())
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 128), (4, 64), (26, 5), (312, 100), (3, 65)])
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 12, 13])
+def test_a_product_in_int8_is_exact(inputs, outputs, rows):
+    rng = np.random.default_rng(rows)
+    x, linear = rng.integers(0, 256, (rows, inputs), np.uint8), Linear(inputs, outputs)
+    linear.weight.data = torch.from_numpy(rng.integers(-127, 128, (outputs, inputs)).astype(np.float32))
+    linear.weight.data[:, 0], linear.bias.data = 127, torch.arange(float(outputs))  # so that scales are 1
+    for after, zero in ((None, 128), ("gelu", 0)):
+        weights, starts, scales, bias = int8._linear(linear, after=after)
+        low = np.full((rows, -(-inputs // 4) * 4), 99, np.uint8)
+        low[:, :inputs] = x
+        sums = np.empty((rows, len(starts)), np.int32)
+        int8._product(low, rows, int8._stacked([[weights]])[0][0], starts, sums)
+        weight = linear.weight.detach().numpy().astype(np.int64)
+        assert np.array_equal(sums[:, :outputs], (x.astype(np.int64) - zero) @ weight.T)
+        assert (scales == 1).all()
+        least = 0 if after is None else int8._GELU_LEAST
+        np.testing.assert_allclose(bias, np.arange(outputs) - least * weight.sum(1), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
-def test_activated_inputs_are_stored_from_their_least_value_on(act):
-    """By numpy: 0 is the least value of the activation, 255 the token's largest; the bias makes up for it."""
-    torch.manual_seed(0)
-    up, down = Linear(48, 40), Linear(40, 16)
-    for linear in (up, down):
-        initialise(linear, 0.3, seed=3)
-        linear.bias.data.normal_()
-    first, second = cpu.Int8Linear(up), cpu.Int8Linear(down, after=act)
-    low = first.lower(torch.randn(9, 48))
-    activations = activate(first.plain(low), act).double().numpy()
-    least = 0 if act == "relu" else cpu._GELU_LEAST
-    scales = (activations + least).max(1, keepdims=True) / 255
-    stored = np.floor((activations + least) / scales + 0.5)
-    values, weight_scales = quantize_weight(down.weight.detach())
-    expected = (stored * scales - least) @ (
-        values.numpy() * weight_scales.numpy()[:, None]
-    ).T + down.bias.detach().numpy()
-    found = second.plain(first.activated(low, act, second)).numpy()
-    np.testing.assert_allclose(found, expected, atol=float(scales.max()) * 0.3)
-    exact = down(activate(up(torch.zeros(1, 48)), act))
-    zeros = second.plain(first.activated(first.lower(torch.zeros(1, 48)), act, second))
-    assert error(zeros, exact) < 0.01
+def test_rows_are_quantized_by_their_largest_number():
+    rng = np.random.default_rng(0)
+    factors = rng.random(48).astype(np.float32) + 0.5
+    for row in (rng.normal(size=48) * 1e3, rng.normal(size=48) * 1e-8, np.zeros(48), np.full(48, 1e30)):
+        row, out = row.astype(np.float32), np.empty(48, np.uint8)
+        scale = int8._quantize(row, factors, out)
+        assert scale == pytest.approx(max(np.abs(row * factors).max(), 1e-30) / 127, rel=1e-5)
+        assert np.abs((out.astype(float) - 128) * scale - row * factors).max() <= 0.501 * scale
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu"])
+def test_activations_are_stored_from_their_least_value_on(name):
+    sums, out = np.arange(-9_000, 9_000, dtype=np.int32), np.empty(18_000, np.uint8)
+    scales, bias = np.full(18_000, 0.5, np.float32), np.full(18_000, 0.25, np.float32)
+    polynomial = np.zeros(0, np.float32) if name == "relu" else int8.gelu_polynomial(name)
+    row = np.empty(18_000, np.float32)
+    scale = int8._activate_and_quantize(sums, np.float32(2e-3), scales, bias, polynomial, row, out)
+    expected = activate(torch.from_numpy(sums * 1e-3 + 0.25), name).numpy()
+    least = 0 if name == "relu" else int8._GELU_LEAST
+    assert scale == pytest.approx((expected.max() + least) / 255, rel=1e-4)
+    assert np.abs(out * float(scale) - least - expected).max() <= 0.5 * scale + 4e-4
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("width", [4, 16, 26, 64])
+def test_attention_is_that_of_torch(width, is_causal):
+    lengths, num_heads = (1, 5, 17, 40, 40), 3
+    starts, rng = np.cumsum([0, *lengths]), np.random.default_rng(0)
+    heads = int8.room_for(starts[-1], num_heads, width)
+    q, k, v = (rng.normal(size=(num_heads, starts[-1], width)).astype(np.float32) for _ in range(3))
+    np.copyto(heads.queries_NTH, q * np.float32(1.4426950408889634 / width**0.5))
+    heads.keys_NHT[...] = np.nan  # what lies beyond the last token has no meaning
+    heads.keys_NHT[:, :, : starts[-1]] = k.transpose(0, 2, 1)
+    heads.values_NTH[:, :, :width] = v
+    found = np.empty((starts[-1], num_heads * width), np.float32)
+    every, chosen = np.empty(0, np.int64), starts[1:] - 1
+    int8._attend_all(heads, found, starts, every, 0, starts[-1], is_causal)
+    of_chosen = np.empty((len(lengths), num_heads * width), np.float32)
+    int8._attend_all(heads, of_chosen, starts, chosen, 0, len(lengths), is_causal)
+    for start, end in itertools.pairwise(starts):
+        some = (torch.from_numpy(each[:, start:end]) for each in (q, k, v))
+        expected = torch.nn.functional.scaled_dot_product_attention(*some, is_causal=is_causal)
+        np.testing.assert_allclose(found[start:end], expected.transpose(0, 1).flatten(1), atol=3e-6)
+    np.testing.assert_allclose(of_chosen, found[chosen], atol=1e-6)
 
 
 def test_inputs_and_weights_share_what_a_large_channel_costs():
@@ -115,41 +143,27 @@ def test_inputs_and_weights_share_what_a_large_channel_costs():
         block.up.weight.data[:, 7] /= 40
     factors = cpu.input_factors(net)
     assert [(qkv.argmin().item(), up.argmin().item()) for qkv, up in factors[1:]] == [(5, 7)] * 2
-    x, block = net.encode(tokens, hidden=True).all_hidden[1], net.blocks[1]
-    plain, shared = (cpu.Int8Linear(block.qkv, some) for some in (None, factors[1][0]))
-    errors = [error(product.plain(product.lower(x)), block.qkv(x)) for product in (plain, shared)]
+    x, linear = net.encode(tokens, hidden=True).all_hidden[1].numpy(), net.blocks[1].qkv
+    errors = []
+    for some in (torch.ones(64), factors[1][0]):
+        weights, starts, scales, bias = int8._linear(linear, some)
+        low, sums = np.empty((len(x), 64), np.uint8), np.empty((len(x), len(starts)), np.int32)
+        row_scales = np.array([int8._quantize(row, some.numpy(), out) for row, out in zip(x, low, strict=True)])
+        int8._product(low, len(x), weights, starts, sums)
+        errors.append(
+            error(
+                torch.from_numpy((sums[:, :192] * row_scales[:, None] * scales + bias).astype(np.float32)),
+                linear(torch.from_numpy(x)),
+            )
+        )
     assert errors[1] < 0.5 * errors[0]
     found, again = cpu.CpuEngine(net, "int8")(tokens), cpu.CpuEngine(net, "int8", factors)(tokens)
     assert torch.equal(found, again)  # nothing in it is left to chance
 
 
-def test_rows_of_zeros_and_of_huge_numbers_stay_finite():
-    linear = Linear(32, 32)
-    initialise(linear, 0.2, seed=3)
-    product = cpu.Int8Linear(linear)
-    x = torch.stack([torch.zeros(32), torch.full((32,), 1e30), torch.full((32,), 1e-30), torch.randn(32)])
-    assert torch.isfinite(product.plain(product.lower(x))).all()
-
-
-@pytest.mark.parametrize("name", ["gelu", "gelu_new"])
-def test_the_polynomial_is_the_gelu(name):
-    linear = Linear(64, 4_096)
-    linear.weight.data.zero_()
-    linear.bias.data = torch.linspace(-9, 9, 4_096)
-    product, following = cpu.Int8Linear(linear), cpu.Int8Linear(Linear(4_096, 8), after=name)
-    low = product.activated(product.lower(torch.ones(1, 64)), name, following)
-    found = low.values_TD.float() * float(low.scales_T[0]) - cpu._GELU_LEAST
-    expected = activate(linear.bias.detach(), name)
-    assert float((found - expected).abs().max()) <= float(low.scales_T[0]) * 0.51 + 2e-6  # the rounding to int8 alone
-    end, u = cpu._GELU_END, np.linspace(-1, 1, 999)
-    x = torch.from_numpy(np.sqrt((u + 1) / 2) * end)
-    fitted = 0.5 * x.numpy() * (1 + x.numpy() * np.polynomial.polynomial.polyval(u, cpu._gelu_polynomial(name)))
-    assert np.abs(fitted - activate(x, name).numpy()).max() < 3e-6
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_answers_do_not_depend_on_threads_or_neighbours(dtype, monkeypatch):
-    monkeypatch.setattr(cpu, "_MIN_TOKENS_PER_THREAD", 16)
+    monkeypatch.setattr(cpu, "_MIN_TOKENS_PER_THREAD", {"bfloat16": 16, "int8": 16})
     net, given = small(), texts()
     engine, threads = cpu.CpuEngine(net, dtype), torch.get_num_threads()
     most = 0 if dtype == "int8" else 2e-2  # whole numbers are summed exactly, in any order

@@ -1,0 +1,550 @@
+"""BERT's layers in int8 on a CPU: all of them in one compiled function, made for the instructions of VNNI.
+
+T tokens, D width, O outputs of a linear layer, I width inside of the feed-forward part, N heads, H width of a head.
+
+A text of 16 tokens takes 24 matrix products in a model of 6 layers, each of which would be over before a library has
+been called. So what happens between the embeddings and the last layer's output is one call here, and what belongs
+together is done while it is in the caches:
+
+- `_product` multiplies the unsigned inputs of some tokens by the signed weights of some outputs, four numbers in one
+  step of VNNI. Weights lie in the order in which they are needed, see `_packed`.
+- `_feed` takes some tokens from the output of attention to the queries, keys and values of the next layer.
+- `_attend` is attention in float32, six queries of a head at a time.
+
+Sequences do not depend on each other, and after attention no token does; so threads share sequences, or the tokens of
+one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertworks.nn.layers import LARGEST_INT8, Linear, activate, cpu_instructions, quantize_weight
+
+_ZERO = 128  # the unsigned number that stands for 0
+_GELU_LEAST = 0.1701  # no gelu is below minus this
+_GELU_DEGREE, _GELU_END = 6, 4.0  # of a polynomial that is nearer to it than its steps in int8; where it is x or 0
+_TOKENS_AT_ONCE = 48  # of which the inputs and outputs of all products fit into a core's cache
+_ROWS = 6  # tokens of a product at a time; with _BLOCKS vectors of outputs they fill the registers
+_BLOCKS = 4
+# Numbers of a vector. Processors with VNNI but without AVX-512 have vectors half as long and half as many registers.
+_LANES = 16 if "avx512_vnni" in cpu_instructions() else 8
+_WIDE = _LANES * _BLOCKS
+# Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
+_FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
+_f32 = np.float32
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function, once for this machine if there is a place to keep it."""
+    try:
+        return numba.njit(cache=True, nogil=True, fastmath=_FAST)(function)
+    except RuntimeError:  # without a place to write, it is compiled in every process
+        return numba.njit(nogil=True, fastmath=_FAST)(function)
+
+
+# Tiles: what the processor computes in its registers. Rows of x times some vectors of w, in steps of four bytes of x.
+
+_instruction: Any = intrinsic
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
+    """Return an instruction for numba: `tile(x, x_row, w, w_step, num_steps, start, out, out_row)`.
+
+    Args:
+        num_rows: of x and out.
+        num_vectors: of outputs.
+        is_int8: whether a step is four unsigned bytes of x times four signed ones of w for each output, summed as
+            int32; else one float32 times one for each output.
+
+    All arguments of what is returned are addresses or numbers of bytes, but `num_steps`. `start` are the numbers, one
+    an output, with which the sums begin; 0: none.
+    """
+
+    def tile(typing, x, x_row, w, w_step, num_steps, start, out, out_row):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            x, x_row, w, w_step, num_steps, start, out, out_row = arguments
+            element = _I32 if is_int8 else _F32
+            vector, size = ir.VectorType(element, _LANES), 4 * _LANES
+
+            def read(kind: Any, address: Any, alignment: int = 4) -> Any:
+                value = b.load(b.inttoptr(address, kind.as_pointer()))
+                value.align = alignment
+                return value
+
+            def number(value: int) -> Any:
+                return ir.Constant(_I64, value)
+
+            if is_int8:
+                name = f"llvm.x86.avx512.vpdpbusd.{32 * _LANES}"
+            else:
+                name = f"llvm.fma.v{_LANES}f32"
+            declare: Any = cgutils.get_or_insert_function
+            step = declare(b.module, ir.FunctionType(vector, [vector] * 3), name)
+            firsts = [ir.Constant(vector, [0] * _LANES)] * num_vectors
+            if is_int8:
+                firsts = [read(vector, b.add(start, number(size * n))) for n in range(num_vectors)]
+            before, loop, after = b.block, b.append_basic_block("step"), b.append_basic_block("end")
+            b.branch(loop)
+            b.position_at_end(loop)
+            k = b.phi(_I64)
+            k.add_incoming(number(0), before)
+            sums = [b.phi(vector) for _ in range(num_rows * num_vectors)]
+            for place, value in enumerate(sums):
+                value.add_incoming(firsts[place % num_vectors], before)
+            weights = b.add(w, b.mul(k, w_step))
+            weights = [read(vector, b.add(weights, number(size * n))) for n in range(num_vectors)]
+            nothing, lanes = ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
+            results = []
+            for row in range(num_rows):
+                at = b.add(x, b.add(b.mul(x_row, number(row)), b.shl(k, number(2))))
+                four = b.insert_element(nothing, read(element, at, 1), ir.Constant(_I32, 0))
+                four = b.shuffle_vector(four, nothing, lanes)
+                for n in range(num_vectors):
+                    total = sums[row * num_vectors + n]
+                    given = [total, four, weights[n]] if is_int8 else [four, weights[n], total]
+                    results.append(b.call(step, given))
+            following = b.add(k, number(1))
+            k.add_incoming(following, loop)
+            for value, result in zip(sums, results, strict=True):
+                value.add_incoming(result, loop)
+            b.cbranch(b.icmp_signed("<", following, num_steps), loop, after)
+            b.position_at_end(after)
+            for place, result in enumerate(results):
+                row, n = divmod(place, num_vectors)
+                at = b.add(out, b.add(b.mul(out_row, number(row)), number(size * n)))
+                b.store(result, b.inttoptr(at, vector.as_pointer())).align = 4
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 8), generate
+
+    return _instruction(tile)
+
+
+_tile_int8, _row_int8 = _tile(_ROWS, _BLOCKS, True), _tile(1, _BLOCKS, True)
+_tile_float, _thin_float, _row_float = _tile(_ROWS, 2, False), _tile(_ROWS, 1, False), _tile(1, 1, False)
+
+
+@_instruction
+def _as_bits(typing, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Take the bits of a float32 as an int32: of two numbers of the same sign, the further from 0 has the larger."""
+    return types.int32(types.float32), lambda _, b, __, arguments: b.bitcast(arguments[0], _I32)
+
+
+@_instruction
+def _as_float(typing, bits):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Take the bits of an int32 as a float32."""
+    return types.float32(types.int32), lambda _, b, __, arguments: b.bitcast(arguments[0], _F32)
+
+
+@compiled
+def _product(low, num_rows, w, start, out):  # type: ignore[no-untyped-def]
+    """Multiply int8 inputs, [rows, K], by packed weights; out is [rows, O], both with the padding of `_packed`."""
+    width, num_outputs = low.shape[1], out.shape[1]
+    w_bytes = width * _WIDE
+    for number in range(num_outputs // _WIDE):
+        weights, first = w.ctypes.data + number * w_bytes, start.ctypes.data + 4 * number * _WIDE
+        result = out.ctypes.data + 4 * number * _WIDE
+        if num_rows < _ROWS:
+            for row in range(num_rows):
+                _row_int8(
+                    low.ctypes.data + row * width, width, weights, 4 * _WIDE, width // 4, first,
+                    result + 4 * row * num_outputs, 4 * num_outputs,
+                )  # fmt: skip
+        else:
+            for row in range(0, num_rows, _ROWS):
+                at = min(row, num_rows - _ROWS)  # the last rows may be computed twice
+                _tile_int8(
+                    low.ctypes.data + at * width, width, weights, 4 * _WIDE, width // 4, first,
+                    result + 4 * at * num_outputs, 4 * num_outputs,
+                )  # fmt: skip
+
+
+@compiled
+def _matrix(x, num_rows, depth, w, lanes, out):  # type: ignore[no-untyped-def]
+    """Multiply one row or all _ROWS of x by the first `depth` rows of w; all float32, and `lanes` are whole vectors."""
+    x_row, w_row, out_row = x.strides[0], w.strides[0], out.strides[0]
+    for lane in range(0, lanes, 2 * _LANES):
+        weights, result = w.ctypes.data + 4 * lane, out.ctypes.data + 4 * lane
+        if num_rows == 1:
+            _row_float(x.ctypes.data, x_row, weights, w_row, depth, 0, result, out_row)
+            if lane + _LANES < lanes:
+                _row_float(x.ctypes.data, x_row, weights + 4 * _LANES, w_row, depth, 0, result + 4 * _LANES, out_row)
+        elif lane + _LANES < lanes:
+            _tile_float(x.ctypes.data, x_row, weights, w_row, depth, 0, result, out_row)
+        else:
+            _thin_float(x.ctypes.data, x_row, weights, w_row, depth, 0, result, out_row)
+
+
+# What happens to a token between products.
+
+
+@compiled
+def _quantize(row, factors, out):  # type: ignore[no-untyped-def]
+    """Write a row, multiplied by factors, as unsigned numbers; returns its scale."""
+    most = np.int32(0)  # as bits, since compilers do not look for the largest of float32s in vectors
+    for i in range(len(row)):
+        most = max(most, _as_bits(abs(row[i] * factors[i])))
+    largest = max(_as_float(most), _f32(1e-30))
+    inverse = _f32(LARGEST_INT8) / largest
+    for i in range(len(row)):
+        out[i] = np.uint8(np.int32(row[i] * factors[i] * inverse + _f32(_ZERO + 0.5)))
+    return largest * _f32(1 / LARGEST_INT8)
+
+
+@compiled
+def _activate_and_quantize(sums, scale, scales, bias, polynomial, row, out):  # type: ignore[no-untyped-def]
+    """Apply the gelu, or the relu if there is no polynomial, and write what comes out with all of 0 to 255."""
+    end, to_unit = _f32(_GELU_END), _f32(2 / _GELU_END**2)
+    most = np.int32(0)
+    if len(polynomial):
+        p0, p1, p2, p3 = polynomial[0], polynomial[1], polynomial[2], polynomial[3]
+        p4, p5, p6 = polynomial[4], polynomial[5], polynomial[6]
+        for i in range(len(row)):
+            x = _f32(sums[i]) * scale * scales[i] + bias[i]
+            near = x if x < end else end
+            near = near if near > -end else -end
+            u = to_unit * near * near - _f32(1)
+            odd = p0 + u * (p1 + u * (p2 + u * (p3 + u * (p4 + u * (p5 + u * p6)))))
+            y = _f32(0.5) * x * (_f32(1) + near * odd) + _f32(_GELU_LEAST)
+            row[i] = y
+            most = max(most, _as_bits(y))
+    else:
+        for i in range(len(row)):
+            x = _f32(sums[i]) * scale * scales[i] + bias[i]
+            y = x if x > _f32(0) else _f32(0)
+            row[i] = y
+            most = max(most, _as_bits(y))
+    largest = max(_as_float(most), _f32(1e-30))
+    inverse = _f32(255) / largest
+    for i in range(len(row)):
+        out[i] = np.uint8(np.int32(row[i] * inverse + _f32(0.5)))
+    return largest * _f32(1 / 255)
+
+
+@compiled
+def _add_and_normalize(x, sums, scale, scales, bias, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
+    """Add a product's output to x and normalise x."""
+    for i in range(len(x)):
+        x[i] += _f32(sums[i]) * scale * scales[i] + bias[i]
+    normalize(x, norm_scales, norm_shifts, eps)
+
+
+@compiled
+def normalize(x, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
+    """Give a row mean 0 and variance 1, then scale and shift it."""
+    mean = _f32(0)
+    for i in range(len(x)):
+        mean += x[i]
+    mean /= _f32(len(x))
+    variance = _f32(0)
+    for i in range(len(x)):
+        distance = x[i] - mean
+        variance += distance * distance
+    factor = _f32(1) / np.sqrt(variance / _f32(len(x)) + eps)
+    for i in range(len(x)):
+        x[i] = (x[i] - mean) * factor * norm_scales[i] + norm_shifts[i]
+
+
+@compiled
+def _powers_of_two(row):  # type: ignore[no-untyped-def]
+    """Replace every number by 2 to the power of what it is above the largest; returns their sum."""
+    most = np.int32(-(2**31))
+    for i in range(len(row)):
+        bits = _as_bits(row[i])
+        most = max(most, bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1)))
+    largest, total = _as_float(most ^ ((most >> np.int32(31)) & np.int32(2**31 - 1))), _f32(0)
+    for i in range(len(row)):
+        x = row[i] - largest
+        x = x if x > _f32(-126) else _f32(-126)
+        whole = np.floor(x + _f32(0.5))
+        part = (x - whole) * _f32(0.6931472)
+        y = _f32(1 / 24) + part * (_f32(1 / 120) + part * _f32(1 / 720))  # e^part, as its series to within 2e-7
+        y = _f32(1) + part * (_f32(1) + part * (_f32(0.5) + part * (_f32(1 / 6) + part * y)))
+        row[i] = y * _as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+        total += row[i]
+    return total
+
+
+# The network.
+
+
+class Layers(NamedTuple):
+    """The weights of all layers, [L, ...], as `run` takes them: of each product its weights, sums begun, scales, bias.
+
+    `qkv_factors` and `up_factors` are those of `input_factors`; the scales and shifts of norms are beside each other.
+    """
+
+    qkv: NDArray[np.int8]
+    qkv_starts: NDArray[np.int32]
+    qkv_scales: NDArray[np.float32]
+    qkv_bias: NDArray[np.float32]
+    qkv_factors: NDArray[np.float32]
+    out: NDArray[np.int8]
+    out_starts: NDArray[np.int32]
+    out_scales: NDArray[np.float32]
+    out_bias: NDArray[np.float32]
+    out_norms: NDArray[np.float32]
+    up: NDArray[np.int8]
+    up_starts: NDArray[np.int32]
+    up_scales: NDArray[np.float32]
+    up_bias: NDArray[np.float32]
+    up_factors: NDArray[np.float32]
+    down: NDArray[np.int8]
+    down_starts: NDArray[np.int32]
+    down_scales: NDArray[np.float32]
+    down_bias: NDArray[np.float32]
+    down_norms: NDArray[np.float32]
+    polynomial: NDArray[np.float32]  # of the gelu; empty for a relu
+    eps: np.float32
+    is_causal: bool
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values of all tokens as attention reads them; values have whole vectors."""
+
+    queries_NTH: NDArray[np.float32]
+    keys_NHT: NDArray[np.float32]  # with some columns more, which may be read and mean nothing
+    values_NTH: NDArray[np.float32]
+
+
+def room_for(num_tokens: int, num_heads: int, width: int) -> Heads:
+    """Return a place for queries, keys and values."""
+    columns = _LANES * (num_tokens // _LANES // 2 * 2 + 3)  # an odd number of vectors, so that caches hold all rows
+    lanes = -(-width // _LANES) * _LANES
+    shapes = (num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)
+    return Heads(np.empty(shapes[0], np.float32), np.zeros(shapes[1], np.float32), np.zeros(shapes[2], np.float32))
+
+
+@compiled
+def begin(net, x_TD, heads, first, end):  # type: ignore[no-untyped-def]
+    """Compute queries, keys and values of some tokens for the first layer, from the output of the embeddings."""
+    width = x_TD.shape[1]
+    low, scales = np.full((_TOKENS_AT_ONCE, _whole(width, 4)), np.uint8(_ZERO)), np.empty(_TOKENS_AT_ONCE, np.float32)
+    sums = np.empty((_TOKENS_AT_ONCE, net.qkv_starts.shape[1]), np.int32)
+    for t in range(first, end, _TOKENS_AT_ONCE):
+        count = min(end - t, _TOKENS_AT_ONCE)
+        for i in range(count):
+            scales[i] = _quantize(x_TD[t + i], net.qkv_factors[0], low[i, :width])
+        _product(low, count, net.qkv[0], net.qkv_starts[0], sums)
+        _divide(net.qkv_scales[0], net.qkv_bias[0], sums, scales, count, heads, t)
+
+
+@compiled
+def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore[no-untyped-def]
+    """Write what a product found for some tokens to where attention looks for it."""
+    num_heads, width = len(heads.queries_NTH), heads.queries_NTH.shape[2]
+    for head in range(num_heads):
+        for part in (0, 2):
+            first = (part * num_heads + head) * width
+            some, shifts = output_scales[first : first + width], bias[first : first + width]
+            place_TH = heads.values_NTH[head] if part else heads.queries_NTH[head]
+            for i in range(count):
+                total, out, scale = sums[i, first : first + width], place_TH[t + i], scales[i]
+                for h in range(width):
+                    out[h] = _f32(total[h]) * scale * some[h] + shifts[h]
+        for h in range(width):
+            o, out = (num_heads + head) * width + h, heads.keys_NHT[head, h, t : t + count]
+            for i in range(count):
+                out[i] = _f32(sums[i, o]) * scales[i] * output_scales[o] + bias[o]
+
+
+@compiled
+def layers(net, first_layer, end_layer, x_TD, heads, following, attended_TD, starts_S, queries_S, first, end):  # type: ignore[no-untyped-def]
+    """Compute some layers for some of the tokens.
+
+    Args:
+        net: the weights.
+        first_layer: of those computed.
+        end_layer: after the last of them.
+        x_TD: their input, of the rows wanted; becomes their output.
+        heads: queries, keys and values of all tokens.
+        following: a place for those of the layer that follows; the same if no other thread reads them.
+        attended_TD: a place for the output of attention.
+        starts_S: where each sequence begins, and the end of the last.
+        queries_S: of the last layer of all, the one token of each sequence that is wanted, or none: all are.
+        first: the first of the rows of x that are computed.
+        end: after the last of them. They are whole sequences, or it is one layer.
+    """
+    for layer in range(first_layer, end_layer):
+        _attend_all(heads, attended_TD, starts_S, queries_S, first, end, net.is_causal)
+        _feed(net, layer, x_TD, attended_TD, following, first, end)
+
+
+@compiled
+def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal):  # type: ignore[no-untyped-def]
+    longest = 0
+    for s in range(len(starts_S) - 1):
+        longest = max(longest, starts_S[s + 1] - starts_S[s])
+    scores = np.empty((_ROWS, _whole(longest, _LANES)), np.float32)
+    queries = np.empty((_ROWS, heads.queries_NTH.shape[2]), np.float32)
+    results = np.empty((_ROWS, heads.values_NTH.shape[2]), np.float32)
+    for s in range(len(starts_S) - 1):
+        start, stop = starts_S[s], starts_S[s + 1]
+        if len(queries_S):
+            begins, ends, moved = queries_S[s], queries_S[s] + 1, s - queries_S[s]
+            if not first <= s < end:
+                continue
+        else:
+            begins, ends, moved = max(start, first), min(stop, end), 0
+        if begins < ends:
+            _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results)
+
+
+@compiled
+def _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results):  # type: ignore[no-untyped-def]
+    """Let the tokens from `begins` to `ends` attend to their sequence; results are written `moved` rows further on."""
+    width, length = heads.queries_NTH.shape[2], stop - start
+    columns, lanes, totals = _whole(length, _LANES), results.shape[1], np.empty(_ROWS, np.float32)
+    for head in range(len(heads.queries_NTH)):
+        keys_HT, values_TH = heads.keys_NHT[head, :, start:], heads.values_NTH[head, start:]
+        for first in range(begins, ends, _ROWS):
+            count = min(ends - first, _ROWS)
+            for i in range(_ROWS):
+                queries[i] = heads.queries_NTH[head, first + min(i, count - 1)]
+            num_rows = _ROWS if count > 1 else 1
+            _matrix(queries, num_rows, width, keys_HT, columns, scores)
+            for i in range(count):
+                row, seen = scores[i], min(length, first + i - start + 1) if is_causal else length
+                totals[i] = _powers_of_two(row[:seen])
+                for k in range(seen, length):
+                    row[k] = _f32(0)
+            _matrix(scores, num_rows, length, values_TH, lanes, results)
+            for i in range(count):
+                out, result, share = attended_TD[first + i + moved], results[i], _f32(1) / totals[i]
+                out = out[head * width : (head + 1) * width]
+                for h in range(width):
+                    out[h] = result[h] * share
+
+
+@compiled
+def _feed(net, layer, x_TD, attended_TD, heads, first, end):  # type: ignore[no-untyped-def]
+    """Take tokens from the output of attention to the end of a layer, and to the attention of the next one."""
+    width, inner, is_last = x_TD.shape[1], net.up_scales.shape[1], layer + 1 == len(net.qkv)
+    scales = np.empty(_TOKENS_AT_ONCE, np.float32)
+    low = np.full((_TOKENS_AT_ONCE, _whole(width, 4)), np.uint8(_ZERO))
+    high, row = np.zeros((_TOKENS_AT_ONCE, _whole(inner, 4)), np.uint8), np.empty(inner, np.float32)
+    sums_D = np.empty((_TOKENS_AT_ONCE, net.out_starts.shape[1]), np.int32)
+    sums_I = np.empty((_TOKENS_AT_ONCE, net.up_starts.shape[1]), np.int32)
+    sums_O = np.empty((_TOKENS_AT_ONCE, net.qkv_starts.shape[1]), np.int32)
+    ones = np.ones(width, np.float32)
+    for t in range(first, end, _TOKENS_AT_ONCE):
+        count = min(end - t, _TOKENS_AT_ONCE)
+        for i in range(count):
+            scales[i] = _quantize(attended_TD[t + i], ones, low[i, :width])
+        _product(low, count, net.out[layer], net.out_starts[layer], sums_D)
+        for i in range(count):
+            x, norms = x_TD[t + i], net.out_norms[layer]
+            _add_and_normalize(
+                x, sums_D[i], scales[i], net.out_scales[layer], net.out_bias[layer], norms[0], norms[1], net.eps
+            )
+            scales[i] = _quantize(x, net.up_factors[layer], low[i, :width])
+        _product(low, count, net.up[layer], net.up_starts[layer], sums_I)
+        for i in range(count):
+            scales[i] = _activate_and_quantize(
+                sums_I[i], scales[i], net.up_scales[layer], net.up_bias[layer], net.polynomial, row, high[i, :inner]
+            )
+        _product(high, count, net.down[layer], net.down_starts[layer], sums_D)
+        for i in range(count):
+            x, norms = x_TD[t + i], net.down_norms[layer]
+            _add_and_normalize(
+                x, sums_D[i], scales[i], net.down_scales[layer], net.down_bias[layer], norms[0], norms[1], net.eps
+            )
+            if not is_last:
+                scales[i] = _quantize(x, net.qkv_factors[layer + 1], low[i, :width])
+        if not is_last:
+            _product(low, count, net.qkv[layer + 1], net.qkv_starts[layer + 1], sums_O)
+            _divide(net.qkv_scales[layer + 1], net.qkv_bias[layer + 1], sums_O, scales, count, heads, t)
+
+
+@compiled
+def _whole(count, size):  # type: ignore[no-untyped-def]
+    """Return a count, rounded up to a multiple."""
+    return (count + size - 1) // size * size
+
+
+# From a network's weights to those of `layers`.
+
+
+def prepare(blocks: Sequence[Any], factors: Sequence[tuple[Tensor, Tensor]]) -> Layers:
+    """Quantize and pack the weights of a BERT's blocks."""
+    act, width = blocks[0].act, blocks[0].head_width
+    qkv = [_linear(block.qkv, some) for block, (some, _) in zip(blocks, factors, strict=True)]
+    # Queries are scaled so that attention takes powers of two.
+    scale = 1.4426950408889634 / width**0.5
+    for _, _, scales_O, bias_O in qkv:
+        scales_O[: len(scales_O) // 3] *= scale
+        bias_O[: len(bias_O) // 3] *= scale
+    out = [_linear(block.attention_out) for block in blocks]
+    up = [_linear(block.up, some) for block, (_, some) in zip(blocks, factors, strict=True)]
+    down = [_linear(block.down, after=act) for block in blocks]
+    qkv_factors, up_factors = (np.stack([some.numpy() for some in each]) for each in zip(*factors, strict=True))
+    return Layers._make([
+        *_stacked(qkv), qkv_factors, *_stacked(out), _norms(block.attention_norm for block in blocks),
+        *_stacked(up), up_factors, *_stacked(down), _norms(block.norm for block in blocks),
+        np.zeros(0, np.float32) if act == "relu" else gelu_polynomial(act), _f32(blocks[0].norm.eps), blocks[0].causal,
+    ])  # fmt: skip
+
+
+def _linear(linear: Linear, factors_D: Tensor | None = None, after: str | None = None) -> list[NDArray[Any]]:
+    """Return packed weights, where sums begin, scales and bias.
+
+    Args:
+        linear: the layer in float32.
+        factors_D: by what its inputs are multiplied before they are quantized, and its weights divided; None: 1.
+        after: the activation that its inputs have gone through. They are stored from the least value that it has on,
+            with all of 0 to 255, not 128 of them for negative numbers.
+    """
+    weight_OD, bias_O = linear.weight.detach(), linear.bias.detach().float()
+    values_OD, scales_O = quantize_weight(weight_OD if factors_D is None else weight_OD / factors_D)
+    totals_O = values_OD.sum(1, dtype=torch.int32)
+    if after is None:
+        starts_O = -_ZERO * totals_O
+    else:
+        starts_O = torch.zeros_like(totals_O)
+        bias_O = bias_O - (0 if after == "relu" else _GELU_LEAST) * totals_O * scales_O
+    weights, starts = _packed(values_OD.numpy()), np.zeros(-(-len(starts_O) // _WIDE) * _WIDE, np.int32)
+    starts[: len(starts_O)] = starts_O.numpy()
+    return [weights, starts, scales_O.numpy().copy(), bias_O.numpy().copy()]
+
+
+def _packed(values_OD: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Reorder a matrix to [O / 64, D / 4, 64, 4], or half as wide: for some outputs, the weights of four inputs."""
+    outputs, inputs = values_OD.shape
+    padded = np.zeros((-(-outputs // _WIDE) * _WIDE, -(-inputs // 4) * 4), np.int8)
+    padded[:outputs, :inputs] = values_OD
+    return padded.reshape(-1, _WIDE, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3)
+
+
+def _stacked(layers: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Put the arrays of all layers together, each beginning where a line of the cache does."""
+    found = []
+    for each in zip(*layers, strict=True):
+        size = len(each) * each[0].nbytes
+        room = np.empty(size + 64, np.uint8)
+        first = -room.ctypes.data % 64
+        whole = room[first : first + size].view(each[0].dtype).reshape(len(each), *each[0].shape)
+        found.append(np.stack(each, out=whole))
+    return found
+
+
+def _norms(norms: Any) -> NDArray[np.float32]:
+    return np.stack([np.stack([norm.weight.detach().float(), norm.bias.detach().float()]) for norm in norms])
+
+
+def gelu_polynomial(name: str) -> NDArray[np.float32]:
+    """Return the odd part of a gelu divided by x, as a polynomial of 2 (x / end)^2 - 1."""
+    x = np.sqrt((np.cos(np.linspace(0, np.pi, 4_001)[:-1]) + 1) / 2) * _GELU_END
+    wanted = 2 * activate(torch.from_numpy(x), name).numpy() / x - 1
+    u = 2 * (x / _GELU_END) ** 2 - 1
+    fitted = np.polynomial.chebyshev.chebfit(u, wanted / x, _GELU_DEGREE, w=x * x)
+    return np.polynomial.chebyshev.cheb2poly(fitted).astype(np.float32)
