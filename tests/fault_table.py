@@ -6,8 +6,8 @@ A test is about a fault when it says so: by a marker, `@pytest.mark.fault("F13",
 `test_f13_`; or by its docstring, or else its file's, that begins with ids ("F2, P3: ..."). Such tests all carry the
 marker `fault` then, so `-m fault` selects them; the long ones have the marker `faults` besides, which keeps them out of
 `make test`. For a server the markers are `abuse` and `abuses`. A test that tries something several times says how often
-in its marker, or by `record_property("trials", n)` where it finds out only while it runs. `record_property("fault_note",
-"...")` adds a line below the table.
+in its marker, or by `record_property("trials", n)` where it finds out only while it runs. A line below the table is
+added by `record_property("fault_note", "...")`.
 """
 
 import platform

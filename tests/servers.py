@@ -17,8 +17,8 @@ from bertworks.serving.settings import Limits
 class Running:
     """A server that answers."""
 
-    def __init__(self, server, service, port):
-        self.server, self.service, self.port = server, service, port
+    def __init__(self, server, service, port, thread):
+        self.server, self.service, self.port, self.thread = server, service, port, thread
 
     def ask(self, path, body=None, *, method=None, headers=None, key=None):
         """(status, the body's value, headers) of a request; a body that is not bytes is sent as JSON."""
@@ -57,8 +57,8 @@ def received(connection, most=1 << 24):
 
 
 @contextlib.contextmanager
-def running(*folders, limits=(), keys=(), cors=(), log=None):
-    """A server of these model folders."""
+def running(*folders, limits=(), keys=(), cors=(), log=None, waits=True):
+    """A server of these model folders; with `waits` from when it is ready."""
     service = Service(
         list(map(str, folders)), from_overrides(Limits, limits, "limits"), metrics := Metrics(), device="cpu",
         dtype="float32",
@@ -70,9 +70,9 @@ def running(*folders, limits=(), keys=(), cors=(), log=None):
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
-            while not is_ready.wait(0.01):
+            while waits and not is_ready.wait(0.01):
                 assert thread.is_alive(), server.failure
-            yield Running(server, service, port)
+            yield Running(server, service, port, thread)
         finally:
             server.should_exit = True
             thread.join(20)

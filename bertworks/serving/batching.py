@@ -130,6 +130,7 @@ class Batcher:
         self._budget = _TOKENS_AT_ONCE if model.device.type == "cpu" else _TOKENS_AT_ONCE_ON_DEVICE
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
+        self._taken: list[_Job] = []
         self._num_waiting = self._num_tokens = 0
         self._tokens_per_s = 10_000.0  # a first guess, which the first batches correct
         self.busy_since: float | None = None
@@ -152,7 +153,7 @@ class Batcher:
             inputs: how many texts it is about, for the metrics.
         """
         if self.is_dead:
-            raise Refused(503, f"the model {self.name} has failed and will be started again")
+            raise self._failed()
         job = _Job(read, finish)
         with self._changed:
             if self._num_waiting >= self._limits.queue:
@@ -173,6 +174,14 @@ class Batcher:
                 work.queue_s += job.work.queue_s
                 work.compute_s += job.work.compute_s
 
+    def too_many_tokens(self, count: int) -> UserError:
+        """Return the error about a request with too many tokens."""
+        most = self._limits.tokens
+        return UserError(f"the request has {count:,} tokens; at most {most:,} (limit `tokens`): send less at once")
+
+    def _failed(self) -> Refused:
+        return Refused(503, f"the model {self.name} has failed; its server has to be started again")
+
     def _full(self, what: str) -> Refused:
         wait_s = min(math.ceil(self._num_tokens / max(self._tokens_per_s, 1.0)) or 1, _LONGEST_RETRY_S)
         return Refused(429, f"the queue of the model {self.name} is full: {what}; try again later", retry_after=wait_s)
@@ -190,16 +199,15 @@ class Batcher:
             return
         try:
             reading = job.read(self.model)
-            tokens, most = sum(reading.lengths), self._limits.tokens
-            if tokens > most:
-                raise UserError(
-                    f"the request has {tokens:,} tokens; at most {most:,} (limit `tokens`), so send fewer texts at once"
-                )
+            if (tokens := sum(reading.lengths)) > self._limits.tokens:
+                raise self.too_many_tokens(tokens)
             job.reading, job.rows, job.work.tokens = reading, [None] * len(reading.units), tokens
             job.work.read_s = job.lap()
             with self._changed:
                 if self._num_tokens and self._num_tokens + tokens > self._limits.queued_tokens:
                     raise self._full(f"{self._num_tokens:,} tokens wait")
+                if self.is_dead:
+                    raise self._failed()
                 if reading.units and not job.is_gone:
                     job.tokens_left = tokens
                     self._num_tokens += tokens
@@ -221,10 +229,16 @@ class Batcher:
                 with self._changed:
                     while not (taken := self._take()):
                         self._changed.wait()
+                self._taken = [job for job, _ in taken]
                 self._compute(taken)
-        except BaseException:
+        except BaseException as error:  # nothing more will be computed, and nobody is to wait for it
             self.is_dead = True
-            _log.exception("the thread of the model %s has ended", self.name)
+            _log.error("the thread of the model %s has ended: %s", self.name, type(error).__name__)
+            with self._changed:
+                waiting, self._queue = [*self._taken, *self._queue], deque()
+            for job in waiting:
+                self._leave_queue(job)
+                job.end(None, self._failed())
             raise
 
     def _take(self) -> list[tuple[_Job, range]]:

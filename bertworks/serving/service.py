@@ -28,6 +28,7 @@ from bertworks.text.vocabulary import CLS, SEP
 
 CHARS_PER_TOKEN = 250  # of a text so many are read for each token that a model reads; few have so few tokens
 _ALL_CHARS = 4  # times the characters of a text that is read in windows, those of all such texts of a request
+_COMPILED_FROM_CHARS = 50_000
 How = Literal["whole", "cut", "windows"]
 
 
@@ -66,7 +67,17 @@ class Served:
         most, limit = (_ALL_CHARS * self.limits.chars, "chars") if how == "windows" else (self.limits.body, "body")
         if total > most:
             raise UserError(f"the texts have {total:,} characters together; at most {most:,} (limit `{limit}`)")
-        return await self.batcher.run(lambda model: read(model, *checked), finish, len(checked[0] or ()))
+
+        def read_them(model: Model) -> Reading[Any]:
+            if total > _COMPILED_FROM_CHARS and isinstance(model.tokenizer, Tokenizer):
+                # By compiled code, which is loaded once; without it a text of nothing but punctuation takes seconds.
+                flat = [text for texts in checked for text in texts or () if isinstance(text, str)]
+                count = int(model.tokenizer.ids_of(flat if how == "windows" else [""])[1].sum())
+                if count > self.limits.tokens:
+                    raise self.batcher.too_many_tokens(count)
+            return read(model, *checked)
+
+        return await self.batcher.run(read_them, finish, len(checked[0] or ()))
 
     def _checked(self, texts: Sequence[Any], how: How) -> list[Any]:
         """Return texts that take a bounded time to be split into pieces, or refuse them."""
