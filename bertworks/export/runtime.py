@@ -13,6 +13,7 @@
 import base64
 import binascii
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ from bertworks.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+_log = logging.getLogger(__name__)
 FORMAT, FORMAT_KEY = 1, "bertworks"
 _MOST_BYTES = (1 << 31) - 1
 _MOST_METADATA = 1 << 28
@@ -66,7 +68,8 @@ def open_session(path: Path) -> Any:
     if not is_fast_on_cpu("int8"):
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        # It would print its errors and try the same again.
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # it has many kinds
         raise CorruptFile(f"{path}: ONNX Runtime does not open it: {_first_line(error)}") from error
 
@@ -156,6 +159,7 @@ def open_exported(path: Path) -> Opened:
     """Open a file that `export` wrote."""
     check_installed()
     model = _read(path)
+    _check_text(path, model)
     facts = {entry.key: entry.value for entry in model.metadata_props}
     _check(path, model, facts)
     weights = _weights(path, model)
@@ -171,7 +175,12 @@ def open_exported(path: Path) -> Opened:
             tokenizer = Tokenizer.from_folder(folder)
             pooling = read_pooling(folder) if (folder / MODULES_FILE).exists() else Pooling()
         except UserError as error:
-            raise CorruptFile(str(error).replace(f"{temporary}{os.sep}", f"{path}: ")) from error
+            what = str(error).replace(f"{temporary}{os.sep}", "").replace(temporary, "its metadata")
+            raise CorruptFile(f"{path}: {what}") from error
+    if len(tokenizer) > config.vocab_size:
+        raise CorruptFile(
+            f"{path}: its vocabulary has {len(tokenizer):,} pieces and its {CONFIG_FILE} {config.vocab_size:,}"
+        )
     outputs = {"mlm": "heads.mlm.dense.weight"} | {name: f"heads.{name}.out.weight" for name in BERT.heads[1:]}
     heads = {name: len(weights[weight]) for name, weight in outputs.items() if weight in weights}
     with torch.device("meta"):
@@ -185,7 +194,10 @@ def open_exported(path: Path) -> Opened:
     if labels and count != len(labels):
         raise CorruptFile(f"{path}: {CONFIG_FILE} names {counted(len(labels), 'label')}, and the head has {count}")
     net.engine = OnnxEngine(path, config.hidden_size)
-    return Opened(ModelFolder(net, labels, about, []), tokenizer, pooling, facts.get("dtype", "float32"))
+    dtype = "int8" if facts.get("dtype") == "int8" else "float32"
+    if dtype == "int8" and not is_fast_on_cpu("int8"):
+        _log.warning("this processor has no instructions for int8 (VNNI or AMX); %s is right on it, but not fast", path)
+    return Opened(ModelFolder(net, labels, about, []), tokenizer, pooling, dtype)
 
 
 def _is_of_head(name: str) -> bool:
@@ -204,6 +216,18 @@ def _read(path: Path) -> "ModelProto":
         return onnx.load_model_from_string(path.read_bytes())
     except DecodeError as error:
         raise CorruptFile(f"{path} is not an ONNX file, or was cut off; export the model again") from error
+
+
+def _check_text(path: Path, model: "ModelProto") -> None:
+    """Refuse names and metadata that are no UTF-8: protobuf gives them as bytes."""
+    graph = model.graph
+    texts: list[object] = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    texts += [one.name for one in (*graph.initializer, *graph.input, *graph.output)]
+    for node in graph.node:
+        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [attribute.name for attribute in node.attribute]
+    if not all(isinstance(text, str) for text in texts):
+        raise CorruptFile(f"{path} has names or metadata that are not UTF-8; export the model again")
 
 
 def _check(path: Path, model: "ModelProto", facts: dict[str, str]) -> None:

@@ -258,7 +258,7 @@ def predicted_rows(
         yield from results()
     else:
         yield from _with_inputs(results(), path, taken, notes, is_table=is_table)
-    chosen = {model.dtype for model in ensemble.models} - {"float32"}
+    chosen = {model.dtype for model in ensemble.models if not model.is_exported} - {"float32"}
     dtypes = f"computed in {' and '.join(sorted(chosen))}; --dtype float32 is exact" if chosen else ""
     notes.extend(filter(None, (str(skipped) if skipped else "", unknown.warning(), dtypes)))
 

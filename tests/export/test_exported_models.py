@@ -2,13 +2,14 @@
 
 import json
 import os
+import random
 import sys
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from small_models import write_small_elmo, write_small_gpt, write_small_model
+from small_models import PIECES, write_small_elmo, write_small_gpt, write_small_model
 
 import bertworks as bw
 from bertworks.errors import UserError
@@ -81,10 +82,12 @@ def test_an_int8_file_says_so(tmp_path, options):
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_int8_does_not_overflow_where_there_is_no_vnni(tmp_path, monkeypatch, is_fast):
+def test_int8_does_not_overflow_where_there_is_no_vnni(tmp_path, monkeypatch, caplog, is_fast):
     """Two products of bytes would; avoiding that takes twice the time, so it is not asked for where they do not."""
     monkeypatch.setattr(layers, "cpu_instructions", lambda: frozenset({"avx512_vnni"} if is_fast else ()))
+    caplog.set_level("WARNING")
     _, opened = exported(tmp_path, {}, options={"int8": True})
+    assert ("is right on it, but not fast" in caplog.text) is not is_fast
     options, key = opened.net.engine.session.get_session_options(), "session.x64quantprecision"
     if is_fast:
         with pytest.raises(RuntimeError, match="does not have"):
@@ -321,6 +324,7 @@ def without_hidden(model):
     (with_operator, "has an operator 'NonZero', which `bertworks export` does not write"),
     (with_loop, "which `bertworks export` does not write"),
     (shorter_table, "its weights do not fit its config.json"),
+    (saying("vocab.txt", "\n".join([*PIECES, *"123456789"]) + "\n"), "its vocabulary has 31 pieces and its"),
     (shorter_bias, "ONNX Runtime does not open it"),
     (without_hidden, "has no output last_hidden_state"),
 ])  # fmt: skip
@@ -350,6 +354,32 @@ def test_what_is_no_onnx(bertworks, tmp_path, data):
     code, _, err = bertworks("embed", tmp_path / "m.onnx", "the cat")
     assert (code, err.count("\n")) == (2, 1)
     assert str(tmp_path / "m.onnx") in err
+
+
+def test_a_file_with_any_damage_is_opened_or_refused(tmp_path, capfd):
+    exported(tmp_path, {"mlm": 0, "tag": 2})
+    path, generator = tmp_path / "m.onnx", random.Random(0)
+    whole, refusals = path.read_bytes(), list[str]()
+    for _ in range(120):
+        data = bytearray(whole)
+        for _ in range(generator.choice([1, 1, 2, 8])):
+            place, kind = generator.randrange(len(data)), generator.random()
+            if kind < 0.6:
+                data[place] = generator.randrange(256)
+            elif kind < 0.8:
+                del data[place : place + generator.randrange(1, 40)]
+            else:
+                data[place:place] = generator.randbytes(generator.randrange(1, 20))
+        path.write_bytes(data)
+        try:
+            model = bw.load(path)
+            model.fill("the [MASK] sat")
+            model.tag("the cat sat")
+        except UserError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 40
+    assert [one for one in refusals if str(path) not in one and "[MASK]" not in one and "model reads" not in one] == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_file_that_is_not_there(bertworks, tmp_path):
