@@ -40,10 +40,10 @@ POSITIONS, HIDDEN, EMBEDDING = "masked_positions", "last_hidden_state", "sentenc
 # All that is written here; a file with another operator is not ours.
 OPERATORS = {
     "": {
-        "Add", "Cast", "Concat", "CumSum", "DequantizeLinear", "Div", "DynamicQuantizeLinear", "Gather", "GatherND",
-        "Gelu", "Gemm", "LayerNormalization", "MatMul", "MatMulInteger", "Max", "Mul", "QuantizeLinear", "ReduceL2",
-        "ReduceMax", "ReduceSum", "Relu", "Reshape", "Shape", "Sigmoid", "Slice", "Softmax", "Split", "Sqrt",
-        "Squeeze", "Sub", "Tanh", "Transpose", "Trilu", "Unsqueeze", "Where",
+        "Abs", "Add", "Cast", "Concat", "CumSum", "DequantizeLinear", "Div", "DynamicQuantizeLinear", "Gather",
+        "GatherND", "Gelu", "Gemm", "LayerNormalization", "MatMul", "MatMulInteger", "Max", "Mul", "QuantizeLinear",
+        "ReduceL2", "ReduceMax", "ReduceSum", "Relu", "Reshape", "Shape", "Sigmoid", "Slice", "Softmax", "Split",
+        "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Trilu", "Unsqueeze", "Where",
     },
     MICROSOFT: {
         "Attention", "BiasGelu", "DynamicQuantizeMatMul", "EmbedLayerNormalization", "FastGelu", "QAttention",

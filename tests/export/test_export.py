@@ -200,13 +200,13 @@ def test_int8_is_near_to_float32(tmp_path, options, kind):
     model = bw.load(write_small_model(tmp_path / "model", {"mlm": 0, "span": 2}, hidden_size=64, **kind))
     exported = model.export(tmp_path / "m.onnx", int8=True, **options)
     assert exported.dtype == "int8"
-    assert exported.cosine > 0.985
+    assert exported.cosine > 0.997
     encodings = model.encode([text for text in TEXTS if text])
     found, is_token, inputs = run(tmp_path / "m.onnx", encodings)
     wanted = expected(model, encodings, is_token, inputs)
     for name, right in wanted.items():
         values = found[name][is_token] if found[name].shape[:2] == is_token.shape else found[name]
-        assert np.corrcoef(values.ravel(), right.ravel())[0, 1] > 0.98, name
+        assert np.corrcoef(values.ravel(), right.ravel())[0, 1] > 0.97, name
 
 
 def test_a_calibrated_file_rounds_the_inputs_to_fixed_levels(tmp_path):
