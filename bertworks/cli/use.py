@@ -200,7 +200,8 @@ def embed(
         lines, layers=None if layers is None else _layers(layers), pooling=pooling, normalize=normalize, prompt=prompt,
         truncate=truncate,
     )  # fmt: skip
-    say_dtype(net.dtype)
+    if not net.is_exported:
+        say_dtype(net.dtype)
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)
@@ -230,7 +231,8 @@ def features(
     net = _open(model, "features", device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
     write_features(net, lines, Path(out), layers=_layers(layers), per=per, truncate=truncate)
-    say_dtype(net.dtype)
+    if not net.is_exported:
+        say_dtype(net.dtype)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
 
 

@@ -216,6 +216,15 @@ def test_int8_without_its_instructions_is_right_but_not_fast(bertworks, tuned, t
     assert "no instructions for int8 (VNNI or AMX): results are right, but not faster" in err
 
 
+def test_an_int8_file_is_not_said_to_have_another_number_type(bertworks, tuned, tmp_path):
+    bw.load(tuned).export(tmp_path / "m.onnx", int8=True)
+    (tmp_path / "rows.csv").write_text("text\nthe cat sat\n")
+    commands = ["predict", tmp_path / "m.onnx", tmp_path / "rows.csv"], ["embed", tmp_path / "m.onnx", "a cat"]
+    for command, out in zip(commands, ("p.csv", "v.npy"), strict=True):
+        code, _, err = bertworks(*command, "--out", tmp_path / out)
+        assert (code, "--dtype" in err) == (0, False)
+
+
 def test_inspect_shows_what_a_file_can_do(bertworks, tmp_path):
     _, opened = exported(tmp_path)
     code, out, _ = bertworks("inspect", tmp_path / "m.onnx")
