@@ -15,7 +15,9 @@ Sequences do not depend on each other, and after attention no token does; so thr
 one.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numba
@@ -27,12 +29,13 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertworks.nn.layers import LARGEST_INT8, Linear, activate, cpu_instructions, quantize_weight
+from bertworks.nn.layers import LARGEST_INT8, Linear, activate, cpu_instructions, quantize_weight, survives
 
 _ZERO = 128  # the unsigned number that stands for 0
 _GELU_LEAST = 0.1701  # no gelu is below minus this
 _GELU_DEGREE, _GELU_END = 6, 4.0  # of a polynomial that is nearer to it than its steps in int8; where it is x or 0
-_TOKENS_AT_ONCE = 48  # of which the inputs and outputs of all products fit into a core's cache
+_KNOWS_TILES = "amx_int8" in cpu_instructions()
+_TOKENS_AT_ONCE = 64 if _KNOWS_TILES else 48  # of which the inputs and outputs of all products fit into a core's cache
 _ROWS = 6  # tokens of a product at a time; with _BLOCKS vectors of outputs they fill the registers
 _BLOCKS = 4
 # Numbers of a vector. Processors with VNNI but without AVX-512 have vectors half as long and half as many registers.
@@ -40,6 +43,8 @@ _LANES = 16 if "avx512_vnni" in cpu_instructions() else 8
 _WIDE = _LANES * _BLOCKS
 # Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
 _FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
+# Linux gives a process tiles when it asks for them.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 _f32 = np.float32
 
 
@@ -130,6 +135,111 @@ def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
     return _instruction(tile)
 
 
+# Matrix tiles, AMX: registers of 16 rows of 64 bytes. A row of x has 64 inputs, one of w four inputs of 16 outputs.
+
+_TILE_ROWS, _TILE_BYTES = 16, 64
+_I8 = ir.IntType(8)
+_POINTER = _I8.as_pointer()
+
+
+def _call(b: Any, name: str, *arguments: Any) -> None:
+    declare: Any = cgutils.get_or_insert_function
+    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    b.call(declare(b.module, kind, f"llvm.x86.{name}"), arguments)
+
+
+def _matrix_tile(num_rows: int) -> Any:
+    """Return an instruction for numba, as `_tile` does, for so many times 16 rows of x and two times 16 outputs.
+
+    A step is 64 bytes of x. Processors without tiles get an instruction that does nothing, and never use it.
+    """
+
+    def tile(typing, x, x_row, w, w_step, num_steps, start, out, out_row):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            if not _KNOWS_TILES:
+                return context.get_dummy_value()
+            x, x_row, w, w_step, num_steps, start, out, out_row = arguments
+
+            def pointer(address: Any) -> Any:
+                return b.inttoptr(address, _POINTER)
+
+            def number(value: int) -> Any:
+                return ir.Constant(_I64, value)
+
+            sums = [[ir.Constant(_I8, 2 * row + n) for n in range(2)] for row in range(num_rows)]
+            rows, columns = ([ir.Constant(_I8, first + n) for n in range(2)] for first in (4, 6))
+            for row in range(num_rows):
+                for n in range(2):  # a row that follows itself: all begin with the same numbers
+                    at = pointer(b.add(start, number(_TILE_BYTES * n)))
+                    _call(b, "tileloadd64", sums[row][n], at, number(0))
+            before, loop, after = b.block, b.append_basic_block("step"), b.append_basic_block("end")
+            b.branch(loop)
+            b.position_at_end(loop)
+            k = b.phi(_I64)
+            k.add_incoming(number(0), before)
+            inputs = b.add(x, b.mul(k, number(_TILE_BYTES)))
+            weights = b.add(w, b.mul(b.mul(k, number(_TILE_ROWS)), w_step))
+            for row in range(num_rows):
+                at = pointer(b.add(inputs, b.mul(x_row, number(_TILE_ROWS * row))))
+                _call(b, "tileloadd64", rows[row], at, x_row)
+            for n in range(2):
+                _call(b, "tileloadd64", columns[n], pointer(b.add(weights, number(_TILE_BYTES * n))), w_step)
+                for row in range(num_rows):
+                    _call(b, "tdpbusd", sums[row][n], rows[row], columns[n])
+            following = b.add(k, number(1))
+            k.add_incoming(following, loop)
+            b.cbranch(b.icmp_signed("<", following, num_steps), loop, after)
+            b.position_at_end(after)
+            for row in range(num_rows):
+                for n in range(2):
+                    at = b.add(b.add(out, b.mul(out_row, number(_TILE_ROWS * row))), number(_TILE_BYTES * n))
+                    _call(b, "tilestored64", sums[row][n], pointer(at), out_row)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 8), generate
+
+    return _instruction(tile)
+
+
+@_instruction
+def _set_tiles(typing, address):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Set the tiles up as 64 bytes at an address say; 0: give them back."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if _KNOWS_TILES:
+            with b.if_else(b.icmp_signed("==", arguments[0], ir.Constant(_I64, 0))) as (back, new):
+                with back:
+                    _call(b, "tilerelease")
+                with new:
+                    _call(b, "ldtilecfg", b.inttoptr(arguments[0], _POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+_two_matrix_tiles, _one_matrix_tile = _matrix_tile(2), _matrix_tile(1)
+
+
+@cache
+def tiles() -> NDArray[np.uint8]:
+    """Return how to set matrix tiles up: eight of 16 rows of 64 bytes; nothing where there are none that work."""
+    shapes = np.zeros(64, np.uint8)
+    shapes[0] = 1  # the one kind that there is
+    shapes[16:32:2] = _TILE_BYTES
+    shapes[48:56] = _TILE_ROWS
+    is_allowed = _KNOWS_TILES and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+    return shapes if is_allowed and survives(lambda: _multiply_by_tiles(shapes)) else shapes[:0]
+
+
+def _multiply_by_tiles(shapes: NDArray[np.uint8]) -> None:
+    """Fail, or end this process, where tiles do not compute what they should."""
+    rng = np.random.default_rng(0)
+    low, values = rng.integers(0, 256, (48, 128), np.uint8), rng.integers(-127, 128, (_WIDE, 128)).astype(np.int8)
+    sums = np.empty((48, _WIDE), np.int32)
+    _product(low, 48, _packed(values), np.zeros(_WIDE, np.int32), sums, shapes)
+    assert np.array_equal(sums, low.astype(np.int32) @ values.T.astype(np.int32))
+
+
 _tile_int8, _row_int8 = _tile(_ROWS, _BLOCKS, True), _tile(1, _BLOCKS, True)
 _tile_float, _thin_float, _row_float = _tile(_ROWS, 2, False), _tile(_ROWS, 1, False), _tile(1, 1, False)
 
@@ -147,8 +257,41 @@ def _as_float(typing, bits):  # type: ignore[no-untyped-def]  # noqa: ARG001
 
 
 @compiled
-def _product(low, num_rows, w, start, out):  # type: ignore[no-untyped-def]
-    """Multiply int8 inputs, [rows, K], by packed weights; out is [rows, O], both with the padding of `_packed`."""
+def _product(low, num_rows, w, start, out, tiles):  # type: ignore[no-untyped-def]
+    """Multiply int8 inputs, [rows, K], by packed weights; out is [rows, O], both with the padding of `_packed`.
+
+    With matrix tiles if `tiles` says how, there are rows enough, and their inputs fill tiles.
+    """
+    if len(tiles) and num_rows >= _TILE_ROWS and low.shape[1] % _TILE_BYTES == 0:
+        _product_in_tiles(low, num_rows, w, start, out, tiles)
+    else:
+        _product_in_vectors(low, num_rows, w, start, out)
+
+
+@compiled
+def _product_in_tiles(low, num_rows, w, start, out, tiles):  # type: ignore[no-untyped-def]
+    width, num_outputs, step = low.shape[1], out.shape[1], 4 * _WIDE
+    _set_tiles(tiles.ctypes.data)
+    for first in range(0, num_outputs, 2 * _TILE_ROWS):
+        number, place = divmod(first, _WIDE)
+        weights, begun = w.ctypes.data + number * width * _WIDE + 4 * place, start.ctypes.data + 4 * first
+        row = 0
+        while row < num_rows:
+            if num_rows - row > _TILE_ROWS and num_rows >= 2 * _TILE_ROWS:
+                at = min(row, num_rows - 2 * _TILE_ROWS)  # the last rows may be computed twice
+                inputs, result = low.ctypes.data + at * width, out.ctypes.data + 4 * (at * num_outputs + first)
+                _two_matrix_tiles(inputs, width, weights, step, width // _TILE_BYTES, begun, result, 4 * num_outputs)
+                row = at + 2 * _TILE_ROWS
+            else:
+                at = min(row, num_rows - _TILE_ROWS)
+                inputs, result = low.ctypes.data + at * width, out.ctypes.data + 4 * (at * num_outputs + first)
+                _one_matrix_tile(inputs, width, weights, step, width // _TILE_BYTES, begun, result, 4 * num_outputs)
+                row = at + _TILE_ROWS
+    _set_tiles(0)
+
+
+@compiled
+def _product_in_vectors(low, num_rows, w, start, out):  # type: ignore[no-untyped-def]
     width, num_outputs = low.shape[1], out.shape[1]
     w_bytes = width * _WIDE
     for number in range(num_outputs // _WIDE):
@@ -307,6 +450,7 @@ class Layers(NamedTuple):
     polynomial: NDArray[np.float32]  # of the gelu; empty for a relu
     eps: np.float32
     is_causal: bool
+    tiles: NDArray[np.uint8]  # see `tiles`
 
 
 class Heads(NamedTuple):
@@ -335,7 +479,7 @@ def begin(net, x_TD, heads, first, end):  # type: ignore[no-untyped-def]
         count = min(end - t, _TOKENS_AT_ONCE)
         for i in range(count):
             scales[i] = _quantize(x_TD[t + i], net.qkv_factors[0], low[i, :width])
-        _product(low, count, net.qkv[0], net.qkv_starts[0], sums)
+        _product(low, count, net.qkv[0], net.qkv_starts[0], sums, net.tiles)
         _divide(net.qkv_scales[0], net.qkv_bias[0], sums, scales, count, heads, t)
 
 
@@ -441,19 +585,19 @@ def _feed(net, layer, x_TD, attended_TD, heads, first, end):  # type: ignore[no-
         count = min(end - t, _TOKENS_AT_ONCE)
         for i in range(count):
             scales[i] = _quantize(attended_TD[t + i], ones, low[i, :width])
-        _product(low, count, net.out[layer], net.out_starts[layer], sums_D)
+        _product(low, count, net.out[layer], net.out_starts[layer], sums_D, net.tiles)
         for i in range(count):
             x, norms = x_TD[t + i], net.out_norms[layer]
             _add_and_normalize(
                 x, sums_D[i], scales[i], net.out_scales[layer], net.out_bias[layer], norms[0], norms[1], net.eps
             )
             scales[i] = _quantize(x, net.up_factors[layer], low[i, :width])
-        _product(low, count, net.up[layer], net.up_starts[layer], sums_I)
+        _product(low, count, net.up[layer], net.up_starts[layer], sums_I, net.tiles)
         for i in range(count):
             scales[i] = _activate_and_quantize(
                 sums_I[i], scales[i], net.up_scales[layer], net.up_bias[layer], net.polynomial, row, high[i, :inner]
             )
-        _product(high, count, net.down[layer], net.down_starts[layer], sums_D)
+        _product(high, count, net.down[layer], net.down_starts[layer], sums_D, net.tiles)
         for i in range(count):
             x, norms = x_TD[t + i], net.down_norms[layer]
             _add_and_normalize(
@@ -462,7 +606,7 @@ def _feed(net, layer, x_TD, attended_TD, heads, first, end):  # type: ignore[no-
             if not is_last:
                 scales[i] = _quantize(x, net.qkv_factors[layer + 1], low[i, :width])
         if not is_last:
-            _product(low, count, net.qkv[layer + 1], net.qkv_starts[layer + 1], sums_O)
+            _product(low, count, net.qkv[layer + 1], net.qkv_starts[layer + 1], sums_O, net.tiles)
             _divide(net.qkv_scales[layer + 1], net.qkv_bias[layer + 1], sums_O, scales, count, heads, t)
 
 
@@ -491,7 +635,8 @@ def prepare(blocks: Sequence[Any], factors: Sequence[tuple[Tensor, Tensor]]) -> 
     return Layers._make([
         *_stacked(qkv), qkv_factors, *_stacked(out), _norms(block.attention_norm for block in blocks),
         *_stacked(up), up_factors, *_stacked(down), _norms(block.norm for block in blocks),
-        np.zeros(0, np.float32) if act == "relu" else gelu_polynomial(act), _f32(blocks[0].norm.eps), blocks[0].causal,
+        np.zeros(0, np.float32) if act == "relu" else gelu_polynomial(act), _f32(blocks[0].norm.eps),
+        blocks[0].causal, tiles(),
     ])  # fmt: skip
 
 
@@ -522,7 +667,7 @@ def _packed(values_OD: NDArray[np.int8]) -> NDArray[np.int8]:
     outputs, inputs = values_OD.shape
     padded = np.zeros((-(-outputs // _WIDE) * _WIDE, -(-inputs // 4) * 4), np.int8)
     padded[:outputs, :inputs] = values_OD
-    return padded.reshape(-1, _WIDE, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(padded.reshape(-1, _WIDE, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3))
 
 
 def _stacked(layers: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:

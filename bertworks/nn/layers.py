@@ -20,6 +20,7 @@ import logging
 import os
 import signal
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,12 @@ def _announces_tiles() -> bool:
 
 
 def _survives_a_product() -> bool:
+    matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+    return survives(lambda: torch.mm(matrix, matrix))
+
+
+def survives(work: Callable[[], object]) -> bool:
+    """Tell whether a child process can do something, where a processor might not know an instruction that it names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does not wait for
         child = os.fork()
@@ -290,7 +297,9 @@ def _survives_a_product() -> bool:
         faulthandler.disable()
         signal.signal(signal.SIGILL, signal.SIG_DFL)
         torch.set_num_threads(1)
-        matrix = torch.ones(64, 64, dtype=torch.bfloat16)
-        torch.mm(matrix, matrix)
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0

@@ -69,8 +69,12 @@ def test_one_token_of_each_text_is_the_same_as_of_all(dtype):
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 128), (4, 64), (26, 5), (312, 100), (3, 65)])
-@pytest.mark.parametrize("rows", [1, 5, 6, 7, 12, 13])
-def test_a_product_in_int8_is_exact(inputs, outputs, rows):
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 12, 13, 16, 17, 33, 48, 64])
+@pytest.mark.parametrize("in_tiles", [False, True], ids=["vectors", "tiles"])
+def test_a_product_in_int8_is_exact(inputs, outputs, rows, in_tiles):
+    tiles = int8.tiles() if in_tiles else np.empty(0, np.uint8)
+    if in_tiles and not len(tiles):
+        pytest.skip("NOT TESTED: this processor has no matrix tiles")
     rng = np.random.default_rng(rows)
     x, linear = rng.integers(0, 256, (rows, inputs), np.uint8), Linear(inputs, outputs)
     linear.weight.data = torch.from_numpy(rng.integers(-127, 128, (outputs, inputs)).astype(np.float32))
@@ -80,7 +84,7 @@ def test_a_product_in_int8_is_exact(inputs, outputs, rows):
         low = np.full((rows, -(-inputs // 4) * 4), 99, np.uint8)
         low[:, :inputs] = x
         sums = np.empty((rows, len(starts)), np.int32)
-        int8._product(low, rows, int8._stacked([[weights]])[0][0], starts, sums)
+        int8._product(low, rows, weights, starts, sums, tiles)
         weight = linear.weight.detach().numpy().astype(np.int64)
         assert np.array_equal(sums[:, :outputs], (x.astype(np.int64) - zero) @ weight.T)
         assert (scales == 1).all()
@@ -149,7 +153,7 @@ def test_inputs_and_weights_share_what_a_large_channel_costs():
         weights, starts, scales, bias = int8._linear(linear, some)
         low, sums = np.empty((len(x), 64), np.uint8), np.empty((len(x), len(starts)), np.int32)
         row_scales = np.array([int8._quantize(row, some.numpy(), out) for row, out in zip(x, low, strict=True)])
-        int8._product(low, len(x), weights, starts, sums)
+        int8._product(low, len(x), weights, starts, sums, int8.tiles())
         errors.append(
             error(
                 torch.from_numpy((sums[:, :192] * row_scales[:, None] * scales + bias).astype(np.float32)),
