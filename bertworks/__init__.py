@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from bertworks.inference.predict import predict as predict
     from bertworks.models.convert import convert as convert
     from bertworks.planning.plan import plan as plan
+    from bertworks.reproduction.run import reproduce as reproduce
     from bertworks.serving.run import serve as serve
     from bertworks.text.learn import learn_vocabulary as learn_vocabulary
     from bertworks.text.sentences import split_sentences as split_sentences
@@ -41,6 +42,7 @@ _HOMES = {
     "predict": "inference.predict",
     "prepare": "data.prepare",
     "pretrain": "train.pretrain",
+    "reproduce": "reproduction.run",
     "search": "finetuning.search",
     "serve": "serving.run",
     "split_sentences": "text.sentences",

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bertworks.config import DataSettings, Settings, TokenizerSettings, VocabSettings, is_like, read_recipe
 from bertworks.errors import UserError
-from bertworks.nn.config import Activation, Positions
+from bertworks.nn.config import Activation, Positions, Segments
 
 OptimizerName = Literal["adam", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
@@ -27,6 +27,9 @@ class ModelSettings(Settings):
     dropout: float = Field(default=0.1, ge=0, lt=1, description="The dropout of all layers, attention included.")
     max_positions: int = Field(default=512, ge=8, le=65_536, description="The longest text, in tokens.")
     positions: Positions = Field(default="learned", description="How positions are encoded.")
+    segments: Segments = Field(
+        default="learned", description="Whether a BERT is told which of two texts a token is of; none: it is not."
+    )
 
     @property
     def tokens(self) -> Literal["wordpiece", "gpt-bpe", "words"]:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "docs" / "tour.md"
 ROOMS = (  # as imports go
     "text", "data", "nn", "models", "planning", "report", "train", "tasks", "export", "inference", "serving",
-    "finetuning", "demo", "cli",
+    "finetuning", "reproduction", "demo", "cli",
 )  # fmt: skip
 _TREE = re.compile(r"(?<=<!-- tree -->\n).*?(?=<!-- end of tree -->)", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z`\[(])|\n\s*\n")

@@ -22,6 +22,7 @@ from bertworks.cli.finetune import finetune, glue, search
 from bertworks.cli.info import demo, models, recipes, settings, tasks
 from bertworks.cli.options import say
 from bertworks.cli.pretrain import plan, pretrain, report
+from bertworks.cli.reproduce import reproduce
 from bertworks.cli.serve import serve
 from bertworks.cli.text import inspect, prepare, texts, tokenize, vocab
 from bertworks.cli.use import answer, attend, choose, classify, embed, evaluate, features, fill, nsp, predict, tag
@@ -68,7 +69,7 @@ class _Command(TyperCommand):
 
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict,
-    convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend, serve,
+    reproduce, convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend, serve,
 ):  # fmt: skip
     app.command(cls=_Command, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, settings, demo):

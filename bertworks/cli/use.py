@@ -316,6 +316,7 @@ def evaluate(
     """Measure a fine-tuned model on a task, or a pre-trained one on text; several fine-tuned ones are averaged."""
     from bertworks.inference import evaluate as measuring
     from bertworks.inference.held_out import measure_text
+    from bertworks.inference.minimal_pairs import BLIMP, measure_pairs
     from bertworks.processes import progress_bar
     from bertworks.tasks.own_files import named_columns
 
@@ -342,6 +343,19 @@ def evaluate(
         return
     if max_length or max_tokens:
         raise UserError("--max-length and --max-tokens are for prepared text; for a task a model uses its own")
+    if task == BLIMP:
+        if len(models) > 1 or split or column or wrong or csv_safe or predictions:
+            raise UserError("minimal pairs are measured with one pre-trained model, and --data DIR alone")
+        with progress_bar(quiet=as_json) as progress:
+            found, _ = measure_pairs(models[0], data, device=device, dtype=dtype, progress=progress)
+        seconds = round(time.monotonic() - started, 2)
+        if as_json:
+            print_json(found | {"seconds": seconds})
+            return
+        sizes = f"{found['examples']:,} pairs in {counted(len(found['sets']), 'set')}"
+        say(f"{sizes}, of which {found['ties']:,} are ties and count half; {seconds:.1f} s", err=True)
+        say(measuring.metrics_text({"accuracy": found["accuracy"], **found["terms"]}), nl=False)
+        return
     split, named = split or "dev", task
     ensemble, task = measuring.open_for(models, data, named, device=device, dtype=dtype)
     columns = named_columns(task, column or [])

@@ -24,6 +24,7 @@ from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
 from bertworks.files import make_folder
 from bertworks.inference.held_out import HELD_OUT, measure_text
+from bertworks.inference.minimal_pairs import BLIMP, measure_pairs
 from bertworks.inference.model import Model
 from bertworks.inference.predict import AnyModel, Ensemble, check_row_file, open_models, write_rows
 from bertworks.processes import ProgressCallback, silent
@@ -90,7 +91,8 @@ def evaluate(
     Args:
         model: a run folder, a model folder, or what `bw.load` gives; a list of fine-tuned ones is measured together.
         data: your own file, the folder with a benchmark's files, or one that `bertworks prepare` made.
-        task: a benchmark's name or a kind of task; without it what the model was fine-tuned for.
+        task: a benchmark's name or a kind of task; without it what the model was fine-tuned for. `blimp` is for
+            pre-trained models.
         split: of a benchmark, dev without it; of prepared text holdout.
         columns: which column of your own file is what; without it those of training, or a guess.
         max_length: of sequences of prepared text.
@@ -109,6 +111,10 @@ def evaluate(
         return metrics | counts | {"max_length": length}
     if max_length is not None or max_tokens is not None:
         raise UserError("max_length and max_tokens are for prepared text; for a task a model uses its own")
+    if task == BLIMP:
+        if not isinstance(model, str | os.PathLike | Model) or columns is not None:
+            raise UserError("minimal pairs are measured with one pre-trained model, and have no columns")
+        return measure_pairs(model, data, device=device, dtype=dtype)[0]
     ensemble, task = open_for(model, data, task, device=device, dtype=dtype)
     measured = measure_models(ensemble, task, data, split or DEV, columns)
     return measured.as_json() | training_cost(ensemble.models) | {"notes": list(measured.notes)}

@@ -55,7 +55,8 @@ _PROBLEM_TYPES = {
     "multilabel": "multi_label_classification",
     "regress": "regression",
 }
-_OWN = {"positions": "learned", "summary": "first"}  # settings that go into bertworks.json unless they are these
+# Settings that go into bertworks.json unless they are these.
+_OWN = {"positions": "learned", "segments": "learned", "summary": "first"}
 _ACTIVATIONS = {"gelu_python": "gelu"} | dict.fromkeys(  # other names of the same functions
     ("gelu_accurate", "gelu_fast", "gelu_python_tanh", "gelu_pytorch_tanh"), "gelu_new"
 )
@@ -217,7 +218,7 @@ def describe_features(net: Any, labels: Mapping[str, Any], about: Mapping[str, A
     """Return the two files of a tagger on frozen layers; its type keeps it from being taken for a BERT without head."""
     config = bert_config_json(net.config, "FeatureTagger")
     config |= {_ENCODER_TYPE: config["model_type"], "model_type": FEATURES_TYPE, **dict(net.heads["tag"].config)}
-    own = {} if net.config.positions == "learned" else {"positions": net.config.positions}
+    own = {name: value for name in ("positions", "segments") if (value := getattr(net.config, name)) != _OWN[name]}
     return config | dict(labels), {**about, **own}
 
 

@@ -298,6 +298,8 @@ def check_recipe(recipe: Recipe, dataset: Dataset) -> None:
         problems.append(f"data.max_length {data.max_length} is more than model.max_positions {model.max_positions}")
     if kind is not BERT and model.positions != "learned":
         problems.append(f"model.positions={model.positions}: only BERT has other positions than learned ones")
+    if kind is not BERT and model.segments != "learned":
+        problems.append(f"model.segments={model.segments}: only BERT has segments")
     if kind is ELMO and model.hidden_act != ModelSettings().hidden_act:
         problems.append(f"model.hidden_act={model.hidden_act}: LSTMs have no choice of activation; leave it out")
     if kind.is_plain and train.dtype == "bfloat16":
@@ -326,6 +328,7 @@ def _build_bert(recipe: Recipe, dataset: Dataset, config: BertConfig | None) -> 
         attention_probs_dropout_prob=model.dropout,
         max_position_embeddings=model.max_positions,
         positions=model.positions,
+        segments=model.segments,
         direction=DIRECTIONS.get(recipe.data.objective, "both"),
     )
     heads = {"mlm": 0, "nsp": 2} if "nsp" in predictions else {"mlm": 0}

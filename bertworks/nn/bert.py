@@ -53,7 +53,8 @@ class Embeddings(nn.Module):
         self.token = Embedding(config.vocab_size, config.hidden_size)
         sinusoidal = config.positions == "sinusoidal"
         self.position = Embedding(config.max_position_embeddings, config.hidden_size, sinusoidal=sinusoidal)
-        self.segment = Embedding(config.type_vocab_size, config.hidden_size)
+        zeros = config.segments == "none"
+        self.segment = Embedding(config.type_vocab_size, config.hidden_size, zeros=zeros)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, place=0)
 

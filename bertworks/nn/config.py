@@ -34,6 +34,7 @@ _SIZE = re.compile(r"(?P<layers>\d{1,3})x(?P<width>\d{2,5})(x(?P<heads>\d{1,4}))
 Activation = Literal["gelu", "gelu_new", "relu"]
 Direction = Literal["both", "left_to_right", "right_to_left"]
 Positions = Literal["learned", "sinusoidal"]
+Segments = Literal["learned", "none"]
 Summary = Literal["first", "last"]
 
 
@@ -56,6 +57,7 @@ class BertConfig(Settings):
     layer_norm_eps: float = Field(default=1e-12, gt=0, le=1)
     direction: Direction = "both"  # a token attends to all tokens, or to itself and the tokens before it, or after it
     positions: Positions = "learned"
+    segments: Segments = "learned"  # none: their embeddings are zeros that are not learnt
     summary: Summary = "first"  # the token that the pooler reads: [CLS]; or the last one, for left-to-right models
 
     @property

@@ -88,12 +88,12 @@ def quantize_weight(weight_OD: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Embedding(nn.Module):
-    """A row for every id; `sinusoidal` ones are a table that is not learnt."""
+    """A row for every id; `sinusoidal` ones and `zeros` are tables that are not learnt."""
 
-    def __init__(self, num_rows: int, width: int, *, sinusoidal: bool = False) -> None:
+    def __init__(self, num_rows: int, width: int, *, sinusoidal: bool = False, zeros: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_rows, width), requires_grad=not sinusoidal)
-        self.sinusoidal = sinusoidal
+        self.weight = nn.Parameter(torch.empty(num_rows, width), requires_grad=not (sinusoidal or zeros))
+        self.sinusoidal, self.zeros = sinusoidal, zeros
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up the rows."""
@@ -151,6 +151,8 @@ def initialise(model: nn.Module, std: float, seed: int, *, cut: bool = True) -> 
         # After the drawing, so that all else begins as it does with learned positions.
         if isinstance(module, Embedding) and module.sinusoidal:
             module.weight.copy_(sinusoids(*module.weight.shape))
+        if isinstance(module, Embedding) and module.zeros:
+            module.weight.zero_()
 
 
 def sinusoids(num_positions: int, width: int) -> Tensor:

@@ -63,7 +63,7 @@ class Network(NamedTuple):
 
     size: str  # as text
     parts: dict[str, int]  # parameters by part
-    num_fixed: int  # parameters that are not trained: sinusoidal positions
+    num_fixed: int  # parameters that are not trained: sinusoidal positions, segments of zeros
     layers: int
     width: int
     heads: int
@@ -118,8 +118,9 @@ def network_of(recipe: Recipe, vocab_size: int) -> Network:
     if model.kind == "gpt":
         config = gpt_preset(model.preset, vocab_size=vocab_size, n_positions=model.max_positions).as_bert()
     else:
-        positions = {"max_position_embeddings": model.max_positions, "positions": model.positions}
-        config = preset(model.preset, vocab_size=vocab_size, **positions)
+        inputs = {"positions": model.positions, "segments": model.segments}
+        sizes = {"vocab_size": vocab_size, "max_position_embeddings": model.max_positions}
+        config = preset(model.preset, **sizes, **inputs)
     width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     heads, vocab = config.num_attention_heads, config.vocab_size
     position_numbers = config.max_position_embeddings * width
@@ -131,6 +132,7 @@ def network_of(recipe: Recipe, vocab_size: int) -> Network:
         parts["mlm head"] = width * (width + 1) + 2 * width + vocab
         score_flops = 2 * width * (width + vocab)
         num_fixed = position_numbers if config.positions == "sinusoidal" else 0
+        num_fixed += config.type_vocab_size * width if config.segments == "none" else 0
     if objective == "mlm+nsp":
         parts |= {"pooler": width * (width + 1), "nsp head": 2 * (width + 1)}
     if is_masked:

@@ -79,7 +79,7 @@ def _glue(
 
 
 def _homes(folder: str) -> tuple[str, ...]:
-    return (folder, f"glue/{folder}", f"GLUE/{folder}", f"glue_data/{folder}", "")
+    return (folder, f"glue/{folder}", f"GLUE/{folder}", f"glue_data/{folder}", f"glue_more/{folder}", "")
 
 
 _COLA = TextColumns(

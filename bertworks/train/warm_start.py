@@ -210,6 +210,7 @@ def settled(recipe: Recipe, start: Start) -> tuple[Recipe, Start]:
         "hidden_act": config.hidden_act,
         "max_positions": config.max_position_embeddings,
         "positions": config.positions,
+        "segments": config.segments,
     }
     wide = [_sizes(wider(config, factor)) for factor in (2, 3)] if start.weights and can_widen(config) else []
     if problems := _contradictions(settings, own, wide) + _impossible(recipe, config):

@@ -1,0 +1,99 @@
+"""The command `reproduce`: the paper's tables, measured and judged."""
+
+from functools import partial
+from pathlib import Path
+from signal import SIGINT
+from typing import Annotated, Any
+
+import typer
+
+from bertworks.cli.options import DeviceOption, JsonOption, QuietOption, print_json, say
+from bertworks.errors import UserError
+
+
+def reproduce(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE", help="table1 to table8, figure5, systems, transformer, blimp, or all of them: all."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value...]", help="pretrain.SECTION.KEY=VALUE or finetune.SECTION.KEY=VALUE."),
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="The folder of all tables, which share models and results.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The folder with the benchmarks' files, and text to pre-train on in `text`.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="tiny (two CPU cores), mini, small (one GPU) or base.")] = "tiny",
+    text: Annotated[
+        list[str] | None, typer.Option(help="The text to pre-train on, if it is elsewhere; repeatable.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW=MODEL", help="Use a model instead of pre-training one, as base=DIR; repeatable."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of pre-training; default: by the scale.")] = None,
+    tunings: Annotated[
+        int | None, typer.Option(help="Seeds of fine-tuning for each pre-trained model; default: by the scale.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="How many runs to make side by side.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Only write the pages again, from the results in --out.")
+    ] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the paper's tables, and judge its claims by seeds and examples."""
+    from bertworks.reproduction.page import write_pages
+    from bertworks.reproduction.run import reproduce
+    from bertworks.reproduction.tables import find_table
+
+    if out is None:
+        raise UserError("give the folder to write: --out DIR")
+    if table != "all":
+        table = find_table(table).name
+    if pages:
+        for path in write_pages(Path(out)):
+            say(str(path))
+        return
+    if data is None:
+        raise UserError("give the folder with the benchmarks' files: --data DIR")
+    is_silent, models = quiet or as_json, dict[str, str]()
+    for one in model or []:
+        key, equals, source = one.partition("=")
+        if not equals or not source:
+            raise UserError(f"--model {one[:60]} is not ROW=MODEL, such as base=runs/base")
+        models[key] = source
+
+    def confirm(plan: str) -> bool:
+        say(plan, err=True)
+        return yes or as_json or typer.confirm("Go on?", err=True)
+
+    results: dict[str, Any] = reproduce(
+        table, scale=scale, data=data, out=out, text=text or [], models=models, seeds=seeds, tunings=tunings,
+        overrides=overrides or [], jobs=jobs, device=device, dry_run=dry_run, quiet=is_silent,
+        confirm=None if yes and quiet else confirm, say=(lambda _: None) if is_silent else partial(say, err=True),
+    )  # fmt: skip
+    if as_json:
+        print_json(results)
+    elif dry_run:
+        for planned in results.values() if table == "all" else [results]:
+            say(planned["plan"])
+    elif "signal" in results:
+        say("stopped by a signal; the same command resumes", err=True)
+    elif not quiet:
+        for found in results.values() if table == "all" else [results]:
+            say(f"{found['title']}: {found['headline']}")
+            for failure in found["failed"]:
+                say(f"failed: {failure['job']}: {failure['error']}", err=True)
+            say(f"{out}/{found['table']}/{found['table']}.html: open it in a browser", err=True)
+    if results.get("signal"):
+        raise typer.Exit(130 if results["signal"] == SIGINT else 143)
+    everything = [] if dry_run else list(results.values()) if table == "all" else [results]
+    if everything and not any(row["ours"] for found in everything for row in found["rows"]):
+        raise typer.Exit(1)
