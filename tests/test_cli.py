@@ -49,7 +49,7 @@ def test_help_lists_commands_in_the_order_of_a_models_life(bertworks):
     assert names == [
         "vocab", "texts", "prepare", "inspect", "tokenize", "plan", "pretrain", "report", "finetune", "search",
         "glue", "evaluate", "predict", "convert", "export", "fill", "nsp", "classify", "tag", "answer", "choose",
-        "embed", "features", "attend", "serve", "recipes", "tasks", "models", "settings", "demo",
+        "embed", "features", "attend", "serve", "reproduce", "recipes", "tasks", "models", "settings", "demo",
     ]  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class _Command(TyperCommand):
 
 for _command in (
     vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict,
-    reproduce, convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend, serve,
+    convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend, serve, reproduce,
 ):  # fmt: skip
     app.command(cls=_Command, no_args_is_help=True)(_command)
 for _needs_nothing in (recipes, tasks, models, settings, demo):

@@ -258,9 +258,9 @@ class Reproduction:
                     jobs[job.id] = job
                     cells[row.id, column.id][seed, tuning] = job.id
         if not cells:
-            raise UserError(
-                f"{table.title}: there is nothing to measure. " + "; ".join(dict.fromkeys(missing.values()))[:900]
-            )
+            rows_first = sorted(missing, key=lambda place: not place[0])
+            reasons = "; ".join(dict.fromkeys(missing[place] for place in rows_first))
+            raise UserError(f"{table.title}: there is nothing to measure. {reasons[:900]}")
         # A model is needed only while something that it makes is not there.
         open_jobs = [job for job in jobs.values() if job.kind != "pretrain" and not is_done(self.out, job)]
         needed = {need for job in open_jobs for need in job.needs}

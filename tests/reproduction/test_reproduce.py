@@ -65,7 +65,7 @@ def test_the_results_have_the_papers_rows_with_ours_and_verdicts(done):
             assert "has no files" in one["why"]
         else:  # a single seed decides nothing
             assert (one["verdict"], one["more_seeds"]) == ("undecided", 2)
-            assert "--seeds 2" in one["command"] or "--tunings 2" in one["command"]
+            assert "--seeds 3" in one["command"]
             assert one["more_minutes"] > 0
     assert results["failed"] == []
     assert [gate["gate"] for gate in results["gates"]] == ["constant answer", "random start"]
