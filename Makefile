@@ -20,8 +20,8 @@ test-faults: .venv/installed
 	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "fault and not nightly and not ray" --fault-table=docs/results/faults.md
 
 # All that is done to the server in the reliability plan, in full: some minutes. Writes the table.
-test-abuse: .venv/installed
-	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "abuse and not nightly and not ray" --abuse-table=docs/results/abuse.md
+test-abuse: .venv/installed .venv-schemathesis/installed
+	FULL_SWEEPS=1 SCHEMATHESIS=$(CURDIR)/.venv-schemathesis/bin/schemathesis $(BIN)/python -m pytest -m "abuse and not nightly and not ray" --abuse-table=docs/results/abuse.md
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed
@@ -71,5 +71,11 @@ bench: .venv/installed
 	.venv-ray/bin/python $(PIP_INSTALL) --editable '.[ray]' pytest hypothesis
 	touch $@
 
+# It has many dependencies that nothing else needs, so it has an environment of its own.
+.venv-schemathesis/installed:
+	$(PYTHON) -m venv .venv-schemathesis
+	.venv-schemathesis/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+	touch $@
+
 clean:
-	rm -rf .venv .venv-ray dist build
+	rm -rf .venv .venv-ray .venv-schemathesis dist build

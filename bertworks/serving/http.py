@@ -39,14 +39,12 @@ OPEN_ROUTES = ("/healthz", "/readyz")  # which need no key
 _NOT_LOGGED = (*OPEN_ROUTES, "/metrics")  # which are asked every few seconds, and counted
 _TYPES = {400: "bad_request", 401: "no_key", 404: "not_found", 405: "bad_method", 408: "too_slow", 413: "too_large",
           415: "bad_media_type", 422: "not_possible", 429: "overloaded", 431: "too_large", 414: "too_large",
-          500: "server_error",
-    501: "bad_method", 503: "unavailable", 504: "out_of_time"}  # fmt: skip
+          500: "server_error", 503: "unavailable", 504: "out_of_time"}  # fmt: skip
 _MOST_KEYS = 10_000  # of an object in a body
 _MOST_PROBLEMS = 5
 _EXPECTED = {"string_type": "should be text", "list_type": "should be a list", "int_type": "should be a whole number",
              "bool_type": "should be true or false", "float_type": "should be a number",
              "model_attributes_type": "should be a JSON object", "dict_type": "should be a JSON object"}  # fmt: skip
-_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
 _BYTES_PER_S = 50_000  # that a client sends or takes at least, after its first seconds
 _log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
@@ -216,8 +214,6 @@ class Gate:
         """Return the status and the message for a request that is refused by its headers alone."""
         if self._digests and scope["path"] not in OPEN_ROUTES and not self._has_key(headers):
             return 401, "this server needs a key: send it as the header Authorization: Bearer KEY"
-        if scope["method"] not in _METHODS:
-            return 501, "this method is not known"
         encoding = b",".join(headers.get(b"content-encoding", [])).strip().lower()
         if encoding not in (b"", b"identity"):
             return 415, "bodies are taken as they are; send this one without Content-Encoding"
@@ -246,7 +242,8 @@ class Gate:
         while True:
             left_s = self._limits.slow_seconds + len(body) / _BYTES_PER_S - (time.monotonic() - begun)
             try:
-                message = await asyncio.wait_for(receive(), max(left_s, 0.001))
+                async with asyncio.timeout(left_s):
+                    message = await receive()
             except TimeoutError:
                 raise _Problem(408, f"the body did not come within {self._limits.slow_seconds} s") from None
             if message["type"] == "http.disconnect":

@@ -511,9 +511,7 @@ async def tokenize(body: TokenizeBody, service: ServiceNeeded) -> Response:
             encodings = [model.tokenizer.encode(text) for text in texts]
         else:
             raise UserError(f"the model {served.name} reads single texts, not pairs")
-        if (count := sum(map(len, encodings))) > served.limits.tokens:
-            raise UserError(f"the request has {count:,} tokens; at most {served.limits.tokens:,} (limit `tokens`)")
-        return Reading(("tokenize",), [], [], lambda _: encodings)
+        return Reading(("tokenize",), [], list(map(len, encodings)), lambda _: encodings)  # nothing is computed
 
     def finish(encodings: Any) -> bytes:
         return joined_json([

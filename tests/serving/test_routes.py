@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from servers import running
 from small_models import PIECES, write_small_elmo, write_small_model
 
 import bertworks as bw
+from bertworks.serving.settings import KEY_VARIABLE, Limits, read_keys
 from bertworks.tasks.conll import tag_labels
 
 TEXTS = ["the cat sat on the mat", "a dog", "big cats ran far away, the small dog!"]
@@ -121,6 +124,8 @@ def test_tokens(server, models):
         encoding = models[name].encode("The cats, [SEP] sat")
         assert (one["tokens"], one["ids"]) == (encoding.tokens, encoding.ids)
         assert [tuple(pair) for pair in one["offsets"]] == encoding.offsets
+    _, answer, _ = server.ask("/v1/tokenize", {"model": "plain", "input": ["the cat", ""]})
+    assert answer["usage"]["tokens"] == 6
 
 
 def test_embeddings_in_openais_form(server, models):
@@ -199,6 +204,18 @@ def test_the_document_describes_every_route(server):
     assert "http" not in json.dumps(document).replace("HTTP", "")  # nothing to load from elsewhere
 
 
+def test_the_docs_name_every_route_and_every_limit_with_its_default(server):
+    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    stated = {}
+    for names, defaults in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\d,; ]+) \|", text, re.MULTILINE):
+        numbers = [int(number.replace(",", "")) for number in defaults.split(";")]
+        stated |= dict(zip(re.findall(r"\w+", names), numbers, strict=True))
+    assert stated == Limits().model_dump()
+    _, document, _ = server.ask("/openapi.json")
+    assert [path for path in document["paths"] if f"`{path.replace('{name}', 'NAME')}`" not in text.replace("POST ", "")
+            and f"`{path}`" not in text.replace("GET ", "")] == []  # fmt: skip
+
+
 def test_two_models_of_one_name_are_refused(tmp_path, bertworks):
     for place in ("a", "b"):
         write_small_model(tmp_path / place / "same")
@@ -219,3 +236,45 @@ def test_no_control_token_comes_from_a_text(server):
     assert not control & set(one["ids"][1:-1])
     [one] = server.results("/v1/tokenize", model="plain", input=typed, pair=typed)
     assert sum(id in control for id in one["ids"]) == 3
+
+
+def test_an_exported_model_is_served_by_the_name_of_its_file(folders, models, tmp_path):
+    pytest.importorskip("onnxruntime")
+    models["plain"].export(tmp_path / "exported.onnx")
+    with running(tmp_path / "exported.onnx") as server:
+        assert [one["id"] for one in server.ask("/v1/models")[1]["data"]] == ["exported"]
+        found = server.results("/v1/fill", input="the [MASK] sat")
+        right = models["plain"].fill("the [MASK] sat")
+        assert [guess["token"] for guess in found[0][0]] == [guess["token"] for guess in right[0]]
+        _, answer, _ = server.ask("/v1/embeddings", {"input": TEXTS})
+        np.testing.assert_allclose(
+            [one["embedding"] for one in answer["data"]], models["plain"].embed(TEXTS), atol=1e-4
+        )
+
+
+def test_pages_of_other_sites_may_call_only_where_that_is_allowed(folders):
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+    with running(folders["plain"], cors=["https://a.example"], keys=["key"]) as server:
+        status, _, headers = server.ask("/v1/fill", method="OPTIONS", headers=asked)  # a browser sends no key here
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
+        assert "authorization" in headers["access-control-allow-headers"]
+        status, _, headers = server.ask("/v1/models", headers={"Origin": "https://a.example"}, key="key")
+        assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
+        _, _, headers = server.ask("/v1/models", headers={"Origin": "https://b.example"}, key="key")
+        assert "access-control-allow-origin" not in headers
+    with running(folders["plain"]) as server:
+        _, _, headers = server.ask("/v1/models", headers={"Origin": "https://a.example"})
+        assert "access-control-allow-origin" not in headers
+
+
+def test_keys_come_from_the_environment_and_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "one")
+    (tmp_path / "keys").write_text("# ours\ntwo\n\n three \n")
+    assert read_keys(str(tmp_path / "keys")) == ["one", "two", "three"]
+    for text, message in (("# none\n", "has no key"), ("a b\n", "has spaces"), ("\u00e9\n", "beyond ASCII")):
+        (tmp_path / "keys").write_text(text, encoding="utf-8")
+        with pytest.raises(bw.UserError, match=message):
+            read_keys(str(tmp_path / "keys"))
+    with pytest.raises(bw.UserError, match="cannot read the keys"):
+        read_keys(str(tmp_path / "nothing"))

@@ -156,7 +156,7 @@ def test_h3_too_many_inputs_tokens_and_characters(server):
         "200 headers": ((431,), b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 200 + b"\r\n"),
         "an address of 100 kB": ((414, 431), b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n"),
         "an address of 10 kB": ((414,), b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n"),
-        "an unknown method": ((501,), b"BREW /v1/fill HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+        "an unknown method": ((405,), b"BREW /v1/fill HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
         "no method": ((400,), b" / HTTP/1.1\r\nHost: a\r\n\r\n"),
         "HTTP/0.9": ((400,), b"GET /\r\n\r\n"),
         "HTTP/2": ((505,), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
