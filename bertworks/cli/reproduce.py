@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bertworks.cli.options import DeviceOption, JsonOption, QuietOption, print_json, say
-from bertworks.errors import UserError
+from bertworks.errors import UserError, counted
 
 
 def reproduce(
@@ -40,6 +40,10 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(help="How many runs to make side by side.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    gpu: Annotated[
+        str, typer.Option(help="With --dry-run: the GPU to plan for: h200, a100-80, ...; default: this machine.")
+    ] = "",
+    price: Annotated[float | None, typer.Option(help="With --gpu: the price of one GPU for an hour.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Only write the pages again, from the results in --out.")
@@ -50,6 +54,7 @@ def reproduce(
 ) -> None:
     """Measure the paper's tables, and judge its claims by seeds and examples."""
     from bertworks.reproduction.page import write_pages
+    from bertworks.reproduction.plan import in_words
     from bertworks.reproduction.run import reproduce
     from bertworks.reproduction.tables import find_table
 
@@ -76,14 +81,22 @@ def reproduce(
 
     results: dict[str, Any] = reproduce(
         table, scale=scale, data=data, out=out, text=text or [], models=models, seeds=seeds, tunings=tunings,
-        overrides=overrides or [], jobs=jobs, device=device, dry_run=dry_run, quiet=is_silent,
+        overrides=overrides or [], jobs=jobs, device=device, dry_run=dry_run, gpu=gpu, quiet=is_silent,
         confirm=None if yes and quiet else confirm, say=(lambda _: None) if is_silent else partial(say, err=True),
     )  # fmt: skip
     if as_json:
         print_json(results)
     elif dry_run:
-        for planned in results.values() if table == "all" else [results]:
-            say(planned["plan"])
+        every, jobs_left = list(results.values()) if table == "all" else [results], dict[str, float]()
+        for planned in every:
+            say(planned["plan"] + "\n" * (len(every) > 1))
+            jobs_left |= planned["jobs"]
+        minutes = sum(jobs_left.values())
+        if len(every) > 1:
+            runs = counted(len(jobs_left), "run")
+            say(f"all of them, with what they share done once: {runs}, about {in_words(minutes)} of work")
+        if price is not None:
+            say(f"about {minutes / 60 * price:,.0f} on one GPU at {price:g} an hour, one run after the other")
     elif "signal" in results:
         say("stopped by a signal; the same command resumes", err=True)
     elif not quiet:

@@ -6,6 +6,7 @@ characters count as two.
 """
 
 import io
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,7 @@ def measure_models(
     columns: Columns | Mapping[str, Any] | None = None,
     *,
     needs_labels: bool = True,
+    max_examples: int = 0,
     progress: ProgressCallback = silent,
 ) -> Measured:
     """Measure models together on a task's split, or on a file of your own.
@@ -171,10 +173,11 @@ def measure_models(
         split: which of the benchmark's.
         columns: of your own file.
         needs_labels: whether a split without labels is an error; else it is only predicted.
+        max_examples: measure on the first ones alone; 0: on all.
         progress: is called with how far it is.
     """
     dataset, skipped = _dataset_for(ensemble, task, Path(data), split, columns), Skipped()
-    examples = list(dataset.examples(split, skipped))
+    examples = list(itertools.islice(dataset.examples(split, skipped), max_examples or None))
     if not examples:
         raise UserError(f"{dataset.task.title}: the {split} split in {dataset.origin} has no examples")
     gold, questions = gold_of(examples), [example for example in examples if isinstance(example, SpanExample)]

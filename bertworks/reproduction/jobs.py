@@ -19,6 +19,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -200,7 +202,9 @@ def _pretrain(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
 
 def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Fine-tune a model, and measure it on every split that has labels."""
-    from bertworks.finetuning.finetune import finetune
+    from bertworks.finetuning.finetune import finetune, tune, usual_for
+    from bertworks.finetuning.search import in_memory
+    from bertworks.finetuning.settings import settings_for
     from bertworks.inference.evaluate import measure_models
     from bertworks.inference.model import load
     from bertworks.inference.predict import Ensemble
@@ -208,26 +212,34 @@ def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
     from bertworks.reproduction.statistics import form_of, majority_score, sums_of
     from bertworks.tasks import find_task
     from bertworks.tasks.metrics import gold_of
-    from bertworks.tasks.task import DEV, TRAIN, open_dataset
+    from bertworks.tasks.task import DEV, TRAIN, examples_of, open_dataset
 
     config, inputs, run = job.config, job.inputs, out / WORK / job.id
-    ended = finetune(
-        config["task"], model=inputs["model"], beside=inputs["beside"], data=inputs["data"], out=run,
-        overrides=config["overrides"], init=config["init"], resume=True, device=device, quiet=True,
-        cache=out / CACHE if any("task.features" in one for one in config["overrides"]) else None,
-    )  # fmt: skip
+    most, task, on_gpu = config.get("max_dev", 0), find_task(config["task"]), find_device(device).type == "cuda"
+    dataset, has_features = open_dataset(task, inputs["data"]), any("task.features" in o for o in config["overrides"])
+    options = {"beside": inputs["beside"], "cache": out / CACHE if has_features else None, "device": device}
+    if most:  # of the scale that shows that all works
+        train, dev = examples_of(dataset, TRAIN, _unheard), list(islice(dataset.examples(DEV), most))
+        usual = usual_for(inputs["model"], run, task, config["overrides"], _unheard)
+        settings = settings_for(task, [*usual, *config["overrides"]])
+        small = in_memory(dataset, {TRAIN: train, DEV: dev})
+        ended = tune(small, settings, inputs["model"], run, is_random=config["init"] == "random", **options)
+    else:
+        ended = finetune(
+            task.name, model=inputs["model"], data=inputs["data"], out=run, overrides=config["overrides"],
+            init=config["init"], resume=True, quiet=True, **options,
+        )  # fmt: skip
     if ended.signal:
         raise Stopped
-    dataset = open_dataset(find_task(config["task"]), inputs["data"])
-    on_gpu = find_device(device).type == "cuda"
-    model = load(run, device=device, dtype="auto" if on_gpu else None)
-    ensemble, task = Ensemble([model], [config["task"]]), dataset.task
+    # In half precision on a GPU, as the dev set was measured in training; features are exact.
+    model = load(run, device=device, dtype="auto" if on_gpu and not has_features else None)
+    ensemble = Ensemble([model], [task.name])
     splits: dict[str, Any] = {}
     sums: dict[str, NDArray[Any]] = {}
     for split in dataset.found:
         if split == TRAIN or (split != DEV and split not in _measured_splits(config["task"])):
             continue
-        measured = measure_models(ensemble, config["task"], inputs["data"], split)
+        measured = measure_models(ensemble, task.name, inputs["data"], split, max_examples=most)
         gold, positive = gold_of(measured.examples), task.positive or (task.labels or ("",))[-1]
         splits[split] = {"examples": len(measured.examples), "majority": {}}
         for metric in _measured_metrics(config["task"]):
@@ -241,9 +253,14 @@ def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
     facts = {
         "minutes": ended.minutes, "device": str(cost.get("device", "")), "splits": splits, "best_step": ended.step,
         "steps": ended.progress.step, "parameters": sum(weight.numel() for weight in model.net.parameters()),
+        "examples": cost.get("examples"), "notes": list(dataset.notes),
     }  # fmt: skip
     discard_folder(run)
     return facts, sums
+
+
+def _unheard(_: str) -> None:
+    """Take a remark that nobody reads."""
 
 
 def _measured_splits(task: str) -> set[str]:
@@ -282,7 +299,12 @@ def _text(_: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[str, NDA
 
 
 def work_off(
-    out: Path, jobs: Sequence[Job], device: str, ended: Callable[[Job, str], None] = lambda _job, _error: None
+    out: Path,
+    jobs: Sequence[Job],
+    device: str,
+    ended: Callable[[Job, str], None] = lambda _job, _error: None,
+    *,
+    slots: int = 1,
 ) -> None:
     """Do all jobs that can be done, together with other processes; returns when none is left, or raises Stopped.
 
@@ -291,6 +313,7 @@ def work_off(
         jobs: in the order in which they should be done.
         device: where to compute.
         ended: is called with each job that this process has done, and its error, "" without.
+        slots: how many of all processes may pre-train at once.
     """
     failed = {job.id for job in jobs if _error_path(out, job.id).exists()}
     known = {job.id: job for job in jobs}
@@ -305,7 +328,7 @@ def work_off(
                 continue
             make_folder(out / LOCKS / job.id)
             try:
-                with exclusive(out / LOCKS / job.id):
+                with exclusive(out / LOCKS / job.id), _slot(out, slots if job.kind == "pretrain" else 0):
                     if is_done(out, job) or _error_path(out, job.id).exists():
                         continue
                     has_worked = True
@@ -323,6 +346,23 @@ def work_off(
             return
         if not has_worked:
             time.sleep(_POLL_S)
+
+
+@contextmanager
+def _slot(out: Path, count: int) -> Iterator[None]:
+    """Hold one of the places for pre-training while the block runs; where none is free, CannotResume is raised."""
+    for number in range(count):
+        folder = make_folder(out / LOCKS / f"slot-{number}")
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive(folder))
+            except CannotResume:
+                if number + 1 == count:
+                    raise
+                continue
+            yield
+            return
+    yield
 
 
 def _try(out: Path, job: Job, device: str) -> str:
@@ -379,7 +419,7 @@ def main(arguments: Sequence[str]) -> int:
     listed: Mapping[str, Any] = parse_json(path.read_bytes(), str(path))
     jobs = [validate(Job, values, str(path)) for values in listed["jobs"]]
     try:
-        work_off(Path(listed["out"]), jobs, device)
+        work_off(Path(listed["out"]), jobs, device, slots=int(listed["slots"]))
     except (Stopped, KeyboardInterrupt):
         return 130
     except UserError as error:

@@ -260,6 +260,9 @@ def _provenance_part(results: Results) -> str:
     if facts["tokens"]:
         rows["tokens of pre-training"] = " to ".join(f"{count:,}" for count in sorted({*facts["tokens"]})[:: max(
             1, len(facts["tokens"]) - 1)])  # fmt: skip
+    for task, sizes in facts["data"].items():
+        counts = [f"{count:,} {split}" for split, count in sizes.items() if split != "notes" and count]
+        rows[task] = "; ".join([", ".join(counts), *sizes["notes"]])
     if facts["overrides"]:
         rows["settings"] = " ".join(f"{stage}.{one}" for stage, some in facts["overrides"].items() for one in some)
     if facts["models"]:

@@ -16,6 +16,7 @@ from bertworks.nn.config import FEATURES
 TokensKind = Literal["wordpiece", "gpt-bpe", "words"]
 SNAPSHOTS = (10, 20, 30, 50, 70)  # percent of a run's steps at which Figure 5 measures, besides its end
 RANDOM = "random"  # the row of BERT's size without pre-training, which every other row should beat
+FEW = ("mrpc", "rte", "cola", "stsb")  # tasks with few examples
 BLIMP, TEXT = "blimp", "text"  # measured without fine-tuning
 
 
@@ -99,10 +100,12 @@ class Scale(NamedTuple):
         pretrain: settings of all models but ELMo's and GPT-1's own.
         pretrain_gpt, pretrain_elmo: their settings, with the same number of tokens.
         finetune: settings of all fine-tuning.
-        finetune_by: further ones by model's kind (bert, gpt, elmo) or task.
+        finetune_by: further ones: by the model's kind (bert, gpt, elmo; features for a BiLSTM on frozen layers), the
+            task's kind, and whether it has few examples or many.
         seeds, tunings: of pre-training, and of fine-tuning for each.
         shipped: models that are there for `base` and `large`, by name.
         max_pairs: of each of BLiMP's sets; 0: all.
+        max_dev: of each set to measure on, the first ones; 0: all.
         about: in words.
     """
 
@@ -122,13 +125,14 @@ class Scale(NamedTuple):
     tunings: int
     shipped: Mapping[str, str]
     max_pairs: int
+    max_dev: int
     about: str
 
 
 def _like_20min(steps: int, warmup: int, rate: str) -> tuple[tuple[str, ...], ...]:
     """Return settings as of the recipes for an hour or less: 131,072 tokens a step, AdamW, no dropout."""
     optim = ("optim.name=adamw", f"optim.lr={rate}", "optim.beta2=0.98", f"optim.warmup={warmup}")
-    train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=1")
+    train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3")
     lengths = ("data.max_length=512", "data.short_length=128", "data.short_share=0.9", "data.short_batch=1024")
     common = ("model.dropout=0", *optim, *train)
     elmo = (*train, "optim.lr=1e-3", f"optim.warmup={warmup}", "data.max_length=128", "train.batch_size=1024")
@@ -136,6 +140,12 @@ def _like_20min(steps: int, warmup: int, rate: str) -> tuple[tuple[str, ...], ..
     return transformer, (*transformer, "optim.schedule=linear", "optim.eps=1e-6", "tokenizer.lowercase=false"), elmo
 
 
+# Small models take more passes over few examples. BiLSTMs, which start from nothing, take even more, but are slow.
+_SMALL_TUNING = {
+    "bert": ("optim.lr=1e-4",), "gpt": ("optim.lr=1e-4",), "elmo": ("task.cells=256",),
+    "few": ("train.epochs=6",), "elmo many": ("train.epochs=4",), "elmo few": ("train.epochs=10",),
+    "features": ("task.cells=256", "train.batch_size=32"),
+}  # fmt: skip
 _MINI = _like_20min(6_000, 2_000, "2e-3")
 _SMALL = _like_20min(30_000, 3_000, "1e-3")
 _TINY_TRAIN = (
@@ -154,25 +164,23 @@ SCALES: dict[str, Scale] = {
             "bert": ("optim.lr=1e-3",), "gpt": ("optim.lr=1e-3",), "elmo": ("task.cells=32",),
             "features": ("task.cells=32",), "answer": ("task.doc_stride=16", "task.max_query=16"),
         },
-        seeds=2, tunings=1, shipped={}, max_pairs=20,
+        seeds=2, tunings=1, shipped={}, max_pairs=20, max_dev=100,
         about="shows that everything works together, in minutes on two CPU cores; its scores mean nothing",
     ),
     "mini": Scale(
         name="mini", size="4x256x4", sizes=("1x256x4", "2x256x1", "2x256x4", "4x256x4", "4x384x6", "8x384x6"),
         elmo="mini", vocabulary=16_000, words=40_000, min_count=20,
         pretrain=_MINI[0], pretrain_gpt=_MINI[1], pretrain_elmo=_MINI[2],
-        finetune=("task.max_examples=20000",),
-        finetune_by={"bert": ("optim.lr=1e-4",), "gpt": ("optim.lr=1e-4",)},
-        seeds=3, tunings=5, shipped={"base": "mini", "large": "small"}, max_pairs=0,
+        finetune=("task.max_examples=20000",), finetune_by=_SMALL_TUNING,
+        seeds=3, tunings=5, shipped={"base": "mini", "large": "small"}, max_pairs=0, max_dev=0,
         about="4 layers of width 256, 786 million tokens each: two minutes a model on one H200",
     ),
     "small": Scale(
         name="small", size="4x512x8", sizes=("1x512x8", "2x512x2", "2x512x8", "4x512x8", "4x768x12", "8x768x12"),
         elmo="small", vocabulary=30_522, words=100_000, min_count=20,
         pretrain=_SMALL[0], pretrain_gpt=_SMALL[1], pretrain_elmo=_SMALL[2],
-        finetune=("task.max_examples=60000",),
-        finetune_by={"bert": ("optim.lr=1e-4",), "gpt": ("optim.lr=1e-4",)},
-        seeds=3, tunings=5, shipped={"base": "small"}, max_pairs=0,
+        finetune=("task.max_examples=60000",), finetune_by=_SMALL_TUNING,
+        seeds=3, tunings=5, shipped={}, max_pairs=0, max_dev=0,
         about="4 layers of width 512, 3.9 billion tokens each",
     ),
     "base": Scale(
@@ -181,7 +189,7 @@ SCALES: dict[str, Scale] = {
         pretrain=(), pretrain_gpt=("train.max_steps=1300000", "tokenizer.lowercase=false"),
         pretrain_elmo=("train.max_steps=5546667",), finetune=(),
         finetune_by={"gpt": ("optim.lr=6.25e-5", "optim.warmup=0.002")},
-        seeds=1, tunings=5, shipped={}, max_pairs=0,
+        seeds=1, tunings=5, shipped={}, max_pairs=0, max_dev=0,
         about="the paper's own sizes and settings, 42.6 billion tokens each",
     ),
 }  # fmt: skip

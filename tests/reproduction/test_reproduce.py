@@ -117,7 +117,7 @@ def test_what_is_there_is_not_done_again_even_without_the_models(data, done, tmp
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (out / name).is_dir() else shutil.copy)(out / name, target)
     plan = run(data, small, dry_run=True)
-    assert plan["jobs"] == []
+    assert plan["jobs"] == {}
     again = run(data, small)
     for one in (again, results):
         one["command"] = ""
