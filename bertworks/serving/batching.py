@@ -58,6 +58,8 @@ class Work:
     read_s: float = 0.0
     queue_s: float = 0.0
     compute_s: float = 0.0
+    status: int = 0  # of the answer, once it is sent
+    held: int = 0  # bytes of its body and its answer
 
 
 WORK: ContextVar[Work | None] = ContextVar("work", default=None)  # of the request that is answered

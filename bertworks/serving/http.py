@@ -40,6 +40,7 @@ _NOT_LOGGED = (*OPEN_ROUTES, "/metrics")  # which are asked every few seconds, a
 _TYPES = {400: "bad_request", 401: "no_key", 404: "not_found", 405: "bad_method", 408: "too_slow", 413: "too_large",
           415: "bad_media_type", 422: "not_possible", 429: "overloaded", 431: "too_large", 414: "too_large",
           500: "server_error", 503: "unavailable", 504: "out_of_time"}  # fmt: skip
+_PART, _SMALL = 1 << 18, 4_096  # bytes of an answer that are sent at once; that are always accepted
 _MOST_KEYS = 10_000  # of an object in a body
 _MOST_PROBLEMS = 5
 _EXPECTED = {"string_type": "should be text", "list_type": "should be a list", "int_type": "should be a whole number",
@@ -152,6 +153,7 @@ class Gate:
         self._app, self._limits, self._metrics, self._log = app, limits, metrics, log
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
         self._is_draining = is_draining
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -161,26 +163,47 @@ class Gate:
         started = time.perf_counter()
         work = Work(id=uuid.uuid4().hex[:16])
         WORK.set(work)
-        status = 0
+        start: MutableMapping[str, Any] | None = None
 
         async def answer(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
+            nonlocal start
             if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", []), *_facts(work, started)]
+                start = message
+                return
+            body = message.get("body", b"")
+            if start is not None:
+                if not self._hold(work, len(body)):
+                    start = None
+                    await _refuse(answer, 503, "too many large answers are on their way (limit `held`)")
+                    return
+                work.status = start["status"]
+                start["headers"] = [*start.get("headers", []), *_facts(work, started)]
                 if self._is_draining():
-                    message["headers"].append((b"connection", b"close"))
-            await send(message)
+                    start["headers"].append((b"connection", b"close"))
+                await send(start)
+                start = None
+            # In parts, so that what a slow client has not taken is held, and counted, here.
+            for at in range(0, len(body), _PART):
+                part = {"type": "http.response.body", "body": body[at : at + _PART], "more_body": True}
+                if at + _PART < len(body):
+                    await send(part)
+            rest = body[(len(body) - 1) // _PART * _PART :] if body else b""
+            await send({**message, "body": rest})
 
         try:
             await self._within(scope, receive, answer)
         except _ClientLeft:
-            status = 499
+            work.status = 499
+        except asyncio.CancelledError:
+            work.status = work.status or 503
+            raise
         except Exception as error:
             _log_failure(work.id, error)
-            if not status:
+            if not work.status:
                 await _refuse(answer, 500, "the server has failed at this request; its log says more under this id")
         finally:
+            self._held -= work.held
+            status = work.status
             seconds = time.perf_counter() - started
             route = getattr(scope.get("route"), "path_format", "other")
             self._metrics.answered(route, status, seconds, work)
@@ -208,6 +231,8 @@ class Gate:
             async with asyncio.timeout(self._limits.seconds):
                 await self._while_there(scope, body, receive, send)
         except TimeoutError:
+            if _work().status:  # its answer is on the way, to a client that takes it slowly
+                raise _ClientLeft from None
             await _refuse(send, 504, f"no answer within {self._limits.seconds} s (limit `seconds`)")
 
     def _problem(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> tuple[int, str] | None:
@@ -248,11 +273,22 @@ class Gate:
                 raise _Problem(408, f"the body did not come within {self._limits.slow_seconds} s") from None
             if message["type"] == "http.disconnect":
                 raise _ClientLeft
-            body += message.get("body", b"")
+            part = message.get("body", b"")
+            if not self._hold(_work(), len(part)):
+                raise _Problem(429, "the server holds too many bodies at once (limit `held`); try again later")
+            body += part
             if len(body) > self._limits.body:
                 raise _Problem(413, f"the body has more than {self._limits.body:,} bytes (limit `body`)")
             if not message.get("more_body"):
                 return bytes(body)
+
+    def _hold(self, work: Work, size: int) -> bool:
+        """Count bytes of bodies and large answers that are in memory; tells whether there is room for them."""
+        if self._held + size > self._limits.held and size > _SMALL:
+            return False
+        self._held += size
+        work.held += size
+        return True
 
     async def _while_there(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Answer a request, but stop when its client leaves."""
@@ -316,12 +352,20 @@ def _facts(work: Work, started: float) -> list[tuple[bytes, bytes]]:
     return [*found, (b"x-tokens", str(work.tokens).encode())] if work.tokens else found
 
 
+def _work() -> Work:
+    work = WORK.get()
+    assert work is not None, "a request has one"
+    return work
+
+
 async def _refuse(send: Send, status: int, message: str, *, close: bool = False) -> None:
     work = WORK.get()
     body = error_body(status, message, work.id if work else "")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
     if close or status in (400, 401, 413, 415):  # the body was not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -212,3 +212,31 @@ def test_a_client_that_takes_nothing_is_cut_off(folder):
             until(lambda: server.server.server_state.connections)
             assert connection.recv(1)
             until(lambda: not server.server.server_state.connections)  # cut off, though it never said goodbye
+
+
+def test_bodies_and_answers_in_memory_are_bounded(folder, gate):
+    long = b'{"input": "' + b"a " * 30_000 + b'", "truncate": true}'
+    with running(folder, limits=["held=150000", "slow_seconds=3"]) as server, contextlib.ExitStack() as stack, gate:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(2)]
+        for connection in connections:
+            connection.sendall(HEAD % (len(long) + 1) + long)  # a byte is missing
+        door = server.server.config.app
+        until(lambda: door._held > 100_000)
+        status, answer, headers = server.ask("/v1/embeddings", long)
+        assert (status, headers["retry-after"], "limit `held`" in answer["error"]["message"]) == (429, "1", True)
+        assert server.ask("/v1/embeddings", {"input": "a"})[0] == 200  # small ones are still welcome
+        big = {"input": ["the cat sat on the mat"] * 20, "layers": "all"}
+        status, answer, _ = server.ask("/v1/features", big)
+        assert (status, "large answers" in answer["error"]["message"]) == (503, True)
+        stack.close()
+        until(lambda: door._held == 0)
+        assert server.ask("/v1/embeddings", long)[0] == 200
+        assert len(server.ask("/v1/features", big | {"input": big["input"][:2]})[1]["results"]) == 2
+
+
+def test_an_answer_in_parts_is_whole(folder):
+    with running(folder) as server:
+        found = server.results("/v1/features", input=["the cat sat on the mat"] * 200, layers="all")
+        assert len(found) == 200
+        assert all(one == found[0] for one in found)
+        assert server.ask("/healthz", method="HEAD")[0] in (200, 405)
