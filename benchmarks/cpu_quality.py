@@ -28,9 +28,13 @@ DTYPES = ("float32", "bfloat16", "int8")
 BAR = 99.5
 
 
-def measure(task: str, model: str, data: Path, run: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    if not (run / "model").exists():
-        bw.finetune(task, model=model, data=data, out=run, overrides=list(overrides), resume=run.exists(), quiet=True)
+def train(task: str, model: str, data: Path, run: Path, overrides: Sequence[str]) -> None:
+    started = time.perf_counter()
+    bw.finetune(task, model=model, data=data, out=run, overrides=list(overrides), resume=run.exists(), quiet=True)
+    print(f"{task}: trained in {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def measure(task: str, data: Path, run: Path) -> dict[str, Any]:
     metric, scores, seconds = find_task(task).metrics[0], {}, {}
     for dtype in DTYPES:
         started = time.perf_counter()
@@ -39,14 +43,12 @@ def measure(task: str, model: str, data: Path, run: Path, overrides: Sequence[st
     return {"metric": metric, "scores": scores, "seconds": seconds}
 
 
-def cosines(run: Path, texts: Sequence[str]) -> dict[str, float]:
-    """Return the least cosine of a text's mean vector to that of float32."""
+def cosines(run: Path, texts: Sequence[str]) -> dict[str, list[float]]:
+    """Return the mean cosine of texts' mean vectors to those of float32, and the least one."""
     expected = bw.load(run, device="cpu").embed(texts, truncate=True, normalize=True)
     found = {dtype: bw.load(run, device="cpu", dtype=dtype).embed(texts, truncate=True) for dtype in DTYPES[1:]}
-    return {
-        dtype: float(((vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1)).min())
-        for dtype, vectors in found.items()
-    }
+    of_each = {dtype: (v * expected).sum(1) / np.linalg.norm(v, axis=1) for dtype, v in found.items()}
+    return {dtype: [round(float(of.mean()), 6), round(float(of.min()), 6)] for dtype, of in of_each.items()}
 
 
 def main() -> None:
@@ -56,6 +58,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True, help="folder for the runs")
     options.add_argument("--model", default="mini")
     options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of fine-tuning")
+    options.add_argument("--train-only", action="store_true", help="measure nothing")
     options.add_argument("--json", type=Path)
     given = options.parse_args()
     instructions = sorted(name for name in cpu_instructions() if name.startswith(("amx", "avx512_", "avx_vnni")))
@@ -63,15 +66,23 @@ def main() -> None:
     results: dict[str, Any] = {"model": given.model, "torch": torch.__version__, "instructions": instructions}
     for task in given.names:
         data = given.tasks / FOLDERS[task]
-        found = results[task] = measure(task, given.model, data, given.out / task, given.set)
+        if not (given.out / task / "model").exists():
+            train(task, given.model, data, given.out / task, given.set)
+        if given.train_only:
+            continue
+        found = results[task] = measure(task, data, given.out / task)
         texts = [" ".join(np.random.default_rng(n).choice(TEXT.split(), 1 + 3 * n % 90)) for n in range(64)]
-        found["least cosine"] = cosines(given.out / task, texts)
+        found["cosines"] = cosines(given.out / task, texts)
         base = found["scores"]["float32"]
         shown = [f"{dtype} {100 * score:.2f} ({100 * score / base:.2f} %)" for dtype, score in found["scores"].items()]
-        least = ", ".join(f"{dtype} {cosine:.5f}" for dtype, cosine in found["least cosine"].items())
-        print(f"{task:<10} {found['metric']:<9} {'   '.join(shown)}   least cosine: {least}", flush=True)
+        cosine = ", ".join(
+            f"{dtype} {mean:.5f} (least {least:.5f})" for dtype, (mean, least) in found["cosines"].items()
+        )
+        print(f"{task:<10} {found['metric']:<9} {'   '.join(shown)}   cosine: {cosine}", flush=True)
         if given.json:
             given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if given.train_only:
+        return
     ratios = [100 * results[task]["scores"]["int8"] / results[task]["scores"]["float32"] for task in given.names]
     print(f"int8 keeps at least {min(ratios):.2f} % (bar {BAR})")
 
