@@ -31,6 +31,7 @@ from bertworks.serving.batching import WORK
 from bertworks.serving.http import JsonRoute
 from bertworks.serving.service import How, Served, Service, read_choose, read_classify
 from bertworks.text.tokenizer import Encoding
+from bertworks.text.vocabulary import MASK
 
 router = APIRouter(route_class=JsonRoute)
 _STATUSES = {
@@ -56,9 +57,12 @@ class _FailFast(FailFast):
     __hash__ = object.__hash__
 
 
+_NUMBERS_OF_A_GUESS = 16  # what a guess takes in memory
 _FIRST = _FailFast()
 Texts = str | Annotated[list[str], _FIRST]
 Lists = Annotated[list[Annotated[list[str], _FIRST]], _FIRST]
+_FEW = Field(max_length=1_000)
+Word = Annotated[str, Field(max_length=200)]  # no word of more letters is in pieces
 TopK = Annotated[int, Field(ge=1, le=1_000)]
 
 
@@ -166,7 +170,9 @@ class FillBody(TextBody):
     """Texts with [MASK], which is a special token here and nowhere else."""
 
     top_k: TopK = Field(default=5, description="Guesses for each mask.")
-    targets: Texts | None = Field(default=None, description="Only these words, each a piece of the vocabulary.")
+    targets: Word | Annotated[list[Word], _FIRST, _FEW] | None = Field(
+        default=None, description="Only these words, each a piece of the vocabulary."
+    )
 
 
 class FillAnswer(Answer):
@@ -181,7 +187,10 @@ async def fill(body: FillBody, service: ServiceNeeded) -> Response:
     served, texts = service.find(body.model, "fill"), listed(body.input)
 
     def read(model: Model, texts: list[str]) -> Reading[Any]:
-        return read_fill(model, texts, body.top_k, body.targets, truncate=body.truncate)
+        reading = read_fill(model, texts, body.top_k, body.targets, truncate=body.truncate)
+        mask_id = model.tokenizer.id_of(MASK)
+        _check_guesses(served, body.top_k * sum(ids.count(mask_id) for ids, *_ in reading.units))
+        return reading
 
     return answered(served, await served.run(read, joined_json, texts, how=body.how))
 
@@ -278,6 +287,8 @@ async def answer(body: AnswerBody, service: ServiceNeeded) -> Response:
         )
     count = max(len(questions), len(contexts)) if contexts else 0
     questions, contexts = ([*given] * (count if len(given) == 1 else 1) for given in (questions, contexts))
+
+    _check_guesses(served, body.top_k * len(questions))
 
     def read(model: Model, questions: list[str], contexts: list[str]) -> Reading[Any]:
         return read_answering(model, questions, contexts, body.top_k, body.threshold)
@@ -460,6 +471,14 @@ def _check_numbers(served: Served, count: int) -> None:
         raise UserError(
             f"the answer would have {count:,} numbers; at most {served.limits.numbers:,} (limit `numbers`): ask for "
             "fewer layers, or send shorter or fewer texts"
+        )
+
+
+def _check_guesses(served: Served, count: int) -> None:
+    if _NUMBERS_OF_A_GUESS * count > served.limits.numbers:
+        raise UserError(
+            f"the answer would have {count:,} guesses; at most {served.limits.numbers // _NUMBERS_OF_A_GUESS:,} "
+            f"(limit `numbers`, {_NUMBERS_OF_A_GUESS} for each): lower top_k, or send fewer texts"
         )
 
 

@@ -59,7 +59,7 @@ def gate(monkeypatch):
     return Gate(monkeypatch)
 
 
-def until(is_so, most_s=10.0):
+def until(is_so, most_s=60.0):
     end = time.monotonic() + most_s
     while not is_so():
         assert time.monotonic() < end, is_so

@@ -143,6 +143,8 @@ def test_h3_too_many_inputs_tokens_and_characters(server):
     assert "576 tokens; at most 512" in message("/v1/embeddings", model="plain", input=["cat " * 16] * 32)
     assert "5,001 characters; at most 5,000" in message("/v1/features", model="plain", input="a" * 5_001)
     assert "10,001 characters; at most 10,000" in message("/v1/tag", model="tags", input="a" * 10_001)
+    guesses = message("/v1/fill", model="plain", input=["[MASK] " * 16] * 20, top_k=1_000)
+    assert "320,000 guesses; at most 131,072" in guesses
     twice = message("/v1/nsp", model="plain", input=["the cat"] * 32, following="a" * 4_000, truncate=True)
     assert "characters together; at most 20,000" in twice
 

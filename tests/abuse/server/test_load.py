@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
     return write_small_model(tmp_path_factory.mktemp("models") / "small")
 
 
-def until(is_so, most_s=20.0):
+def until(is_so, most_s=60.0):
     end = time.monotonic() + most_s
     while not is_so():
         assert time.monotonic() < end
