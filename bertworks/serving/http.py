@@ -237,7 +237,8 @@ class Gate:
 
     def _problem(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> tuple[int, str] | None:
         """Return the status and the message for a request that is refused by its headers alone."""
-        if self._digests and scope["path"] not in OPEN_ROUTES and not self._has_key(headers):
+        is_page = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")  # which asks for the key by itself
+        if self._digests and not is_page and scope["path"] not in OPEN_ROUTES and not self._has_key(headers):
             return 401, "this server needs a key: send it as the header Authorization: Bearer KEY"
         encoding = b",".join(headers.get(b"content-encoding", [])).strip().lower()
         if encoding not in (b"", b"identity"):
