@@ -4,6 +4,7 @@
   direction, with a verdict of its own.
 - An effect counts when it is beyond twice the noise of seeds, and the 95 % interval of the bootstrap, over seeds and
   examples, excludes 0. Then it agrees or disagrees with the paper's sign; else it is undecided.
+- With fewer than three seeds nothing is decided, because the noise is not known then.
 - A claim of no difference has a `margin`: it agrees when the interval lies within it, and disagrees when outside.
 - For an undecided one the number of seeds that would decide it is computed, as if the effect stayed as it is. Where the
   dev set alone makes the interval too wide, no number of seeds does.
@@ -25,8 +26,9 @@ from bertworks.reproduction.statistics import NUM_DRAWS, Cell, Form, bootstrap, 
 Verdict = Literal["agrees", "disagrees", "undecided", "not testable here"]
 VERDICTS: tuple[Verdict, ...] = ("agrees", "disagrees", "undecided", "not testable here")
 BEYOND = 2.0  # times the noise of seeds
+FEWEST_SEEDS = 3  # of two the spread says next to nothing
 _WIDTH_95 = 1.96  # standard deviations
-MOST_SEEDS = 100  # more are given as "more than"
+_NEVER = "no number of seeds decides it: the dev set is too small for so small an effect"
 
 
 class Claim(Settings):
@@ -106,21 +108,16 @@ def judge(
         found["probability"] = round(float(_share(drawn.differences, math.copysign(1, size))), 4)
     else:
         found["probability"] = round(float(np.mean(np.abs(drawn.differences) <= claim.margin)), 4)
-    verdict = verdict_of(effect, seed_error, (low, high), size, claim.margin)
+    is_known = seed_error is not None and noise.num_seeds >= FEWEST_SEEDS
+    verdict = verdict_of(effect, seed_error if is_known else None, (low, high), size, claim.margin)
     found["verdict"] = verdict
-    if verdict == "undecided":
-        if seed_error is None:
-            found |= {"why": "a single seed: its noise is not known", "seeds_needed": 2}
-        else:
-            needed = seeds_needed(
-                effect, noise.num_seeds * seed_error**2, float(np.var(drawn.of_examples)), claim.margin
-            )
-            found["seeds_needed"] = None if needed is None else max(needed, noise.num_seeds + 1)
-            found["why"] = (
-                "no number of seeds decides it: the dev set is too small for so small an effect"
-                if needed is None
-                else "within the noise"
-            )
+    if verdict == "undecided" and not is_known:
+        found |= {"why": f"fewer than {FEWEST_SEEDS} seeds: their noise is not known", "seeds_needed": FEWEST_SEEDS}
+    elif verdict == "undecided":
+        assert seed_error is not None
+        needed = seeds_needed(effect, noise.num_seeds * seed_error**2, float(np.var(drawn.of_examples)), claim.margin)
+        found["seeds_needed"] = None if needed is None else max(needed, noise.num_seeds + 1)
+        found["why"] = "within the noise" if needed else _NEVER
     return found
 
 

@@ -154,15 +154,18 @@ def _legend(results: Results) -> str:
 def _gates_part(results: Results) -> str:
     titles = {row["id"]: row["title"] for row in results["rows"]}
     columns = {column["id"]: column["title"] for column in results["columns"]}
-    items = []
+    failed, passed = "", dict[str, list[str]]()
     for gate in results["gates"]:
-        name = f"{columns[gate['column']]}: {gate['gate']}, {gate['limit']:.1f}"
+        name = f"{columns[gate['column']]} ({gate['limit']:.1f})"
         if gate["below"]:
             below = ", ".join(titles.get(row, row) for row in gate["below"])
-            items.append(f'<li class="failed">{escaped(f"{name}, is not beaten by {below}")}</li>')
+            message = escaped(f"{name}: the {gate['gate']} is not beaten by {below}")
+            failed += f'<li class="failed">{message}</li>'
         else:
-            items.append(f"<li>{escaped(f'{name}, is beaten by all rows')}</li>")
-    return f'<ul class="gates">{"".join(items)}</ul>' if items else '<p class="note">Nothing to compare with.</p>'
+            passed.setdefault(gate["gate"], []).append(name)
+    lines = [f"The {gate} is beaten by all rows in {', '.join(some)}" for gate, some in passed.items()]
+    items = "".join(f"<li>{escaped(line)}</li>" for line in lines) + failed
+    return f'<ul class="gates">{items}</ul>' if items else '<p class="note">Nothing to compare with.</p>'
 
 
 def _number(column: Mapping[str, Any], value: float) -> str:
@@ -170,14 +173,16 @@ def _number(column: Mapping[str, Any], value: float) -> str:
 
 
 def _table_part(results: Results) -> str:
-    columns = results["columns"]
+    columns, has_paper = results["columns"], any(row["paper"] for row in results["rows"])
     head = "".join(f'<th scope="col">{escaped(column["title"])}</th>' for column in columns)
     body = ""
     for row in results["rows"]:
         cells = ""
         for column in columns:
             published, ours = row["paper"].get(column["id"]), row["ours"].get(column["id"])
-            parts = f'<span class="published">{"–" if published is None else _number(column, published)}</span>'
+            parts = ""
+            if has_paper:
+                parts = f'<span class="published">{"–" if published is None else _number(column, published)}</span>'
             if ours:
                 spread = f' <span class="spread">±{ours["std"]:.1f}</span>' if ours["std"] is not None else ""
                 parts += f'<span class="ours">{_number(column, ours["mean"])}{spread}</span>'
@@ -196,7 +201,8 @@ def _table_part(results: Results) -> str:
     return (
         f'<div class="scroll"><table class="paper"><thead><tr><th scope="col">{escaped(results["title"])}</th>{head}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
-        '<p class="note">Above: the paper. Below: ours, the mean of all seeds, ± their standard deviation.</p>'
+        f'<p class="note">{"Above: the paper. Below: ours" if has_paper else "Ours"}, the mean of all seeds, ± their '
+        "standard deviation.</p>"
     )
 
 
@@ -211,7 +217,7 @@ def _curves(results: Results) -> str:
         if title and "mnli" in row["ours"]:
             curves[title].append((float(share), row["ours"]["mnli"]["mean"] / 100))
     drawn = chart("MNLI accuracy after fine-tuning", curves, percent=True, x_name="% of steps")
-    return f"<section><h3>Figure 5</h3>{drawn}</section>" if drawn else ""
+    return f'<section><h3>Figure 5</h3><div class="narrow">{drawn}</div></section>' if drawn else ""
 
 
 def _claims_part(results: Results) -> str:
@@ -299,7 +305,7 @@ def _by_unit(results: Results) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
 
 
 def _label(results: Results, one: Mapping[str, Any]) -> str:
-    titles = {row["id"]: row["title"] for row in results["rows"]}
+    titles = {row["id"]: row["title"].removeprefix("Features: ") for row in results["rows"]}
     column = next(column["title"] for column in results["columns"] if column["id"] == one["column"])
     return f"{titles.get(one['row'], one['row'])} − {titles.get(one['against'], one['against'])}, {column}"
 

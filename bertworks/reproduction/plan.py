@@ -133,6 +133,7 @@ class Setup:
         self._corpus: str | None = None
         self._minutes: dict[str, list[float]] = {}
         self._found_place = ""
+        self._pretrained: dict[tuple[str, int], Job] = {}
 
     def command(self, table: str, *more: str) -> str:
         """Return the command of this start, with other options appended."""
@@ -298,23 +299,31 @@ class Setup:
                 self._weights[key] = checksums(find_encoder(find_model(self.models[key])))
             return self.models[key], {"weights": self._weights[key]}, []
         name, _, share = key.partition("@")
+        if (name, seed) not in self._pretrained:
+            self._pretrained[name, seed] = self._pretraining(name, seed)
+        job = jobs[f"{name}-s{seed}"] = self._pretrained[name, seed]
+        path = self.out / MODELS_FOLDER / (f"{name}@{share}-s{seed}" if share else job.id)
+        return str(path), {**job.config, **({"after": f"{share} %"} if share else {})}, [job.id]
+
+    def _pretraining(self, name: str, seed: int) -> Job:
+        """Return the job that makes a model."""
         recipe, overrides = pretraining_of(name, self.scale, [*self.overrides["pretrain"], f"train.seed={seed}"])
-        job_id, steps, inputs = f"{name}-s{seed}", load_recipe(recipe, overrides).train.max_steps, dict[str, Any]()
+        job_id, inputs = f"{name}-s{seed}", dict[str, Any]()
+        settings = load_recipe(recipe, overrides)
         if name in _TRACKED:
-            overrides += [f"train.save_every={max(1, steps // 10)}", "train.keep=11"]
-            inputs["snapshots"] = {str(percent): max(1, steps // 10) * (percent // 10) for percent in SNAPSHOTS}
+            tenth = max(1, settings.train.max_steps // 10)
+            overrides += [f"train.save_every={tenth}", "train.keep=11"]
+            inputs["snapshots"] = {str(percent): tenth * (percent // 10) for percent in SNAPSHOTS}
         tokens = MODELS[name].tokens
         inputs["data"] = str(self.text_folder(tokens) / "data")
         config = {"recipe": recipe, "overrides": overrides, "text": self.text_digest(tokens)}
         run = self.out / MODELS_FOLDER / job_id
         command = ["bertworks", "pretrain", recipe, "--data", inputs["data"], "--out", str(run), *overrides]
-        commands = [*self._text_commands(tokens), shlex.join(command)]
-        jobs[job_id] = Job(
-            id=job_id, kind="pretrain", config=config, inputs=inputs, commands=commands,
-            minutes=self._pretraining_minutes(load_recipe(recipe, overrides), tokens),
+        return Job(
+            id=job_id, kind="pretrain", config=config, inputs=inputs,
+            commands=[*self._text_commands(tokens), shlex.join(command)],
+            minutes=self._pretraining_minutes(settings, tokens),
         )  # fmt: skip
-        path = self.out / MODELS_FOLDER / (f"{name}@{share}-s{seed}" if share else job_id)
-        return str(path), {**config, **({"after": f"{share} %"} if share else {})}, [job_id]
 
     def _measuring(
         self, row: Row, column: Column, seed: int, tuning: int, files: dict[str, str], jobs: dict[str, Job]

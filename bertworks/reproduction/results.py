@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bertworks import __version__
-from bertworks.reproduction.claims import counts_of, headline, judge, read_claims
+from bertworks.reproduction.claims import FEWEST_SEEDS, counts_of, headline, judge, read_claims
 from bertworks.reproduction.jobs import (
     read_error,
     read_result,
@@ -197,7 +197,7 @@ def _to_decide(
             for name in needs_of(plan, job_id):
                 models[name.rpartition("-")[0]] = found[name]["minutes"] if name in found else 0.0
     if models:  # a single seed of pre-training says nothing of its noise, however often it is fine-tuned
-        needed = 3 if setup.seeds == 1 else needed
+        needed = FEWEST_SEEDS if setup.seeds < FEWEST_SEEDS else needed
         more, seeds, tunings = needed - setup.seeds, needed, setup.tunings
         minutes = more * (sum(models.values()) + setup.tunings * tuning_minutes)
     else:

@@ -102,8 +102,10 @@ def test_a_difference_within_the_noise_says_how_many_seeds_it_takes():
     assert 0.7 < found["probability"] < 1
     assert found["num_seeds"] == 3
     assert found["seeds_needed"] > 3
+    two = judged((0.5, 0.52), (0.8, 0.79))
+    assert (two["verdict"], two["why"]) == ("undecided", "fewer than 3 seeds: their noise is not known")
     alone = judged((0.4,), (0.6,))
-    assert (alone["verdict"], alone["noise"], alone["seeds_needed"]) == ("undecided", None, 2)
+    assert (alone["verdict"], alone["noise"], alone["seeds_needed"]) == ("undecided", None, 3)
 
 
 def test_a_claim_without_measurements_is_not_testable_and_says_why():

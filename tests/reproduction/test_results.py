@@ -1,0 +1,132 @@
+"""Verdicts, gates and pages of tables whose scores are known, because they are made up."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_up_runs import setup_for, write_made_up
+
+from bertworks.reproduction.page import index_page, table_markdown, table_page, write_pages
+from bertworks.reproduction.tables import TABLES
+
+# As the paper has them, but larger: what LTR loses on SQuAD and MRPC, a BiLSTM recovers on SQuAD.
+AS_IN_THE_PAPER = {"": 0.85, "no-nsp": 0.67, "ltr": 0.5, "ltr+bilstm": 0.36, "ltr+rtl": 0.48, "random": 0.1}
+for _name, _share in {"no-nsp": 0.7, "ltr": 0.25, "ltr+bilstm": 0.5, "ltr+rtl": 0.5}.items():
+    AS_IN_THE_PAPER |= {f"{_name}-s{seed}/squad1": _share for seed in range(3)}
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made-up")
+    return setup_for(folder / "data", folder / "out")
+
+
+@pytest.fixture(scope="module")
+def table5(setup):
+    return write_made_up(setup, "table5", AS_IN_THE_PAPER)
+
+
+def test_large_effects_agree_with_the_paper(table5):
+    verdicts = {(one["row"], one["against"], one["column"]): one["verdict"] for one in table5["claims"]}
+    assert verdicts["no-nsp", "bert", "qnli"] == "agrees"
+    assert verdicts["ltr", "no-nsp", "squad"] == "agrees"
+    assert verdicts["ltr-bilstm", "ltr", "squad"] == "agrees"
+    assert verdicts["ltr-bilstm", "ltr", "mrpc"] == "agrees"
+    assert table5["counts"] == {"agrees": len(verdicts), "disagrees": 0, "undecided": 0, "not testable here": 0}
+    assert table5["headline"] == f"{len(verdicts)} of {len(verdicts)} directions agree, 0 contradict, 0 undecided"
+
+
+def test_the_other_way_round_disagrees_and_small_effects_are_undecided(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    results = write_made_up(other, "table5", {"": 0.5, "ltr": 0.7, "no-nsp": 0.502, "random": 0.2})
+    verdicts = {(one["row"], one["against"], one["column"]): one for one in results["claims"]}
+    assert verdicts["ltr", "bert", "squad"]["verdict"] == "disagrees"
+    small = verdicts["no-nsp", "bert", "mnli"]
+    assert small["verdict"] == "undecided"
+    assert ("command" in small) == (small["seeds_needed"] is not None)
+
+
+def test_the_gates_name_the_rows_that_do_not_pass(setup, tmp_path, table5):
+    assert [gate["below"] for gate in table5["gates"]] == [[]] * 10  # a constant answer, a random start, five columns
+    other = setup_for(setup.data, tmp_path / "out")
+    results = write_made_up(other, "table5", {"": 0.8, "no-nsp": 0.3, "ltr": 0.5, "random": 0.6})
+    gates = {(gate["column"], gate["gate"]): gate["below"] for gate in results["gates"]}
+    assert gates["mnli", "constant answer"] == ["no-nsp"]
+    assert gates["mnli", "random start"] == ["no-nsp", "ltr", "ltr-bilstm", "ltr-rtl"]
+    assert "MNLI-m (33.3): the constant answer is not beaten by No NSP" in table_page(results)
+
+
+def test_a_claim_of_no_difference_agrees_within_its_margin(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    results = write_made_up(other, "table8", {"": 0.8})
+    one = next(one for one in results["claims"] if one["margin"])
+    assert one["verdict"] in ("agrees", "undecided")
+    assert abs(one["ours"]) < 3
+
+
+def test_a_larger_model_has_a_lower_perplexity(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    shares = {"size1": 0.2, "size2": 0.3, "size3": 0.4, "bert": 0.6, "size5": 0.7, "size6": 0.8, "random": 0.1}
+    results = write_made_up(other, "table6", shares)
+    assert {one["verdict"] for one in results["claims"]} == {"agrees"}
+    row = next(row for row in results["rows"] if row["id"] == "size4")
+    assert row["ours"]["ppl"]["mean"] == pytest.approx(11.02, abs=0.3)  # exp(3 - 0.6)
+    names = {path.name for path in (tmp_path / "out/table6").iterdir()}
+    assert {"figure.svg", "figure-perplexity.svg"} <= names
+
+
+class Tags(HTMLParser):
+    """Counts tags, and sees that every one is closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.counts, self.links = [], {}, []
+
+    def handle_starttag(self, tag, attributes):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_page_of_every_table_is_whole_and_loads_nothing(setup, name):
+    results = write_made_up(setup, name, AS_IN_THE_PAPER)
+    page = table_page(results)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.links == []
+    assert "script" not in tags.counts
+    assert tags.counts.get("svg", 0) == (len(results["claims"]) > 0 and any("ours" in c for c in results["claims"])) * (
+        1 + (name in ("table6", "figure5"))
+    )
+    for row in results["rows"]:
+        for column, value in row["paper"].items():
+            number = f"{value:.2f}" if column == "ppl" else f"{value:.1f}"
+            assert f'<span class="published">{number}</span>' in page
+    assert table_markdown(results).count("\n| ") >= len(results["rows"])
+
+
+def test_all_tables_are_on_one_page_with_their_sum(setup, table5):
+    results = write_made_up(setup, "table8", {"": 0.8})
+    page = index_page([table5, results])
+    total = {verdict: table5["counts"][verdict] + results["counts"][verdict] for verdict in results["counts"]}
+    assert f"{total['agrees']} of {sum(total.values()) - total['not testable here']} directions" in page
+    assert page.count('<section class="whole"') == 2
+
+
+def test_names_are_escaped_and_the_pages_are_the_same_twice(setup, table5):
+    strange = table5 | {"title": "<script>alert(1)</script>", "command": "a & b"}
+    page = table_page(strange)
+    assert "<script>" not in page
+    assert "a &amp; b" in page
+    first = {path: path.read_bytes() for path in write_pages(setup.out)}
+    assert {path: path.read_bytes() for path in write_pages(setup.out)} == first
+    assert not re.search(rb"\d{2}:\d{2}:\d{2}", b"".join(first.values()))  # no time of day
