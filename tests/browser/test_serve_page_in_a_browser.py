@@ -131,6 +131,7 @@ def test_every_tab_begins_with_an_example_and_its_result(visit, server, size):
     }  # fmt: skip
     counts = {"fill": 5, "classify": 3, "answer": 1, "nsp": 2, "choose": 4, "embed": 25, "attention": 3 * (2 + 1)}
     one = visit(size=size)
+    one.found("fill")
     assert [tab.get_attribute("id") for tab in one.page.get_by_role("tab").all()] == [f"tab-{tab}" for tab in TABS]
     for tab in TABS:
         one.page.click(f"#tab-{tab}")
