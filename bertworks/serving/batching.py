@@ -24,7 +24,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from bertworks.errors import UserError, counted
 from bertworks.inference.model import Model
@@ -37,6 +37,7 @@ _TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_DEVICE = 2_048, 65_536  # as in nn/attention
 _LONGEST_RETRY_S = 60
 _COMPUTING = threading.Lock()  # of all models of this process: their threads would only take each other's cores
 Answer = TypeVar("Answer")
+ErrorForm = Literal["object", "message", "text"]
 
 
 class Refused(Exception):  # noqa: N818 -- not an error of the program
@@ -49,9 +50,14 @@ class Refused(Exception):  # noqa: N818 -- not an error of the program
 
 @dataclass
 class Work:
-    """A request's id, and what it has cost so far, for its headers, the metrics and the access log."""
+    """A request's id, and what it has cost so far, for its headers, the metrics and the access log.
+
+    Attributes:
+        form: in which its client reads errors; see `error_body`.
+    """
 
     id: str = ""
+    form: ErrorForm = "object"
     model: str = ""
     inputs: int = 0
     tokens: int = 0

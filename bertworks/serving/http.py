@@ -6,10 +6,10 @@ Two layers, above the connection (`connection.py`):
   time, gives a request its id and its time, stops working for a client that has left, and writes metrics and the log.
 - `JsonRoute` is a route of FastAPI that reads JSON strictly: `APIRouter(route_class=JsonRoute)`.
 
-Every error is JSON: {"error": {"message", "type", "status", "id"}}. Statuses: 400 not JSON or a wrong
-field, 401 no key, 404 no such route or model, 408 too slow, 413 too large, 415 not JSON or compressed, 422 what the
-model cannot do or a limit, 429 the queue is full (Retry-After), 431 headers too large, 500 our fault, 503 not ready or
-about to end, 504 out of time.
+Every error is JSON: {"error": {"message", "type", "status", "id"}}, as OpenAI's clients read it, or in the form
+of the clients that ask at this path (`error_body`). Statuses: 400 not JSON or a wrong field, 401 no key, 404 no such
+route or model, 408 too slow, 413 too large, 415 not JSON or compressed, 422 what the model cannot do or a limit, 429
+the queue is full (Retry-After), 431 headers too large, 500 our fault, 503 not ready or about to end, 504 out of time.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from bertworks.errors import UserError, printable, shortened, shown
-from bertworks.serving.batching import WORK, Refused, Work
+from bertworks.serving.batching import WORK, ErrorForm, Refused, Work
 from bertworks.serving.metrics import AccessLog, Metrics
 from bertworks.serving.settings import Limits
 
@@ -41,6 +41,7 @@ _TYPES = {400: "bad_request", 401: "no_key", 404: "not_found", 405: "bad_method"
           415: "bad_media_type", 422: "not_possible", 429: "overloaded", 431: "too_large", 414: "too_large",
           500: "server_error", 503: "unavailable", 504: "out_of_time"}  # fmt: skip
 _PART, _SMALL = 1 << 18, 4_096  # bytes of an answer that are sent at once; that are always accepted
+_TEXT_PATHS = {"", "embed", "embed_all", "info", "models", "predict", "rerank", "similarity", "tokenize"}
 _MOST_KEYS = 10_000  # of an object in a body
 _MOST_PROBLEMS = 5
 _EXPECTED = {"string_type": "should be text", "list_type": "should be a list", "int_type": "should be a whole number",
@@ -54,10 +55,22 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def error_body(status: int, message: str, request_id: str = "") -> bytes:
-    """Return the body of an error."""
-    error = {"message": printable(shortened(message, 1_500)), "type": _TYPES.get(status, "error"), "status": status}
-    return json.dumps({"error": error | ({"id": request_id} if request_id else {})}).encode()
+def error_form(path: str) -> ErrorForm:
+    """Return the form in which the clients that ask at a path read errors."""
+    first, _, rest = path.strip("/").partition("/")
+    if first in _TEXT_PATHS:
+        return "text"
+    return "message" if rest == "rerank" else "object"
+
+
+def error_body(status: int, message: str, request_id: str = "", form: ErrorForm = "object") -> bytes:
+    """Return the body of an error: an object at "error" as OpenAI has it, beside it "message" as Cohere, or a text."""
+    message, kind = printable(shortened(message, 1_500)), _TYPES.get(status, "error")
+    rest = {"status": status} | ({"id": request_id} if request_id else {})
+    if form == "text":  # of text-embeddings-inference and Hugging Face
+        return json.dumps({"error": message, "error_type": kind} | rest).encode()
+    body = {"error": {"message": message, "type": kind} | rest}
+    return json.dumps(body | ({"message": message} if form == "message" else {})).encode()
 
 
 def read_json(body: bytes) -> Any:
@@ -113,8 +126,8 @@ def add_error_bodies(app: FastAPI) -> None:
             status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
         else:
             status, message = 500, "the server has failed at this request; its log says more under this id"
-        work = WORK.get()
-        return Response(error_body(status, message, work.id if work else ""), status, headers, "application/json")
+        work = WORK.get() or Work()
+        return Response(error_body(status, message, work.id, work.form), status, headers, "application/json")
 
     for kind in (Refused, UserError, RequestValidationError, AnyHTTPException, Exception):
         app.add_exception_handler(kind, refused)
@@ -131,10 +144,12 @@ def _problems(errors: Sequence[Any]) -> str:
         depth = max(len(error["loc"]) for error in some)
         nearest = [error for error in some if len(error["loc"]) == depth]
         if nearest[0]["type"] == "extra_forbidden":
-            found.append(f"{shown(field)} is no field of this request")
+            found.append(f"{shown(nearest[0]['loc'][-1])} is no field of this request")
             continue
         if nearest[0]["type"] == "missing":
-            found.append(f"{shown(field)} is missing" if field else "the body is missing; send JSON")
+            part = nearest[0]["loc"][-1]
+            where = f"{field}: " if part != field else ""
+            found.append(f"{where}{shown(part)} is missing" if field else "the body is missing; send JSON")
             continue
         places = [str(part) for part in nearest[0]["loc"] if isinstance(part, int)]
         where = ".".join([shortened(field, 60), *places]) if field else "the body"
@@ -161,7 +176,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        work = Work(id=uuid.uuid4().hex[:16])
+        work = Work(id=uuid.uuid4().hex[:16], form=error_form(scope["path"]))
         WORK.set(work)
         start: MutableMapping[str, Any] | None = None
 
@@ -360,8 +375,8 @@ def _work() -> Work:
 
 
 async def _refuse(send: Send, status: int, message: str, *, close: bool = False) -> None:
-    work = WORK.get()
-    body = error_body(status, message, work.id if work else "")
+    work = WORK.get() or Work()
+    body = error_body(status, message, work.id, work.form)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

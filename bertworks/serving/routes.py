@@ -8,6 +8,7 @@ of `Model`, to the last digit that float32 has.
 import base64
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -58,10 +59,10 @@ class _FailFast(FailFast):
 
 
 _NUMBERS_OF_A_GUESS = 16  # what a guess takes in memory
-_FIRST = _FailFast()
-Texts = str | Annotated[list[str], _FIRST]
-Lists = Annotated[list[Annotated[list[str], _FIRST]], _FIRST]
-_FEW = Field(max_length=1_000)
+FIRST = _FailFast()
+Texts = str | Annotated[list[str], FIRST]
+Lists = Annotated[list[Annotated[list[str], FIRST]], FIRST]
+FEW = Field(max_length=1_000)
 Word = Annotated[str, Field(max_length=200)]  # no word of more letters is in pieces
 TopK = Annotated[int, Field(ge=1, le=1_000)]
 
@@ -170,7 +171,7 @@ class FillBody(TextBody):
     """Texts with [MASK], which is a special token here and nowhere else."""
 
     top_k: TopK = Field(default=5, description="Guesses for each mask.")
-    targets: Word | Annotated[list[Word], _FIRST, _FEW] | None = Field(
+    targets: Word | Annotated[list[Word], FIRST, FEW] | None = Field(
         default=None, description="Only these words, each a piece of the vocabulary."
     )
 
@@ -188,8 +189,7 @@ async def fill(body: FillBody, service: ServiceNeeded) -> Response:
 
     def read(model: Model, texts: list[str]) -> Reading[Any]:
         reading = read_fill(model, texts, body.top_k, body.targets, truncate=body.truncate)
-        mask_id = model.tokenizer.id_of(MASK)
-        _check_guesses(served, body.top_k * sum(ids.count(mask_id) for ids, *_ in reading.units))
+        check_guesses(served, body.top_k * sum(masks_of(model, reading)))
         return reading
 
     return answered(served, await served.run(read, joined_json, texts, how=body.how))
@@ -288,7 +288,7 @@ async def answer(body: AnswerBody, service: ServiceNeeded) -> Response:
     count = max(len(questions), len(contexts)) if contexts else 0
     questions, contexts = ([*given] * (count if len(given) == 1 else 1) for given in (questions, contexts))
 
-    _check_guesses(served, body.top_k * len(questions))
+    check_guesses(served, body.top_k * len(questions))
 
     def read(model: Model, questions: list[str], contexts: list[str]) -> Reading[Any]:
         return read_answering(model, questions, contexts, body.top_k, body.threshold)
@@ -300,7 +300,7 @@ class ChooseBody(Body):
     """A context and its possible endings; or a list of contexts, with a list of endings for each."""
 
     context: Texts
-    endings: Lists | Annotated[list[str], _FIRST]
+    endings: Lists | Annotated[list[str], FIRST]
 
 
 class Choice(BaseModel):
@@ -371,7 +371,7 @@ async def nsp(body: NspBody, service: ServiceNeeded) -> Response:
 class FeaturesBody(TextBody):
     """Texts, and the layers whose output is asked for."""
 
-    layers: Annotated[list[int], _FIRST] | Literal["all"] = Field(
+    layers: Annotated[list[int], FIRST] | Literal["all"] = Field(
         default=[-1], description="Numbers of layers: 0 the embeddings, -1 the last; or all."
     )
 
@@ -399,12 +399,12 @@ async def features(body: FeaturesBody, service: ServiceNeeded) -> Response:
 
     def read(model: Model, texts: list[str]) -> Reading[Any]:
         reading = read_features(model, texts, layers, truncate=body.truncate)
-        _check_numbers(served, sum(reading.lengths) * len(layers) * model.width)
+        check_numbers(served, sum(reading.lengths) * len(layers) * model.width)
         return reading
 
     def finish(found: Any) -> bytes:
         return b"[" + b",".join(
-            _with_tokens(one.encoding, b'"layers":' + as_json(layers) + b',"hidden":' + _array_json(one.hidden))
+            _with_tokens(one.encoding, b'"layers":' + as_json(layers) + b',"hidden":' + array_json(one.hidden))
             for one in found
         ) + b"]"  # fmt: skip
 
@@ -415,7 +415,7 @@ class AttendBody(TextBody):
     """Texts, or pairs of them, and the layers whose attention is asked for."""
 
     pair: Texts | None = Field(default=None, description="Second texts: one for all, or one for each.")
-    layers: Annotated[list[int], _FIRST] | Literal["all"] = Field(
+    layers: Annotated[list[int], FIRST] | Literal["all"] = Field(
         default="all", description="Numbers of layers from 1, -1 the last; or all."
     )
 
@@ -449,7 +449,7 @@ async def attend(body: AttendBody, service: ServiceNeeded) -> Response:
     def read(model: Model, texts: list[str], pairs: list[str] | None) -> Reading[Any]:
         reading = read_attention(model, texts, pairs, truncate=body.truncate)
         num_heads = model.net.config.num_attention_heads
-        _check_numbers(served, sum(length * length for length in reading.lengths) * len(layers) * num_heads)
+        check_numbers(served, sum(length * length for length in reading.lengths) * len(layers) * num_heads)
         return reading
 
     def finish(found: Any) -> bytes:
@@ -458,7 +458,7 @@ async def attend(body: AttendBody, service: ServiceNeeded) -> Response:
             _with_tokens(
                 encoding,
                 b'"segment_ids":' + as_json(encoding.segment_ids) + b',"layers":' + as_json(layers)
-                + b',"weights":' + _array_json(weights[chosen]),
+                + b',"weights":' + array_json(weights[chosen]),
             )
             for encoding, weights in found
         ) + b"]"  # fmt: skip
@@ -466,15 +466,23 @@ async def attend(body: AttendBody, service: ServiceNeeded) -> Response:
     return answered(served, await served.run(read, finish, texts, pairs, how=body.how))
 
 
-def _check_numbers(served: Served, count: int) -> None:
+def check_numbers(served: Served, count: int) -> None:
+    """Refuse an answer with more numbers than the server gives."""
     if count > served.limits.numbers:
         raise UserError(
             f"the answer would have {count:,} numbers; at most {served.limits.numbers:,} (limit `numbers`): ask for "
-            "fewer layers, or send shorter or fewer texts"
+            "fewer layers or guesses, or send shorter or fewer texts"
         )
 
 
-def _check_guesses(served: Served, count: int) -> None:
+def masks_of(model: Model, reading: Reading[Any]) -> list[int]:
+    """Return how many masks each text has."""
+    mask_id = model.tokenizer.id_of(MASK)
+    return [ids.count(mask_id) for ids, *_ in reading.units]
+
+
+def check_guesses(served: Served, count: int) -> None:
+    """Refuse an answer with more guesses than the server gives."""
     if _NUMBERS_OF_A_GUESS * count > served.limits.numbers:
         raise UserError(
             f"the answer would have {count:,} guesses; at most {served.limits.numbers // _NUMBERS_OF_A_GUESS:,} "
@@ -486,11 +494,11 @@ def _with_tokens(encoding: Encoding, rest: bytes) -> bytes:
     return b'{"tokens":' + as_json(encoding.tokens) + b',"offsets":' + as_json(encoding.offsets) + b"," + rest + b"}"
 
 
-def _array_json(array: Any) -> bytes:
+def array_json(array: Any) -> bytes:
     """Return an array as nested lists, a row of a matrix at a time."""
     if array.ndim == 1:
         return as_json(array.tolist())
-    return b"[" + b",".join(map(_array_json, array)) + b"]"
+    return b"[" + b",".join(map(array_json, array)) + b"]"
 
 
 class TokenizeBody(Body):
@@ -523,15 +531,6 @@ async def tokenize(body: TokenizeBody, service: ServiceNeeded) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input  # an empty one has its special tokens
     pairs = paired(body.pair, len(texts))
 
-    def read(model: Model, texts: list[str], pairs: list[str] | None) -> Reading[Any]:
-        if hasattr(model.tokenizer, "encode_batch"):
-            encodings = model.tokenizer.encode_batch(texts, pairs)
-        elif pairs is None:
-            encodings = [model.tokenizer.encode(text) for text in texts]
-        else:
-            raise UserError(f"the model {served.name} reads single texts, not pairs")
-        return Reading(("tokenize",), [], list(map(len, encodings)), lambda _: encodings)  # nothing is computed
-
     def finish(encodings: Any) -> bytes:
         return joined_json([
             {"tokens": one.tokens, "ids": one.ids, "offsets": one.offsets, "segment_ids": one.segment_ids,
@@ -539,7 +538,18 @@ async def tokenize(body: TokenizeBody, service: ServiceNeeded) -> Response:
             for one in encodings
         ])  # fmt: skip
 
-    return answered(served, await served.run(read, finish, texts, pairs, how="windows"))
+    return answered(served, await served.run(partial(read_tokens, served), finish, texts, pairs, how="windows"))
+
+
+def read_tokens(served: Served, model: Model, texts: list[str], pairs: list[str] | None = None) -> Reading[Any]:
+    """Split texts or pairs into pieces, which is all: there is nothing to compute."""
+    if hasattr(model.tokenizer, "encode_batch"):
+        encodings = model.tokenizer.encode_batch(texts, pairs)
+    elif pairs is None:
+        encodings = [model.tokenizer.encode(text) for text in texts]
+    else:
+        raise UserError(f"the model {served.name} reads single texts, not pairs")
+    return Reading(("tokenize",), [], list(map(len, encodings)), lambda _: encodings)
 
 
 class EmbeddingsBody(Body):
@@ -547,9 +557,9 @@ class EmbeddingsBody(Body):
 
     input: (
         str
-        | Annotated[list[str], _FIRST]
-        | Annotated[list[int], _FIRST]
-        | Annotated[list[Annotated[list[int], _FIRST]], _FIRST]
+        | Annotated[list[str], FIRST]
+        | Annotated[list[int], FIRST]
+        | Annotated[list[Annotated[list[int], FIRST]], FIRST]
     ) = Field(description="A text, a list of texts, or one or several lists of the model's token ids.")
     encoding_format: Literal["float", "base64"] = Field(default="float", description="base64: of float32 numbers.")
     dimensions: int | None = Field(default=None, ge=1, description="Keep only so many numbers, scaled to length 1.")
@@ -558,6 +568,16 @@ class EmbeddingsBody(Body):
     pooling: Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedmean"] | None = None
     normalize: bool | None = Field(default=None, description="Scale to length 1; as the model's folder says.")
     prompt: str | None = Field(default=None, description="The name of one of the folder's prompts.")
+
+
+def first_numbers(vectors: Any, count: int | None) -> Any:
+    """Return vectors that keep so many of their numbers, scaled to length 1; None: as they are."""
+    if count is None:
+        return vectors
+    if count > vectors.shape[1]:
+        raise UserError(f"`dimensions` is {count}, and the model's vectors have {vectors.shape[1]:,} numbers")
+    vectors = vectors[:, :count]
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 class Embedding(BaseModel):
@@ -604,13 +624,7 @@ async def embeddings(body: EmbeddingsBody, service: ServiceNeeded) -> Response:
         )
 
     def finish(vectors: Any) -> bytes:
-        if body.dimensions is not None:
-            if body.dimensions > vectors.shape[1]:
-                raise UserError(
-                    f"`dimensions` is {body.dimensions}, and the model's vectors have {vectors.shape[1]:,} numbers"
-                )
-            vectors = vectors[:, : body.dimensions]
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        vectors = first_numbers(vectors, body.dimensions)
         rows = []
         for index, vector in enumerate(vectors):
             value = (
