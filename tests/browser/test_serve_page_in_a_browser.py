@@ -181,6 +181,10 @@ def test_a_pair_model_asks_for_two_texts(visit):
     sync_api.expect(panel.locator("textarea")).to_have_count(2)
     sync_api.expect(panel.locator(".bars li")).to_have_count(2)
     assert '"pair": ' in panel.locator(".curl code").inner_text()
+    one.page.fill("#classify-input", "a big dog")
+    one.page.select_option("#model-classify", "classes")
+    sync_api.expect(panel.locator("textarea")).to_have_count(1)
+    assert one.page.input_value("#classify-input") == "a big dog"  # what was written stays
 
 
 def test_a_candidate_is_filled_in_and_then_the_next_mask(visit, server):
@@ -226,7 +230,7 @@ def test_errors_are_said_as_a_person_reads_them(visit, server):
     one.run("fill", input="the [MASK] " + "cat " * 200)
     sync_api.expect(alert).to_contain_text("The model cannot do this")
     _, answer, _ = server.ask("/v1/fill", {"model": "plain", "input": "the [MASK] " + "cat " * 200})
-    sync_api.expect(alert).to_contain_text(answer["error"]["message"])
+    sync_api.expect(alert).to_contain_text(answer["error"]["message"][1:])
     assert one.page.input_value("#fill-input").startswith("the [MASK] cat")
     one.page.route("**/v1/fill", lambda route: route.abort())
     one.run("fill", input="the [MASK] sat")

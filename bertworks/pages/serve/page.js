@@ -1,25 +1,83 @@
-// The page: what the models can do as tabs, a form in each, and the requests. Everything that a tab needs to know stands
-// in TASKS; `method` is the one of `Model` without which there is no such tab.
+// The page: what the models can do as tabs, a form in each, and the requests. All that a tab needs to know stands in
+// TASKS; `method` is the one of `Model` without which there is no such tab.
 
 const MOST_TEXTS = 24; // of a heat map that can be read
 const TASKS = {
-  fill: { method: "fill", path: "/v1/fill", fields: [["input", "sentence"]], show: showFill,
+  fill: {
+    method: "fill",
+    path: "/v1/fill",
+    fields: [["input", "sentence"]],
+    show: showFill,
     body: (values, form) => ({ input: values.input, top_k: form.topK }),
-    problem: (values) => (values.input.includes("[MASK]") ? "" : say("noMask")) },
-  classify: { method: "classify", path: "/v1/classify", show: showClasses,
-    fields: [["input", "text"], ["pair", "second"]] },
+    problem: (values) => (values.input.includes("[MASK]") ? "" : say("noMask")),
+  },
+  classify: {
+    method: "classify",
+    path: "/v1/classify",
+    show: showClasses,
+    fields: [
+      ["input", "text"],
+      ["pair", "second"],
+    ],
+  },
   tag: { method: "tag", path: "/v1/tag", fields: [["input", "text"]], show: showEntities },
-  answer: { method: "answer", path: "/v1/answer", fields: [["question", "question"], ["context", "passage"]],
-    show: showAnswers, body: (values) => ({ ...values, top_k: 3 }) },
-  nsp: { method: "nsp", path: "/v1/nsp", fields: [["input", "first"], ["following", "following"]],
-    shownBy: 1, show: showNext },
-  choose: { method: "choose", path: "/v1/choose", fields: [["context", "context"], ["endings", "endings"]],
-    lines: "endings", show: showChoice, body: (values) => ({ ...values, endings: linesOf(values.endings) }) },
-  embed: { method: "embed", path: "/v1/embeddings", fields: [["input", "texts"]], lines: "input",
-    show: showSimilarities, body: (values) => ({ input: linesOf(values.input) }) },
-  attention: { method: "attention", path: "/v1/attend", fields: [["input", "text"], ["pair", "secondOptional"]],
-    show: showAttention },
-  tokenize: { method: "", path: "/v1/tokenize", fields: [["input", "text"], ["pair", "secondOptional"]], show: showPieces },
+  answer: {
+    method: "answer",
+    path: "/v1/answer",
+    fields: [
+      ["question", "question"],
+      ["context", "passage"],
+    ],
+    show: showAnswers,
+    body: (values) => ({ ...values, top_k: 3 }),
+  },
+  nsp: {
+    method: "nsp",
+    path: "/v1/nsp",
+    fields: [
+      ["input", "first"],
+      ["following", "following"],
+    ],
+    shownBy: 1,
+    show: showNext,
+  },
+  choose: {
+    method: "choose",
+    path: "/v1/choose",
+    fields: [
+      ["context", "context"],
+      ["endings", "endings"],
+    ],
+    lines: "endings",
+    show: showChoice,
+    body: (values) => ({ ...values, endings: linesOf(values.endings) }),
+  },
+  embed: {
+    method: "embed",
+    path: "/v1/embeddings",
+    fields: [["input", "texts"]],
+    lines: "input",
+    show: showSimilarities,
+    body: (values) => ({ input: linesOf(values.input) }),
+  },
+  attention: {
+    method: "attention",
+    path: "/v1/attend",
+    fields: [
+      ["input", "text"],
+      ["pair", "secondOptional"],
+    ],
+    show: showAttention,
+  },
+  tokenize: {
+    method: "",
+    path: "/v1/tokenize",
+    fields: [
+      ["input", "text"],
+      ["pair", "secondOptional"],
+    ],
+    show: showPieces,
+  },
 };
 const KEY = "bertworks-key";
 const LANGUAGE = "bertworks-language";
@@ -46,7 +104,10 @@ function stored(storage, name, value) {
 }
 
 function linesOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter(Boolean);
+  return text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
 }
 
 // --- requests ---
@@ -64,7 +125,12 @@ async function ask(path, body, signal) {
   const started = performance.now();
   let response, answer;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, {
+      method: body ? "POST" : "GET",
+      headers,
+      body: body && JSON.stringify(body),
+      signal,
+    });
     answer = await response.json();
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -83,20 +149,33 @@ async function ask(path, body, signal) {
 function written(value) {
   if (Array.isArray(value)) return `[${value.map(written).join(", ")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
-  return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${written(one)}`).join(", ")}}`;
+  return `{${Object.entries(value)
+    .map(([name, one]) => `${JSON.stringify(name)}: ${written(one)}`)
+    .join(", ")}}`;
 }
 
 function curlFor(path, body) {
   const key = apiKey ? ` -H "Authorization: Bearer $BERTWORKS_API_KEY"` : "";
   const data = written(body).replaceAll("'", String.raw`'\''`);
-  return `curl ${location.origin}${path}${key} -H 'Content-Type: application/json' -d '${data}'`;
+  return [`curl ${location.origin}${path}${key}`, "-H 'Content-Type: application/json'", `-d '${data}'`].join(
+    " \\\n  ",
+  );
 }
 
 // --- panels ---
 
 class Panel {
   constructor(name) {
-    Object.assign(this, { name, task: TASKS[name], able: ableTo(name), filled: [], past: [], topK: 5, isFresh: true });
+    Object.assign(this, {
+      name,
+      task: TASKS[name],
+      able: ableTo(name),
+      filled: [],
+      past: [],
+      topK: 5,
+      isFresh: true,
+      example: 0,
+    });
     this.part = make("section", { className: "panel", role: "tabpanel", id: `panel-${name}` });
     this.part.setAttribute("aria-labelledby", `tab-${name}`);
     this.texts = {};
@@ -119,8 +198,11 @@ class Panel {
       this.model = this.able[Math.max(languages.indexOf(language), 0)];
     }
     this.textLanguage = await languageOf(this.model);
-    if (this.isFresh) this.useExample(0);
-    const head = [make("h2", { textContent: say(this.name) }), make("p", { className: "note", textContent: say(`${this.name}About`) })];
+    if (this.isFresh) this.useExample(this.example);
+    const head = [
+      make("h2", { textContent: say(this.name) }),
+      make("p", { className: "note", textContent: say(`${this.name}About`) }),
+    ];
     this.form = make("form", { autocomplete: "off", noValidate: true });
     this.inputs = {};
     for (const [name, label] of this.fields) this.form.append(this.field(name, label));
@@ -140,7 +222,6 @@ class Panel {
     for (const { id } of this.able) select.add(new Option(id, id, false, id === this.model.id));
     select.addEventListener("change", async () => {
       this.model = this.able.find(({ id }) => id === select.value);
-      this.isFresh = true;
       await this.build();
       element(`model-${this.name}`).focus();
       this.run();
@@ -151,14 +232,22 @@ class Panel {
     if (facts.parameters) about.push(say("parameters", { n: rounded(facts.parameters.total) }));
     if (facts.max_length) about.push(say("longest", { n: facts.max_length }));
     about.push(facts.dtype, facts.device);
-    return make("div", { className: "row models" },
-      make("label", { className: "setting", htmlFor: select.id }, say("model"), " "), select,
-      make("span", { className: "about", textContent: about.filter(Boolean).join(" · ") }));
+    return make(
+      "div",
+      { className: "row models" },
+      make("label", { className: "setting", htmlFor: select.id }, say("model"), " "),
+      select,
+      make("span", { className: "about", textContent: about.filter(Boolean).join(" · ") }),
+    );
   }
 
   exampleList() {
     const buttons = this.examples.map((values, index) => {
-      const button = make("button", { type: "button", lang: this.textLanguage, textContent: values[this.task.shownBy ?? 0].split("\n")[0] });
+      const button = make("button", {
+        type: "button",
+        lang: this.textLanguage,
+        textContent: values[this.task.shownBy ?? 0].split("\n")[0],
+      });
       button.title = button.textContent;
       button.addEventListener("click", () => {
         this.useExample(index);
@@ -167,14 +256,19 @@ class Panel {
       });
       return button;
     });
-    return make("div", { className: "examples", role: "group", label: say("examples") },
-      make("span", { textContent: say("examples") }), ...buttons);
+    return make(
+      "div",
+      { className: "examples", role: "group", label: say("examples") },
+      make("span", { textContent: say("examples") }),
+      ...buttons,
+    );
   }
 
   useExample(index) {
-    const values = this.examples[index];
+    this.example = Math.min(index, this.examples.length - 1);
+    const values = this.examples[this.example];
     this.texts = Object.fromEntries(this.task.fields.map(([name], place) => [name, values[place] ?? ""]));
-    Object.assign(this, { filled: [], past: [] });
+    Object.assign(this, { filled: [], past: [], isFresh: true });
   }
 
   show() {
@@ -182,7 +276,12 @@ class Panel {
   }
 
   field(name, label) {
-    const input = make("textarea", { id: `${this.name}-${name}`, value: this.texts[name], rows: this.rowsOf(name), dir: "auto" });
+    const input = make("textarea", {
+      id: `${this.name}-${name}`,
+      value: this.texts[name],
+      rows: this.rowsOf(name),
+      dir: "auto",
+    });
     input.lang = this.textLanguage;
     input.addEventListener("input", () => {
       this.texts[name] = input.value;
@@ -206,7 +305,11 @@ class Panel {
   }
 
   actions() {
-    const row = make("div", { className: "row actions" }, make("button", { className: "primary", textContent: say("run") }));
+    const row = make(
+      "div",
+      { className: "row actions" },
+      make("button", { className: "primary", textContent: say("run") }),
+    );
     if (this.name !== "fill") return row;
     const insert = make("button", { type: "button", textContent: say("insert") });
     insert.addEventListener("click", () => {
@@ -269,13 +372,21 @@ class Panel {
   put(answer, body, took, headers) {
     const labels = this.model.facts.labels ?? [];
     const types = [...new Set(labels.map((label) => label.replace(/^[BIES]-/, "")))].filter((type) => type !== "O");
-    const tools = { filled: this.filled, fill: (mask, word) => this.fill(mask, word), types, longest: this.model.facts.max_length };
+    const tools = {
+      filled: this.filled,
+      fill: (mask, word) => this.fill(mask, word),
+      types,
+      longest: this.model.facts.max_length,
+    };
     const { parts, told } = this.task.show(answer.results ?? answer.data, body, tools);
     const timing = headers.get("server-timing") ?? "";
     const compute = Number(/compute;dur=([\d.]+)/.exec(timing)?.[1] ?? NaN);
     const tokens = answer.usage?.tokens ?? answer.usage?.total_tokens;
     const values = { tokens, compute: inMs(compute), all: inMs(took) };
-    const cost = make("p", { className: "cost", textContent: say(tokens && compute >= 0 ? "cost" : "costPlain", values) });
+    const cost = make("p", {
+      className: "cost",
+      textContent: say(tokens && compute > 0 ? "cost" : "costPlain", values),
+    });
     const curl = curlFor(this.task.path, body);
     this.place([make("div", { className: "found" }, ...parts), cost, this.curlBox(curl)], told);
   }
@@ -297,16 +408,27 @@ class Panel {
         button.textContent = say("copy");
       }, 1500);
     });
-    const box = make("div", { className: "curl", role: "group", label: say("curlLabel") },
-      make("pre", {}, make("code", { textContent: curl })), button);
+    const box = make(
+      "div",
+      { className: "curl", role: "group", label: say("curlLabel") },
+      make("pre", {}, make("code", { textContent: curl })),
+      button,
+    );
     return box;
   }
 
   complain(error) {
     if (!(error instanceof Problem)) throw error;
     if (error.status === 401) return askForKey(true);
-    const part = make("div", { className: "problem", role: "alert" }, make("strong", { textContent: error.title }),
-      make("p", { textContent: error.message, lang: error.status ? "en" : language }));
+    const part = make(
+      "div",
+      { className: "problem", role: "alert" },
+      make("strong", { textContent: error.title }),
+      make("p", {
+        textContent: error.message.charAt(0).toUpperCase() + error.message.slice(1),
+        lang: error.status ? "en" : language,
+      }),
+    );
     this.place([part], "");
   }
 
@@ -324,7 +446,10 @@ class Panel {
       return { start: one.start + by, end: one.end + by };
     });
     this.past.push({ text, filled: this.filled });
-    this.change(text.slice(0, start) + word + text.slice(start + removed), [...moved, { start, end: start + word.length }]);
+    this.change(text.slice(0, start) + word + text.slice(start + removed), [
+      ...moved,
+      { start, end: start + word.length },
+    ]);
   }
 
   takeBack() {
@@ -360,7 +485,9 @@ async function copy(text, code) {
 
 // 11 million parameters; in Korean 1,113만 개.
 function rounded(count) {
-  return new Intl.NumberFormat(language, { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 3 }).format(count);
+  const maximumSignificantDigits = language === "ko" ? 4 : 3;
+  const style = { notation: "compact", compactDisplay: "long", useGrouping: true, maximumSignificantDigits };
+  return new Intl.NumberFormat(language, style).format(count);
 }
 
 function inMs(ms) {
@@ -377,14 +504,16 @@ function ableTo(name) {
 async function languageOf(model) {
   const known = model.facts.language;
   if (known) return known === "ko" ? "ko" : "en";
-  model.guess ??= ask("/v1/tokenize", { model: model.id, input: KOREAN }).then(({ answer }) => {
-    const [{ tokens }] = answer.results;
-    const isKnown = tokens.length - 2 < 0.8 * KOREAN.replaceAll(" ", "").length && !tokens.includes("[UNK]");
-    return isKnown ? "ko" : "en";
-  }).catch(() => {
-    model.guess = undefined;
-    return language;
-  });
+  model.guess ??= ask("/v1/tokenize", { model: model.id, input: KOREAN })
+    .then(({ answer }) => {
+      const [{ tokens }] = answer.results;
+      const isKnown = tokens.length - 2 < 0.8 * KOREAN.replaceAll(" ", "").length && !tokens.includes("[UNK]");
+      return isKnown ? "ko" : "en";
+    })
+    .catch(() => {
+      model.guess = undefined;
+      return language;
+    });
   return model.guess;
 }
 
@@ -393,12 +522,14 @@ async function languageOf(model) {
 function makeTabs() {
   const names = Object.keys(TASKS).filter((name) => ableTo(name).length);
   element("tabs").setAttribute("aria-label", say("tasks"));
-  element("tabs").replaceChildren(...names.map((name) => {
-    const tab = make("button", { type: "button", role: "tab", id: `tab-${name}`, textContent: say(name) });
-    tab.setAttribute("aria-controls", `panel-${name}`);
-    tab.addEventListener("click", () => open(name));
-    return tab;
-  }));
+  element("tabs").replaceChildren(
+    ...names.map((name) => {
+      const tab = make("button", { type: "button", role: "tab", id: `tab-${name}`, textContent: say(name) });
+      tab.setAttribute("aria-controls", `panel-${name}`);
+      tab.addEventListener("click", () => open(name));
+      return tab;
+    }),
+  );
   for (const name of names) panels[name] ??= new Panel(name);
   element("main").replaceChildren(...names.map((name) => panels[name].part));
   return names;

@@ -42,8 +42,14 @@ function bar(share) {
 
 function shareList(pairs, { best = 0, wide = false } = {}) {
   const rows = pairs.map(([label, share], index) =>
-    make("li", { className: index === best ? "best" : "" }, foreign(label), bar(share),
-      make("span", { className: "share", textContent: percent(share) })));
+    make(
+      "li",
+      { className: index === best ? "best" : "" },
+      foreign(label),
+      bar(share),
+      make("span", { className: "share", textContent: percent(share) }),
+    ),
+  );
   return make("ol", { className: wide ? "bars wide" : "bars" }, ...rows);
 }
 
@@ -56,8 +62,13 @@ function showFill(results, asked, tools) {
     const most = Math.max(...guesses.map((guess) => guess.score));
     const rows = guesses.map((guess, rank) => {
       const words = { word: guess.token, share: percent(guess.score) };
-      const button = make("button", { type: "button", label: say("candidate", words) }, foreign(guess.token),
-        bar(guess.score / most), make("span", { className: "share", textContent: words.share }));
+      const button = make(
+        "button",
+        { type: "button", label: say("candidate", words) },
+        foreign(guess.token),
+        bar(guess.score / most),
+        make("span", { className: "share", textContent: words.share }),
+      );
       button.addEventListener("click", () => tools.fill(index, guess.token));
       return make("li", { className: rank ? "" : "best" }, button);
     });
@@ -71,15 +82,20 @@ function showFill(results, asked, tools) {
 
 // The sentence, its masks as numbered slots and the words that were put in marked; `filled` are places in the text.
 function sentenceWithSlots(text, filled) {
-  const marks = [...text.matchAll(/\[MASK\]/g)].map((found, index) => (
-    { start: found.index, end: found.index + 6, slot: index + 1 }));
+  const marks = [...text.matchAll(/\[MASK\]/g)].map((found, index) => ({
+    start: found.index,
+    end: found.index + 6,
+    slot: index + 1,
+  }));
   const parts = [];
   let place = 0;
   for (const mark of [...marks, ...filled].sort((a, b) => a.start - b.start)) {
     parts.push(text.slice(place, mark.start));
-    parts.push(mark.slot
-      ? make("span", { className: "slot", textContent: marks.length > 1 ? mark.slot : "?" })
-      : make("span", { className: "filled", textContent: text.slice(mark.start, mark.end) }));
+    parts.push(
+      mark.slot
+        ? make("span", { className: "slot", textContent: marks.length > 1 ? mark.slot : "?" })
+        : make("span", { className: "filled", textContent: text.slice(mark.start, mark.end) }),
+    );
     place = mark.end;
   }
   return make("p", { className: "said", lang: "" }, ...parts, text.slice(place));
@@ -91,8 +107,10 @@ function showClasses(results) {
   const [found] = results;
   if (!found.scores) {
     const value = found.score.toFixed(2);
-    return { parts: [make("h3", { textContent: say("score") }), make("p", { className: "figure", textContent: value })],
-      told: `${say("score")} ${value}` };
+    return {
+      parts: [make("h3", { textContent: say("score") }), make("p", { className: "figure", textContent: value })],
+      told: `${say("score")} ${value}`,
+    };
   }
   const pairs = Object.entries(found.scores).sort((a, b) => b[1] - a[1]);
   const chosen = found.labels ?? [found.label];
@@ -106,15 +124,27 @@ function showClasses(results) {
 function showNext(results) {
   const [{ is_next, is_random }] = results;
   const verdict = is_next >= 0.5 ? say("yesNext") : say("noNext");
-  const list = shareList([[say("isNext"), is_next], [say("isRandom"), is_random]], { best: is_next >= 0.5 ? 0 : 1 });
-  return { parts: [make("p", { className: "verdict", textContent: verdict }), list],
-    told: `${verdict}, ${percent(Math.max(is_next, is_random))}` };
+  const list = shareList(
+    [
+      [say("isNext"), is_next],
+      [say("isRandom"), is_random],
+    ],
+    { best: is_next >= 0.5 ? 0 : 1 },
+  );
+  return {
+    parts: [make("p", { className: "verdict", textContent: verdict }), list],
+    told: `${verdict}, ${percent(Math.max(is_next, is_random))}`,
+  };
 }
 
 function showChoice(results, asked) {
   const [found] = results;
   const pairs = asked.endings.map((ending, index) => [ending, found.scores[index]]);
-  const told = say("toldChoice", { n: found.choice + 1, share: percent(found.score), text: asked.endings[found.choice] });
+  const told = say("toldChoice", {
+    n: found.choice + 1,
+    share: percent(found.score),
+    text: asked.endings[found.choice],
+  });
   return { parts: [shareList(pairs, { best: found.choice, wide: true })], told };
 }
 
@@ -135,15 +165,26 @@ function showEntities(results, asked, tools) {
   }
   const passage = make("p", { className: "said passage", lang: "" }, ...parts, cut(place));
   if (!entities.length) {
-    return { parts: [passage, make("p", { className: "note", textContent: say("noEntities") })], told: say("noEntities") };
+    return {
+      parts: [passage, make("p", { className: "note", textContent: say("noEntities") })],
+      told: say("noEntities"),
+    };
   }
   const rows = entities.map((entity) => {
     const kind = make("td", {}, make("span", { className: "kind-of", textContent: entity.type }));
     kind.style.setProperty("--hue", hue(entity.type));
-    return make("tr", {}, make("td", {}, foreign(entity.text)), kind, make("td", { textContent: percent(entity.score) }));
+    return make(
+      "tr",
+      {},
+      make("td", {}, foreign(entity.text)),
+      kind,
+      make("td", { textContent: percent(entity.score) }),
+    );
   });
-  return { parts: [passage, listTable([say("entity"), say("type"), say("score")], rows)],
-    told: say("toldTag", { n: entities.length }) };
+  return {
+    parts: [passage, listTable([say("entity"), say("type"), say("score")], rows)],
+    told: say("toldTag", { n: entities.length }),
+  };
 }
 
 function listTable(names, rows) {
@@ -159,31 +200,43 @@ function showAnswers(results, asked) {
   const pick = (chosen) => {
     const { start, end } = answers[chosen];
     if (start === null) passage.replaceChildren(asked.context);
-    else passage.replaceChildren(cut(0, start), make("mark", { className: "span", textContent: cut(start, end) }), cut(end));
+    else
+      passage.replaceChildren(
+        cut(0, start),
+        make("mark", { className: "span", textContent: cut(start, end) }),
+        cut(end),
+      );
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", index === chosen));
   };
   const rows = answers.map((answer, index) => {
-    const button = make("button", { type: "button", title: say("show") },
-      answer.start === null ? say("noAnswer") : foreign(answer.text, { title: "" }));
+    const button = make(
+      "button",
+      { type: "button", title: say("show") },
+      answer.start === null ? say("noAnswer") : foreign(answer.text, { title: "" }),
+    );
     button.addEventListener("click", () => pick(index));
     buttons.push(button);
     return make("tr", {}, make("td", {}, button), make("td", { textContent: percent(answer.score) }));
   });
   pick(0);
   const [best] = answers;
-  return { parts: [passage, listTable([say("answerWord"), say("score")], rows)],
-    told: best.start === null ? say("noAnswer") : say("toldAnswer", { text: best.text }) };
+  return {
+    parts: [passage, listTable([say("answerWord"), say("score")], rows)],
+    told: best.start === null ? say("noAnswer") : say("toldAnswer", { text: best.text }),
+  };
 }
 
 // --- similarity ---
 
 function cosines(vectors) {
   const lengths = vectors.map((vector) => Math.hypot(...vector) || 1);
-  return vectors.map((a, row) => vectors.map((b, column) => {
-    let sum = 0;
-    for (let index = 0; index < a.length; index++) sum += a[index] * b[index];
-    return sum / lengths[row] / lengths[column];
-  }));
+  return vectors.map((a, row) =>
+    vectors.map((b, column) => {
+      let sum = 0;
+      for (let index = 0; index < a.length; index++) sum += a[index] * b[index];
+      return sum / lengths[row] / lengths[column];
+    }),
+  );
 }
 
 function showSimilarities(data, asked) {
@@ -202,8 +255,12 @@ function showSimilarities(data, asked) {
     return make("tr", {}, make("th", { scope: "row" }, number, foreign(asked.input[from])), ...cells);
   });
   const numbers = values.map((_, index) => make("th", { scope: "col", textContent: index + 1 }));
-  const table = make("table", { className: "heat", label: say("heat") },
-    make("thead", {}, make("tr", {}, make("td", { className: "self" }), ...numbers)), make("tbody", {}, ...rows));
+  const table = make(
+    "table",
+    { className: "heat", label: say("heat") },
+    make("thead", {}, make("tr", {}, make("td", { className: "self" }), ...numbers)),
+    make("tbody", {}, ...rows),
+  );
   const value = values[best[0]][best[1]].toFixed(2);
   const told = say("alike", { a: Math.min(...best) + 1, b: Math.max(...best) + 1, value });
   return { parts: [scrolling(table, say("heat")), make("p", { className: "cost", textContent: told })], told };
@@ -221,16 +278,23 @@ function showPieces(results, asked, tools) {
   const words = [];
   found.tokens.forEach((token, index) => {
     const word = found.word_ids[index];
-    const piece = make("span", { className: word === null ? "piece special" : "piece" },
-      foreign(token, { title: "" }), make("small", { textContent: found.ids[index] }));
+    const piece = make(
+      "span",
+      { className: word === null ? "piece special" : "piece" },
+      foreign(token, { title: "" }),
+      make("small", { textContent: found.ids[index] }),
+    );
     piece.dataset.segment = found.segment_ids[index];
     const previous = words.at(-1);
     const key = word === null ? null : `${found.segment_ids[index]}.${word}`;
     if (key !== null && previous?.key === key) previous.pieces.push(piece);
     else words.push({ key, pieces: [piece] });
   });
-  const list = make("ol", { className: "pieces" },
-    ...words.map(({ pieces }) => make("li", { className: "word" }, ...pieces)));
+  const list = make(
+    "ol",
+    { className: "pieces" },
+    ...words.map(({ pieces }) => make("li", { className: "word" }, ...pieces)),
+  );
   const counts = { n: found.tokens.length, words: words.filter(({ key }) => key !== null).length, most: tools.longest };
   const told = say(tools.longest ? "pieces" : "piecesAny", counts);
   return { parts: [make("h3", { textContent: told }), list], told };
@@ -242,14 +306,15 @@ function showPieces(results, asked, tools) {
 function showAttention(results) {
   const [{ tokens, segment_ids, weights, layers }] = results;
   const numHeads = weights[0]?.length ?? 0;
-  if (!numHeads) return { parts: [make("p", { className: "note", textContent: say("noAttention") })], told: say("noAttention") };
-  const means = weights.map((heads) => heads[0].map((row, from) => row.map((_, to) =>
-    heads.reduce((sum, head) => sum + head[from][to], 0) / numHeads)));
-  const view = { layer: layers.length - 1, head: -1, alone: null, held: null };
+  if (!numHeads)
+    return { parts: [make("p", { className: "note", textContent: say("noAttention") })], told: say("noAttention") };
+  const means = weights.map((heads) =>
+    heads[0].map((row, from) => row.map((_, to) => heads.reduce((sum, head) => sum + head[from][to], 0) / numHeads)),
+  );
+  const view = { layer: Math.floor(layers.length / 2), head: -1, alone: null, held: null };
   const matrixOf = (layer, head) => (head < 0 ? means[layer] : weights[layer][head]);
-  const nameOf = (layer, head) => head < 0
-    ? say("layerMean", { layer: layers[layer] })
-    : say("layerHead", { layer: layers[layer], head: head + 1 });
+  const nameOf = (layer, head) =>
+    head < 0 ? say("layerMean", { layer: layers[layer] }) : say("layerHead", { layer: layers[layer], head: head + 1 });
 
   const canvas = make("canvas");
   canvas.setAttribute("aria-hidden", "true");
@@ -259,14 +324,23 @@ function showAttention(results) {
   const columns = {};
   for (const side of ["from", "to"]) {
     rows[side] = tokens.map((token, index) => {
-      const row = make("li", { role: "option", tabIndex: index ? -1 : 0 }, foreign(token), make("span", { className: "share" }));
+      const row = make(
+        "li",
+        { role: "option", tabIndex: index ? -1 : 0 },
+        foreign(token),
+        make("span", { className: "share" }),
+      );
       row.dataset.segment = segment_ids[index];
       row.addEventListener("pointerenter", (event) => event.pointerType === "touch" || point({ side, index }));
       row.addEventListener("focus", () => point({ side, index }));
       row.addEventListener("click", () => hold({ side, index }));
       return row;
     });
-    columns[side] = make("ol", { className: "tokens", role: "listbox", label: say(side === "from" ? "token" : "looksAt") }, ...rows[side]);
+    columns[side] = make(
+      "ol",
+      { className: "tokens", role: "listbox", label: say(side === "from" ? "token" : "looksAt") },
+      ...rows[side],
+    );
     columns[side].addEventListener("pointerleave", () => point(null));
     columns[side].addEventListener("focusout", () => point(null));
     columns[side].addEventListener("keydown", (event) => {
@@ -331,22 +405,27 @@ function showAttention(results) {
     const matrix = matrixOf(view.layer, view.head);
     const step = height / tokens.length;
     const darkest = view.alone ? Math.max(...tokens.map((_, other) => weightBetween(view.alone, other))) : 1;
-    matrix.forEach((row, from) => row.forEach((weight, to) => {
-      const isAside = view.alone && (view.alone.side === "from" ? from : to) !== view.alone.index;
-      if (isAside || weight < FAINTEST) return;
-      pen.globalAlpha = Math.min(weight / darkest, 1);
-      pen.beginPath();
-      pen.moveTo(0, (from + 0.5) * step);
-      pen.bezierCurveTo(width / 2, (from + 0.5) * step, width / 2, (to + 0.5) * step, width, (to + 0.5) * step);
-      pen.stroke();
-    }));
+    matrix.forEach((row, from) =>
+      row.forEach((weight, to) => {
+        const isAside = view.alone && (view.alone.side === "from" ? from : to) !== view.alone.index;
+        if (isAside || weight < FAINTEST) return;
+        pen.globalAlpha = Math.min(weight / darkest, 1);
+        pen.beginPath();
+        pen.moveTo(0, (from + 0.5) * step);
+        pen.bezierCurveTo(width / 2, (from + 0.5) * step, width / 2, (to + 0.5) * step, width, (to + 0.5) * step);
+        pen.stroke();
+      }),
+    );
   }
 
   const buttons = [];
   const grid = make("table", { className: "heads" });
   grid.style.setProperty("--size", `${Math.max(22, Math.min(44, Math.floor(300 / (numHeads + 1))))}px`);
   const heads = grid.createTHead().insertRow();
-  heads.append(make("th", { scope: "col", textContent: say("layer") }), make("th", { scope: "col", textContent: say("mean") }));
+  heads.append(
+    make("th", { scope: "col", textContent: say("layer") }),
+    make("th", { scope: "col", textContent: say("mean") }),
+  );
   for (let head = 0; head < numHeads; head++) heads.append(make("th", { scope: "col", textContent: head + 1 }));
   const body = grid.createTBody();
   layers.forEach((number, layer) => {
@@ -354,7 +433,11 @@ function showAttention(results) {
     row.append(make("th", { scope: "row", textContent: number }));
     for (let head = -1; head < numHeads; head++) {
       const picture = make("canvas", { width: tokens.length, height: tokens.length });
-      const button = make("button", { type: "button", label: nameOf(layer, head), title: nameOf(layer, head), tabIndex: -1 }, picture);
+      const button = make(
+        "button",
+        { type: "button", label: nameOf(layer, head), title: nameOf(layer, head), tabIndex: -1 },
+        picture,
+      );
       button.addEventListener("click", () => choose(layer, head));
       buttons.push({ button, picture, layer, head });
       row.append(make("td", { className: head < 0 ? "mean" : "" }, button));
@@ -365,7 +448,11 @@ function showAttention(results) {
     const move = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -numHeads - 1, ArrowDown: numHeads + 1 }[event.key];
     if (move === undefined) return;
     event.preventDefault();
-    if (buttons[index + move]) visit(buttons.map(({ button }) => button), index + move);
+    if (buttons[index + move])
+      visit(
+        buttons.map(({ button }) => button),
+        index + move,
+      );
   });
 
   function choose(layer, head) {
@@ -386,17 +473,32 @@ function showAttention(results) {
     const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
     for (const { picture, layer, head } of buttons) {
       const image = new ImageData(tokens.length, tokens.length);
-      matrixOf(layer, head).flat().forEach((weight, place) => {
-        image.data.set([red, green, blue, 255 * Math.sqrt(weight)], 4 * place); // most weights are small: the root shows them
-      });
+      matrixOf(layer, head)
+        .flat()
+        .forEach((weight, place) => {
+          // Most weights are small: the root shows them.
+          image.data.set([red, green, blue, 255 * Math.sqrt(weight)], 4 * place);
+        });
       picture.getContext("2d").putImageData(image, 0, 0);
     }
   }
 
-  const lines = make("div", { className: "lines" }, make("h3", { textContent: say("token") }),
-    make("h3", { textContent: say("looksAt") }), columns.from, make("div", { className: "between" }, canvas), columns.to);
-  const part = make("div", { className: "attention" }, told,
-    scrolling(grid, `${say("layer")}, ${say("head")}`), make("div", {}, title, lines));
+  const lines = make(
+    "div",
+    { className: "lines" },
+    make("h3", { textContent: say("token") }),
+    make("h3", { textContent: say("looksAt") }),
+    columns.from,
+    make("div", { className: "between" }, canvas),
+    columns.to,
+  );
+  const part = make(
+    "div",
+    { className: "attention" },
+    told,
+    scrolling(grid, `${say("layer")}, ${say("head")}`),
+    make("div", {}, title, lines),
+  );
   choose(view.layer, view.head);
   paintPictures();
   whenThemeChanges = () => {

@@ -3,7 +3,7 @@
 
 const WORDS = {
   en: {
-    title: "Ask the models of this server", skip: "To the content",
+    title: "Ask the models", skip: "To the content",
     privacy: "What you type goes to this server and nowhere else.",
     changeKey: "Change the key", keyLabel: "API key", keySend: "Use it",
     keyNote: "This server asks for a key. It stays in this tab of the browser until the tab is closed.",
@@ -56,7 +56,7 @@ const WORDS = {
     errorInput: "Something is missing", retry: "Try again in {n} s.",
   },
   ko: {
-    title: "이 서버의 모델에 물어보기", skip: "본문으로",
+    title: "모델에 물어보기", skip: "본문으로",
     privacy: "입력한 글은 이 서버로만 갑니다.",
     changeKey: "키 바꾸기", keyLabel: "API 키", keySend: "쓰기",
     keyNote: "이 서버는 키를 요구합니다. 키는 이 탭을 닫을 때까지만 브라우저에 남습니다.",
