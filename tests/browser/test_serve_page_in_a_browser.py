@@ -353,6 +353,26 @@ def test_a_key_is_asked_for_and_never_shown(visit, folders):
         one.problems[:] = [problem for problem in one.problems if "401" not in problem]
 
 
+def test_many_and_long_texts_stay_within_a_phone(visit):
+    one = visit(size=SIZES[0], tab="embed")
+    one.found("embed")
+    one.run("embed", input="\n".join(f"cat{'s' * 80} {number}" for number in range(24)))
+    panel = one.found("embed")
+    sync_api.expect(panel.locator(".heat tbody td")).to_have_count(24 * 24)
+    assert one.fits()
+    cell = panel.locator(".heat tbody td").nth(1)
+    assert cell.bounding_box()["width"] >= 40  # its number stays in one line; the table scrolls by itself
+    assert cell.bounding_box()["height"] < 100
+    one.run("embed", input="\n".join(["a"] * 40))
+    sync_api.expect(panel.get_by_role("alert")).to_contain_text("At most 24 lines can be compared here; there are 40.")
+    for tab in ("tokenize", "attention"):
+        one.page.click(f"#tab-{tab}")
+        one.found(tab)
+        one.run(tab, input="cat" * 60 + " the cat" * 20)
+        one.found(tab)
+        assert one.fits(), tab
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_numbers_and_words_can_be_read_in_both_themes(visit, scheme):
     one = visit(tab="embed", color_scheme=scheme)

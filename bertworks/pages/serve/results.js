@@ -252,7 +252,7 @@ function showSimilarities(data, asked) {
       return cell;
     });
     const number = make("b", { textContent: from + 1 });
-    return make("tr", {}, make("th", { scope: "row" }, number, foreign(asked.input[from])), ...cells);
+    return make("tr", {}, make("th", { scope: "row" }, make("span", {}, number, foreign(asked.input[from]))), ...cells);
   });
   const numbers = values.map((_, index) => make("th", { scope: "col", textContent: index + 1 }));
   const table = make(
