@@ -7,6 +7,7 @@ file that loads nothing and has no scripts. `index.html` holds all tables of a f
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from string import Template
 from typing import Any
 
@@ -25,7 +26,8 @@ svg { background: #fff; font-family: sans-serif } text { font-size: 13px; fill: 
 text.axis { font-size: 12px; fill: #5f6873 } .grid { stroke: #d5d9de; fill: none } .zero { stroke: #5f6873; fill: none }
 .noise { fill: #e7e9ec } .link { stroke: #5f6873; stroke-dasharray: 2 3; fill: none }
 .interval { stroke: #2f4b8f; stroke-width: 2; fill: none } .ours { fill: #2f4b8f; stroke: #2f4b8f }
-.published { fill: #fff; stroke: #b3541e; stroke-width: 2 }
+.published { fill: #fff; stroke: #b3541e; stroke-width: 2 } .line { fill: none; stroke-width: 2 }
+.c0 { stroke: #2f4b8f } .c1 { stroke: #b3541e } circle.c0, circle.c1 { fill: #fff; stroke-width: 1.5 }
 """
 Results = Mapping[str, Any]
 
@@ -41,6 +43,11 @@ def write_pages(out: Path) -> list[Path]:
         pages.append(folder / f"{results['table']}.html")
         _write(pages[-1], table_page(results))
         _write(folder / "table.md", table_markdown(results))
+        if curves := _curves(results):
+            svg = curves[curves.index("<svg") : curves.index("</svg>")].replace(">", f"><style>{_COLOURS}</style>", 1)
+            _write(
+                folder / "curves.svg", svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1) + "</svg>\n"
+            )
         for name, claims in _by_unit(results):
             _write(folder / f"{name}.svg", dumbbell(results, claims, is_alone=True))
             _write_png(folder / f"{name}.png", results, claims)
@@ -129,14 +136,14 @@ def _tiles(found: Sequence[Results]) -> str:
 
 
 def _sections(results: Results) -> str:
-    gates = _gates_part(results)
+    gates, curves = _gates_part(results), _curves(results)
     figures = "".join(
         f'<figure class="dumbbell">{dumbbell(results, claims)}</figure>' for _, claims in _by_unit(results)
     )
     return (
         f"<section><h3>Sanity gates</h3>{gates}</section>"
         f"<section><h3>The table, with ours under the paper's</h3>{_table_part(results)}</section>"
-        f"{_curves(results)}"
+        + (f'<section><h3>Figure 5</h3><div class="narrow">{curves}</div></section>' if curves else "")
         + (f"<section><h3>Differences, in points</h3>{_legend(results)}{figures}</section>" if figures else "")
         + f"<section><h3>Claims</h3>{_claims_part(results)}</section>"
         f"<section><h3>Provenance</h3>{_provenance_part(results)}</section>"
@@ -175,6 +182,8 @@ def _number(column: Mapping[str, Any], value: float) -> str:
 def _table_part(results: Results) -> str:
     columns, has_paper = results["columns"], any(row["paper"] for row in results["rows"])
     head = "".join(f'<th scope="col">{escaped(column["title"])}</th>' for column in columns)
+    has_average = results["table"] == "table1"
+    head += '<th scope="col">Average</th>' * has_average
     body = ""
     for row in results["rows"]:
         cells = ""
@@ -189,15 +198,15 @@ def _table_part(results: Results) -> str:
             elif (why := row["missing"].get(column["id"])) is not None:
                 parts += f'<span class="none" title="{escaped(why)}">not here</span>'
             cells += f"<td>{parts}</td>"
+        if has_average:
+            cells += f"<td>{_average(row)}</td>"
         size = f" ({row['encoder_parameters'] / 1e6:.1f}M)" if row.get("encoder_parameters") else ""
         body += f'<tr class="numbers"><th scope="row">{escaped(row["title"] + size)}</th>{cells}</tr>'
         if row["commands"]:
             summary = f"how it was made, {row['minutes']:.1f} device minutes; commands of its first seeds"
             commands = escaped("\n".join(row["commands"]))
-            body += (
-                f'<tr class="unfold"><td colspan="{len(columns) + 1}"><details><summary>{escaped(summary)}</summary>'
-                f"<pre>{commands}</pre></details></td></tr>"
-            )
+            folded = f"<details><summary>{escaped(summary)}</summary><pre>{commands}</pre></details>"
+            body += f'<tr class="unfold"><td colspan="{len(columns) + 1 + has_average}">{folded}</td></tr>'
     return (
         f'<div class="scroll"><table class="paper"><thead><tr><th scope="col">{escaped(results["title"])}</th>{head}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
@@ -206,8 +215,17 @@ def _table_part(results: Results) -> str:
     )
 
 
+def _average(row: Mapping[str, Any]) -> str:
+    """Return the mean of a row of Table 1, the paper's and ours; where ours has fewer columns, over the same ones."""
+    same = [name for name in row["paper"] if name in row["ours"]] or list(row["paper"])
+    parts = f'<span class="published">{fmean(row["paper"][name] for name in same):.1f}</span>' if same else ""
+    if row["ours"]:
+        parts += f'<span class="ours">{fmean(one["mean"] for one in row["ours"].values()):.1f}</span>'
+    return parts
+
+
 def _curves(results: Results) -> str:
-    """Draw Figure 5 as the paper does: accuracy against steps."""
+    """Draw Figure 5 as the paper does, accuracy against steps; "" for other tables."""
     if results["table"] != "figure5":
         return ""
     curves: dict[str, list[tuple[float, float]]] = {"MLM": [], "LTR": []}
@@ -216,8 +234,7 @@ def _curves(results: Results) -> str:
         title = {"bert": "MLM", "ltr": "LTR"}.get(name)
         if title and "mnli" in row["ours"]:
             curves[title].append((float(share), row["ours"]["mnli"]["mean"] / 100))
-    drawn = chart("MNLI accuracy after fine-tuning", curves, percent=True, x_name="% of steps")
-    return f'<section><h3>Figure 5</h3><div class="narrow">{drawn}</div></section>' if drawn else ""
+    return chart("MNLI accuracy after fine-tuning", curves, percent=True, x_name="% of steps")
 
 
 def _claims_part(results: Results) -> str:

@@ -49,7 +49,7 @@ _HELD_OUT_TOKENS = 2_000_000
 # For rough plans: bytes of a token of text, tokens of an example by its kind, and operations a second.
 _BYTES_PER_TOKEN = 4.5
 _TOKENS = {"classify": 40, "regress": 30, "choose": 140, "tag": 250, "answer": 220}
-_RATES = {"cpu": 2e10, "cuda": 2e13}
+_RATES = {"cpu": 2e10, "cuda": 1e14}
 _START_MINUTES = {"cpu": 0.02, "cuda": 0.2}
 _STEP_S = {"bert": 0.004, "gpt": 0.008, "features": 0.01, "elmo": 0.02}  # of fine-tuning on a GPU, by kind of model
 _SIDE_BY_SIDE = 4  # fine-tunings of small models that a GPU computes at once before each gets slower
@@ -414,7 +414,7 @@ class Setup:
         if self.place == "cuda" and planned["time"]["hours"] is not None:
             return 60 * float(planned["time"]["hours"]) + 1
         # LSTMs compute a step after the other, and use a fraction of a GPU.
-        share = 0.5 if recipe.model.kind == "elmo" and self.place == "cuda" else 1.0
+        share = 0.1 if recipe.model.kind == "elmo" and self.place == "cuda" else 1.0
         return float(planned["flops"]) / (share * _RATES[self.place]) / 60 + _START_MINUTES[self.place]
 
     def _tuning_minutes(self, task: Task, kind: str, overrides: Sequence[str]) -> float:

@@ -203,6 +203,16 @@ def test_heads_over_cls_bring_the_pooler_along(name):
     assert with_pooler == (name in ("nsp", "classify", "choose"))
 
 
+def test_without_segments_their_embeddings_are_zeros_that_are_not_learnt():
+    net = Bert(small_config(segments="none"), {"mlm": 0})
+    initialise(net, 0.02, seed=0)
+    assert not net.embeddings.segment.weight.any()
+    assert not net.embeddings.segment.weight.requires_grad
+    learned = Bert(small_config(), {"mlm": 0})
+    initialise(learned, 0.02, seed=0)
+    assert torch.equal(net.embeddings.token.weight, learned.embeddings.token.weight)  # all else begins the same
+
+
 def test_sinusoidal_positions_are_the_transformers_and_are_not_learnt():
     config = small_config(positions="sinusoidal")
     net, learned = Bert(config), Bert(small_config())

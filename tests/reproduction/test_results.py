@@ -116,6 +116,22 @@ def test_the_page_of_every_table_is_whole_and_loads_nothing(setup, name):
     assert table_markdown(results).count("\n| ") >= len(results["rows"])
 
 
+def test_table_1_has_an_average_of_its_columns(setup):
+    results = write_made_up(setup, "table1", {"": 0.8})
+    page = table_page(results)
+    assert '<th scope="col">Average</th>' in page
+    base = next(row for row in results["rows"] if row["id"] == "base")
+    ours = sum(one["mean"] for one in base["ours"].values()) / 9
+    assert f'<td><span class="published">79.6</span><span class="ours">{ours:.1f}</span></td>' in page
+
+
+def test_figure_5_is_drawn_as_curves(setup):
+    write_made_up(setup, "figure5", {"": 0.8, "ltr": 0.6})
+    drawn = (setup.out / "figure5/curves.svg").read_text()
+    assert drawn.count("<circle") == 12
+    assert "<style>" in drawn
+
+
 def test_all_tables_are_on_one_page_with_their_sum(setup, table5):
     results = write_made_up(setup, "table8", {"": 0.8})
     page = index_page([table5, results])
