@@ -375,6 +375,7 @@ def _try(out: Path, job: Job, device: str) -> str:
         raise
     except Exception as error:
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        make_folder(_error_path(out, job.id).parent)
         with atomic_write(_error_path(out, job.id)) as stream:
             details = "" if isinstance(error, UserError) else traceback.format_exc()
             json.dump({"error": message, "details": details}, stream, indent=1)

@@ -22,6 +22,7 @@ from bertworks.reproduction.jobs import (
     WORK,
     Job,
     is_done,
+    read_result,
 )
 from bertworks.reproduction.tables import (
     BLIMP,
@@ -165,11 +166,13 @@ class Setup:
                 for path in Corpus(self.text).files:
                     found.update(self._digest(Path(path)).encode())
                 self._corpus = found.hexdigest()
-        if not self._corpus:
-            try:
-                return str(parse_json((self.text_folder(kind) / "source.json").read_bytes(), "source.json")["digest"])
-            except FileNotFoundError:
-                return ""
+        if not self._corpus:  # as far as what is there says which text it is from
+            source = self.text_folder(kind) / "source.json"
+            if source.exists():
+                return str(parse_json(source.read_bytes(), str(source))["digest"])
+            names = (f"{key}-s0" for key, made in MODELS.items() if made.tokens == kind)
+            results = filter(None, (read_result(self.out, name) for name in names))
+            return next((str(one["config"]["text"]) for one in results), "")
         how = f"{kind} {self.vocabulary_size(kind)} {self.scale.min_count} {self.holdout}"
         return hashlib.sha256(f"{self._corpus} {how}".encode()).hexdigest()[:32]
 

@@ -1,11 +1,16 @@
 """Verdicts, gates and pages of tables whose scores are known, because they are made up."""
 
+import json
 import re
 from html.parser import HTMLParser
 
 import pytest
 from made_up_runs import setup_for, write_made_up
 
+from bertworks.errors import CannotResume, UserError
+from bertworks.files import exclusive, make_folder
+from bertworks.reproduction import jobs as jobs_module
+from bertworks.reproduction.jobs import LOCKS, check_same, result_path, work_off
 from bertworks.reproduction.page import index_page, table_markdown, table_page, write_pages
 from bertworks.reproduction.tables import TABLES
 
@@ -148,3 +153,45 @@ def test_names_are_escaped_and_the_pages_are_the_same_twice(setup, table5):
     first = {path: path.read_bytes() for path in write_pages(setup.out)}
     assert {path: path.read_bytes() for path in write_pages(setup.out)} == first
     assert not re.search(rb"\d{2}:\d{2}:\d{2}", b"".join(first.values()))  # no time of day
+
+
+def test_a_half_finished_run_of_another_configuration_is_refused(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    plan = other.plan(TABLES["table5"])
+    job = next(job for job in plan.jobs if job.id == "ltr-s0/mrpc-t0")
+    path = other.out / LOCKS / job.id / "begun.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"config": job.config}))
+    check_same(other.out, plan.jobs)
+    begun = job.config | {"overrides": [*job.config["overrides"][:-1], "train.seed=7"]}
+    path.write_text(json.dumps({"config": begun}))
+    with pytest.raises(UserError, match=r"ltr-s0/mrpc-t0 of another .*: overrides had train\.seed=7, now tr"):
+        check_same(other.out, plan.jobs)
+
+
+def test_pre_trainings_take_turns_and_a_failed_model_does_not_stop_the_others(setup, tmp_path, monkeypatch):
+    other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=1)
+    jobs = [job for job in other.plan(TABLES["table5"]).jobs if job.kind == "pretrain" or job.id.endswith("mrpc-t0")]
+    done = []
+
+    def do(out, job, device):
+        if job.id == "ltr-s0":
+            raise UserError("no room")
+        done.append(job.id)
+        result_path(out, job.id).parent.mkdir(parents=True, exist_ok=True)
+        result_path(out, job.id).write_text("{}")
+        if job.kind == "pretrain":
+            (out / "models" / job.id / "model").mkdir(parents=True)
+            (out / "models" / job.id / "model/config.json").write_text("{}")
+
+    monkeypatch.setattr(jobs_module, "do_job", do)
+    ended = []
+    work_off(other.out, jobs, "cpu", lambda job, error: ended.append((job.id, error)))
+    assert set(done) == {"bert-s0", "no-nsp-s0", "rtl-s0", "bert-s0/mrpc-t0", "no-nsp-s0/mrpc-t0",
+                         "bert+random-s0/mrpc-t0"}  # fmt: skip
+    assert [error for job_id, error in ended if job_id == "ltr-s0"] == ["no room"]
+    with exclusive(make_folder(other.out / LOCKS / "slot-0")):  # another process pre-trains
+        with pytest.raises(CannotResume, match="is in use by"), jobs_module._slot(other.out, 1):
+            pass
+        with jobs_module._slot(other.out, 2):
+            pass
