@@ -162,13 +162,21 @@ def test_what_is_shown_is_what_the_server_says(visit, server):
 
 def test_the_span_and_other_answers_are_shown_in_the_passage(visit, server):
     context = "the 🐈 cat sat on the mat . a dog ran far away ."
-    one = visit(tab="answer")
+    one = visit(size=SIZES[0], tab="answer")
     one.found("answer")
     one.run("answer", question="the cat", context=context)
     panel = one.found("answer")
     [answers] = server.results("/v1/answer", model="spans", question="the cat", context=context, top_k=3)
     assert panel.locator("mark").inner_text() == answers[0]["text"]
     panel.locator(".list button").nth(2).click()
+    heights = panel.locator(".list td:last-child").evaluate_all(
+        """(cells) => cells.map((cell) => {
+            const text = document.createRange();
+            text.selectNodeContents(cell);
+            return text.getBoundingClientRect().height;
+        })"""
+    )
+    assert max(heights) < 30  # a score stays in one line beside a long answer
     assert panel.locator("mark").inner_text() == answers[2]["text"]
     assert panel.locator(".passage").inner_text() == context
 
