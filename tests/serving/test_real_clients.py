@@ -6,6 +6,7 @@ replaced but the table of tiktoken's pieces, which is downloaded at first use, b
 
 import asyncio
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -208,3 +209,18 @@ def test_cohere(url, scores, log):
     with pytest.raises(cohere.UnauthorizedError, match="this server needs a key"):
         cohere.ClientV2("wrong", base_url=url).rerank(model="scorer", query="a cat", documents=TEXTS)
     log("cohere", "rerank of versions 1 and 2, of texts and of objects; its errors show our messages")
+
+
+def test_the_examples_of_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with running("mini") as server:
+        for example in examples:
+            names = {}
+            exec(example.replace("http://127.0.0.1:8000", f"http://127.0.0.1:{server.port}"), names)
+            if "vectors" in names:
+                assert np.shape(names["vectors"]) == (2, 256)
+            if "cohere" in names:
+                assert names["found"].results[0].index == 1
+                assert names["found"].scores == "cosine of embeddings"
+    assert len(examples) == 6
