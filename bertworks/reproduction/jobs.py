@@ -31,6 +31,7 @@ from pydantic import Field
 from bertworks.config import Settings, validate
 from bertworks.errors import CannotResume, UserError
 from bertworks.files import atomic_write, discard_folder, exclusive, make_folder, parse_json
+from bertworks.report.logs import CHECKPOINTS
 from bertworks.reproduction.tables import TABLES
 
 RESULTS, MODELS_FOLDER, WORK, LOCKS, CACHE = "results", "models", "work", "locks", "cache"
@@ -160,6 +161,10 @@ def do_job(out: Path, job: Job, device: str) -> None:
     with atomic_write(path) as stream:
         json.dump(result, stream, indent=1, allow_nan=False)
         stream.write("\n")
+    # Not before: a kill in between would have cost the whole run.
+    leftover = out / MODELS_FOLDER / job.id / CHECKPOINTS if job.kind == "pretrain" else out / WORK / job.id
+    if leftover.exists():
+        discard_folder(leftover)
     _begun_path(out, job).unlink(missing_ok=True)
 
 
@@ -168,7 +173,7 @@ def _pretrain(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
     from bertworks.finetuning.report import device_name
     from bertworks.inference.model import load
     from bertworks.nn.layers import find_device
-    from bertworks.report.logs import CHECKPOINTS, TIMING_FILE, read_log, training_seconds
+    from bertworks.report.logs import TIMING_FILE, read_log, training_seconds
     from bertworks.train.pretrain import pretrain
 
     run = out / MODELS_FOLDER / job.id
@@ -187,8 +192,6 @@ def _pretrain(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
             if folder.exists():
                 discard_folder(folder)
             load(checkpoint, device="cpu").save(folder)
-    if (run / CHECKPOINTS).exists():
-        discard_folder(run / CHECKPOINTS)
     model = load(run, device="cpu")
     return {
         "minutes": training_seconds(read_log(run / TIMING_FILE)) / 60,
@@ -255,7 +258,6 @@ def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
         "steps": ended.progress.step, "parameters": sum(weight.numel() for weight in model.net.parameters()),
         "examples": cost.get("examples"), "notes": list(dataset.notes),
     }  # fmt: skip
-    discard_folder(run)
     return facts, sums
 
 

@@ -130,7 +130,9 @@ def _tiles(found: Sequence[Results]) -> str:
     tiles = [tile(verdict.capitalize(), str(counts[verdict]), beside[verdict]) for verdict in VERDICTS]
     minutes = sum(one["minutes"] for one in facts)
     devices = ", ".join(dict.fromkeys(device for one in facts for device in one["devices"]))
-    tiles.append(tile("Device minutes", f"{minutes:,.1f}", devices or "unknown device"))
+    tiles.append(
+        tile("Device minutes", f"{minutes:,.1f}", f"{devices or 'unknown device'}; of runs side by side each counts")
+    )
     tiles.append(tile("Seeds", seeds, "of pre-training x of fine-tuning"))
     return "".join(tiles)
 
