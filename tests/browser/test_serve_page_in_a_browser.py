@@ -325,7 +325,7 @@ def test_texts_are_shown_as_texts(visit):
         one.found(tab)
         one.run(tab, input=text)
         one.found(tab)
-    assert one.page.locator("#main img").count() == 0
+    assert one.page.locator("#panels img").count() == 0
 
 
 def test_korean(visit):

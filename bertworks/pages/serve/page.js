@@ -410,8 +410,8 @@ class Panel {
     });
     const box = make(
       "div",
-      { className: "curl", role: "group", label: say("curlLabel") },
-      make("pre", {}, make("code", { textContent: curl })),
+      { className: "curl" },
+      make("pre", { tabIndex: 0, role: "region", label: say("curlLabel") }, make("code", { textContent: curl })),
       button,
     );
     return box;
@@ -531,7 +531,7 @@ function makeTabs() {
     }),
   );
   for (const name of names) panels[name] ??= new Panel(name);
-  element("main").replaceChildren(...names.map((name) => panels[name].part));
+  element("panels").replaceChildren(...names.map((name) => panels[name].part));
   return names;
 }
 

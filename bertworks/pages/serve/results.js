@@ -61,13 +61,13 @@ function showFill(results, asked, tools) {
   const cards = masks.map((guesses, index) => {
     const most = Math.max(...guesses.map((guess) => guess.score));
     const rows = guesses.map((guess, rank) => {
-      const words = { word: guess.token, share: percent(guess.score) };
       const button = make(
         "button",
-        { type: "button", label: say("candidate", words) },
-        foreign(guess.token),
+        { type: "button", title: say("putIn") },
+        foreign(guess.token, { title: "" }),
+        " ",
         bar(guess.score / most),
-        make("span", { className: "share", textContent: words.share }),
+        make("span", { className: "share", textContent: percent(guess.score) }),
       );
       button.addEventListener("click", () => tools.fill(index, guess.token));
       return make("li", { className: rank ? "" : "best" }, button);
