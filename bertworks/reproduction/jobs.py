@@ -31,10 +31,12 @@ from pydantic import Field
 from bertworks.config import Settings, validate
 from bertworks.errors import CannotResume, UserError
 from bertworks.files import atomic_write, discard_folder, exclusive, make_folder, parse_json
+from bertworks.models.weights import read_arrays, write_arrays
 from bertworks.report.logs import CHECKPOINTS
 from bertworks.reproduction.tables import TABLES
 
 RESULTS, MODELS_FOLDER, WORK, LOCKS, CACHE = "results", "models", "work", "locks", "cache"
+SUMS_ENDING = ".safetensors"  # of the file beside a result with what each example adds
 _POLL_S = 0.5
 _DIFFERENCES_SHOWN = 3
 
@@ -84,8 +86,7 @@ def read_result(out: Path, job_id: str) -> dict[str, Any] | None:
 
 def read_sums(out: Path, job_id: str) -> dict[str, NDArray[Any]]:
     """Return what each example adds to each metric, by "split/metric"."""
-    with np.load(result_path(out, job_id).with_suffix(".npz"), allow_pickle=False) as found:
-        return {name: found[name] for name in found.files}
+    return read_arrays(result_path(out, job_id).with_suffix(SUMS_ENDING))
 
 
 def is_done(out: Path, job: Job) -> bool:
@@ -156,8 +157,7 @@ def do_job(out: Path, job: Job, device: str) -> None:
     path = result_path(out, job.id)
     make_folder(path.parent)
     if sums:
-        with atomic_write(path.with_suffix(".npz"), "wb") as stream:
-            np.savez_compressed(stream, **sums)  # type: ignore[arg-type]
+        write_arrays(path.with_suffix(SUMS_ENDING), {name: each.astype(np.float32) for name, each in sums.items()})
     with atomic_write(path) as stream:
         json.dump(result, stream, indent=1, allow_nan=False)
         stream.write("\n")

@@ -7,7 +7,8 @@ import zlib
 import numpy as np
 from small_benchmarks import write_all
 
-from bertworks.reproduction.jobs import result_path
+from bertworks.models.weights import write_arrays
+from bertworks.reproduction.jobs import SUMS_ENDING, result_path
 from bertworks.reproduction.plan import Setup
 from bertworks.reproduction.results import results_of
 from bertworks.reproduction.run import write_results
@@ -48,7 +49,7 @@ def write_made_up(setup, name, shares):
                     about = splits.setdefault(column.split, {"examples": NUM_EXAMPLES, "metrics": {}, "majority": {}})
                     about["majority"][column.metric] = 33.3
             result |= {"splits": splits, "parameters": 123_456, "examples": 100, "notes": []}
-            np.savez_compressed(path.with_suffix(".npz"), **sums)
+            write_arrays(path.with_suffix(SUMS_ENDING), {name: each.astype(np.float32) for name, each in sums.items()})
         path.write_text(json.dumps(result))
     return write_results(setup.out, results_of(setup, setup.plan(table)))
 

@@ -54,7 +54,7 @@ def results_of(out):
         for name in ("minutes", "commands", "device"):
             content.pop(name, None)
         found[path.relative_to(out).as_posix()] = content
-    found |= {path.relative_to(out).as_posix(): path.read_bytes() for path in (out / RESULTS).rglob("*.npz")}
+    found |= {path.relative_to(out).as_posix(): path.read_bytes() for path in (out / RESULTS).rglob("*.safetensors")}
     return found
 
 
