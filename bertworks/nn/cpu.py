@@ -128,7 +128,7 @@ class _Int8Layers:
         heads, attended, every = int8.room_for(*shape), np.empty_like(x), np.empty(0, np.int64)
         parts = _token_parts(starts_S, _num_threads("int8", len(x)))
         is_shared = kept is not None or not set(parts) <= set(starts_S.tolist())
-        compute = _on_threads(len(parts) - 1)
+        compute = _on_threads(len(parts) - 1, uses_torch=False)
 
         def from_to(first: int, end: int) -> None:
             """Take whole sequences through all layers, or through all but the last."""
@@ -196,7 +196,7 @@ class _Bfloat16Layers:
         some = torch.split(x_TD, [end - start for start, end in zip(starts, ends, strict=True)])
         packings = [packing._replace(runs=part) for part in parts]
         states: list[list[Tensor] | None] = [None if kept is None else [] for _ in parts]
-        found = _on_threads(len(parts))(self._part, some, packings, rows, states)
+        found = _on_threads(len(parts), uses_torch=True)(self._part, some, packings, rows, states)
         if kept is not None:
             kept.extend(torch.cat(layer) for layer in zip(*filter(None, states), strict=True))
         return torch.cat(found) if len(found) > 1 else found[0]
@@ -312,20 +312,25 @@ def _num_threads(dtype: str, num_tokens: int) -> int:
     return max(1, min(torch.get_num_threads(), num_tokens // _MIN_TOKENS_PER_THREAD[dtype]))
 
 
-def _on_threads(count: int) -> Callable[..., list[Any]]:
-    """Return a `map` whose calls run at once, each in a thread of its own."""
+def _on_threads(count: int, *, uses_torch: bool) -> Callable[..., list[Any]]:
+    """Return a `map` whose calls run at once, the first in this thread and each other in one of its own."""
     if count == 1:
         return lambda *each: list(map(*each))
 
-    def mapped(*each: Any) -> list[Any]:
+    def mapped(function: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
+        first, *others = zip(*each, strict=True)
+        running = [_pool(count - 1).submit(function, *arguments) for arguments in others]
+        return [function(*first), *(one.result() for one in running)]
+
+    def alone(*given: Any) -> list[Any]:
         total = torch.get_num_threads()
         torch.set_num_threads(1)  # of MKL, whose number is one for all threads
         try:
-            return list(_pool(total).map(*each))
+            return mapped(*given)
         finally:
             torch.set_num_threads(total)
 
-    return mapped
+    return alone if uses_torch else mapped
 
 
 @cache
