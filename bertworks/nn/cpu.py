@@ -1,4 +1,4 @@
-"""BERT's encoder on a CPU in bfloat16 or int8: two to seven times as fast as in float32, for inference.
+"""BERT's encoder on a CPU in bfloat16 or int8: two to four times as fast as in float32, for inference.
 
 T tokens, S sequences, D width, O outputs of a linear layer.
 

@@ -36,10 +36,10 @@ _GELU_LEAST = 0.1701  # no gelu is below minus this
 _GELU_DEGREE, _GELU_END = 6, 4.0  # of a polynomial that is nearer to it than its steps in int8; where it is x or 0
 _KNOWS_TILES = "amx_int8" in cpu_instructions()
 _TOKENS_AT_ONCE = 64 if _KNOWS_TILES else 48  # of which the inputs and outputs of all products fit into a core's cache
-_ROWS = 6  # tokens of a product at a time; with _BLOCKS vectors of outputs they fill the registers
-_BLOCKS = 4
 # Numbers of a vector. Processors with VNNI but without AVX-512 have vectors half as long and half as many registers.
 _LANES = 16 if "avx512_vnni" in cpu_instructions() else 8
+_ROWS = 6 if _LANES == 16 else 3  # tokens of a product at a time; with _BLOCKS vectors of outputs they fill registers
+_BLOCKS = 4
 _WIDE = _LANES * _BLOCKS
 # Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
 _FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}

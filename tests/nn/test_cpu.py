@@ -12,6 +12,9 @@ from bertworks.nn.bert import Bert
 from bertworks.nn.config import BertConfig
 from bertworks.nn.layers import Linear, activate, initialise, is_fast_on_cpu, quantize_weight
 
+NEEDS = {dtype: pytest.mark.skipif(not is_fast_on_cpu(dtype), reason=f"NOT TESTED: no instructions for {dtype} here")
+         for dtype in ("bfloat16", "int8")}  # fmt: skip
+DTYPES = [pytest.param(dtype, marks=mark) for dtype, mark in NEEDS.items()]
 LENGTHS = (5, 1, 33, 7, 7, 64, 2, 18)
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="NOT TESTED: this build of torch has no oneDNN"
@@ -40,7 +43,10 @@ def error(found, expected):
     return float(((found - expected).norm() / expected.norm()).detach())
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 0.02), ("int8", 0.03)])
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [pytest.param("bfloat16", 0.02, marks=NEEDS["bfloat16"]), pytest.param("int8", 0.03, marks=NEEDS["int8"])],
+)
 @pytest.mark.parametrize(
     "changes", [{}, {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}, {"direction": "left_to_right"},
                 {"direction": "right_to_left"}, {"num_hidden_layers": 0}],
@@ -58,7 +64,7 @@ def test_it_is_near_float32(changes, dtype, most):
         assert torch.equal(engine(tokens), states[-1])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_one_token_of_each_text_is_the_same_as_of_all(dtype):
     net, tokens = small(), pack(texts())
     net.engine = cpu.CpuEngine(net, dtype)
@@ -68,6 +74,7 @@ def test_one_token_of_each_text_is_the_same_as_of_all(dtype):
         assert error(net.summary_of(tokens), whole[places.long()]) < 0.01
 
 
+@NEEDS["int8"]
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 128), (4, 64), (26, 5), (312, 100), (3, 65)])
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 12, 13, 16, 17, 33, 48, 64])
 @pytest.mark.parametrize("in_tiles", [False, True], ids=["vectors", "tiles"])
@@ -115,6 +122,7 @@ def test_activations_are_stored_from_their_least_value_on(name):
     assert np.abs(out * float(scale) - least - expected).max() <= 0.5 * scale + 4e-4
 
 
+@NEEDS["int8"]
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("width", [4, 16, 26, 64])
 def test_attention_is_that_of_torch(width, is_causal):
@@ -138,6 +146,7 @@ def test_attention_is_that_of_torch(width, is_causal):
     np.testing.assert_allclose(of_chosen, found[chosen], atol=1e-6)
 
 
+@NEEDS["int8"]
 def test_inputs_and_weights_share_what_a_large_channel_costs():
     net, tokens = small(), pack(texts())
     for block in net.blocks:
@@ -165,7 +174,7 @@ def test_inputs_and_weights_share_what_a_large_channel_costs():
     assert torch.equal(found, again)  # nothing in it is left to chance
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_answers_do_not_depend_on_threads_or_neighbours(dtype, monkeypatch):
     monkeypatch.setattr(cpu, "_MIN_TOKENS_PER_THREAD", {"bfloat16": 16, "int8": 16})
     net, given = small(), texts()
