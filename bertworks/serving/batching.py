@@ -15,16 +15,19 @@ which it is worth another try.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
+
+import torch
 
 from bertworks.errors import UserError, counted
 from bertworks.inference.model import Model
@@ -34,6 +37,7 @@ from bertworks.serving.settings import Limits
 _log = logging.getLogger(__name__)
 _LEAST_SHARE = 512  # tokens of a batch that a request gets, however many others wait
 _TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_DEVICE = 2_048, 65_536  # as in nn/attention.py: more do not go faster
+_SMALL_OPERATIONS = 4e8  # which one thread does in a few milliseconds
 _LONGEST_RETRY_S = 60
 _COMPUTING = threading.Lock()  # of all models of this process: their threads would only take each other's cores
 Answer = TypeVar("Answer")
@@ -135,6 +139,8 @@ class Batcher:
 
     def __init__(self, name: str, model: Model, limits: Limits, readers: Readers, watch: Watch) -> None:
         self.name, self.model, self._limits, self._readers, self._watch = name, model, limits, readers, watch
+        # A multiplication and an addition for each weight of the layers; embeddings are only looked up.
+        self._operations_per_token = 2 * 12 * model.num_layers * model.width**2
         self._budget = _TOKENS_AT_ONCE if model.device.type == "cpu" else _TOKENS_AT_ONCE_ON_DEVICE
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
@@ -294,7 +300,8 @@ class Batcher:
             try:
                 with _COMPUTING:
                     self.busy_since, begun = time.monotonic(), time.perf_counter()
-                    rows = iter(compute(self.model, key, units))
+                    with self._threads(tokens):
+                        rows = iter(compute(self.model, key, units))
             except Exception as error:
                 if len(parts) == 1:
                     self._fail(parts[0][0], error)
@@ -315,6 +322,23 @@ class Batcher:
                     self._readers.finishing.submit(self._finish, job)
             self._watch.computed(self.name, len(units), tokens, seconds)
             self._watch.queued(self.name, self._num_waiting)
+
+    @contextlib.contextmanager
+    def _threads(self, num_tokens: int) -> Iterator[None]:
+        """Compute a small batch with one thread.
+
+        A second thread would save less than it costs: OpenMP's threads spin for some milliseconds after each operation,
+        on the cores that the event loop and the client need to go on.
+        """
+        total = torch.get_num_threads()
+        if total == 1 or self._operations_per_token * num_tokens > _SMALL_OPERATIONS:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(total)
 
     def _fail(self, job: _Job, error: Exception) -> None:
         with self._changed:
