@@ -146,7 +146,7 @@ _SMALL_TUNING = {
     "few": ("train.epochs=6",), "elmo many": ("train.epochs=4",), "elmo few": ("train.epochs=10",),
     "features": ("task.cells=256", "train.batch_size=32"),
 }  # fmt: skip
-_MINI = _like_20min(6_000, 2_000, "2e-3")
+_MINI = _like_20min(3_000, 750, "2e-3")
 _SMALL = _like_20min(30_000, 3_000, "1e-3")
 _TINY_TRAIN = (
     "data.max_length=64", "train.max_steps=60", "train.batch_size=16", "train.log_every=20", "train.eval_every=60",
@@ -173,7 +173,7 @@ SCALES: dict[str, Scale] = {
         pretrain=_MINI[0], pretrain_gpt=_MINI[1], pretrain_elmo=_MINI[2],
         finetune=("task.max_examples=20000",), finetune_by=_SMALL_TUNING,
         seeds=3, tunings=5, shipped={"base": "mini", "large": "small"}, max_pairs=0, max_dev=0,
-        about="4 layers of width 256, 786 million tokens each: two minutes a model on one H200",
+        about="4 layers of width 256, 393 million tokens each: a minute a model on one H200",
     ),
     "small": Scale(
         name="small", size="4x512x8", sizes=("1x512x8", "2x512x2", "2x512x8", "4x512x8", "4x768x12", "8x768x12"),
