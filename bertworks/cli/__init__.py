@@ -4,6 +4,7 @@ Commands are added, and listed by `--help`, in the order of a model's life. A us
 exit code 2; an interruption gives exit code 130.
 """
 
+import itertools
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from collections import Counter
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from bertworks import __version__
 from bertworks.cli.convert import convert, export
@@ -32,12 +33,36 @@ from bertworks.files import refusal_text
 _MAX_USAGE_LINE = 300
 _UsageError: Any = typer.BadParameter.__base__  # typer does not export this class
 
+_FIRST_STEPS = """First steps:
+  bertworks demo                              the life of a BERT, in three minutes
+  bertworks fill mini "The [MASK] is cold."   a model that comes with the package
+  bertworks finetune --help                   all options of a command"""
+
+
+class _Group(TyperGroup):
+    """The command with all its commands, which its help lists in groups, each with its whole description."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write the commands in their groups."""
+        commands: Any = self.commands  # a TyperCommand has a panel
+        width = max(map(len, commands))
+        for title, group in itertools.groupby(commands.values(), key=lambda command: command.rich_help_panel):
+            rows = [(f"{command.name:<{width}}", " ".join(command.help.split("\n\n")[0].split())) for command in group]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, _: Any, formatter: Any) -> None:
+        """Write the first steps as they are, one a line."""
+        formatter.write(f"\n{_FIRST_STEPS}\n")
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="BERT, the whole works: from raw text to a vocabulary, a pre-trained model and fine-tuned ones.",
 )
 
@@ -67,13 +92,21 @@ class _Command(TyperCommand):
             raise _ReaderIsGone from error  # click itself would exit with 1
 
 
-for _command in (
-    vocab, texts, prepare, inspect, tokenize, plan, pretrain, report, finetune, search, glue, evaluate, predict,
-    convert, export, fill, nsp, classify, tag, answer, choose, embed, features, attend, serve, reproduce,
-):  # fmt: skip
-    app.command(cls=_Command, no_args_is_help=True)(_command)
-for _needs_nothing in (recipes, tasks, models, settings, demo):
-    app.command(cls=_Command)(_needs_nothing)
+_GROUPS = {
+    "Text and data": (vocab, texts, prepare, inspect, tokenize),
+    "Pre-training": (plan, pretrain, report),
+    "Fine-tuning": (finetune, search, glue, evaluate, predict),
+    "Models in and out": (convert, export),
+    "A model in use": (fill, nsp, classify, tag, answer, choose, embed, features, attend, serve),
+    "The paper": (reproduce,),
+    "What there is": (recipes, tasks, models, settings, demo),
+}
+_NEEDS_NOTHING = _GROUPS["What there is"]
+
+for _title, _commands in _GROUPS.items():
+    for _command in _commands:
+        _shows_help = _command not in _NEEDS_NOTHING
+        app.command(cls=_Command, no_args_is_help=_shows_help, rich_help_panel=_title)(_command)
 
 
 def show_version(asked: bool) -> None:

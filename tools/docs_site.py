@@ -1,0 +1,81 @@
+"""What `make docs` does beyond MkDocs: pages from the code, the navigation of whole folders, links into the repository.
+
+MkDocs calls these functions. They need no library besides it.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "build" / "reference"  # what tools/reference.py wrote
+FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site that lie beside docs/
+_RECORDS = ("CHANGELOG.md", "log.md", "tour.md")
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+_FIRST = ("index.md",)
+
+
+def on_config(config: Any) -> Any:
+    """Replace each `folder/*` of the navigation by the folder's pages; one without pages is left out."""
+    docs = Path(config.docs_dir)
+    config.nav = [item for item in (_filled(docs, item) for item in config.nav) if item]
+    return config
+
+
+def _filled(docs: Path, item: Any) -> Any:
+    (title, value), *_ = item.items()
+    if not isinstance(value, str) or not value.endswith("/*"):
+        return item
+    folder = docs / value.removesuffix("/*")
+    pages = [page.name for page in folder.glob("*.md")]
+    index = folder / "index.md"
+    named = re.findall(r"\]\(([\w.-]+\.md)", index.read_text(encoding="utf-8")) if index.exists() else []
+    order = {name: number for number, name in enumerate(dict.fromkeys([*_FIRST, *named]))}
+    pages.sort(key=lambda name: (order.get(name, len(order)), name))
+    return {title: [posixpath.join(folder.name, name) for name in pages]} if pages else None
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made from the code, and those that lie beside docs/."""
+    pages = sorted(REFERENCE.glob("*.md"))
+    if not pages:
+        raise PluginError(f"{REFERENCE} has no pages; run `make docs`, which writes them first")
+    for page in pages:
+        files.append(File.generated(config, f"reference/{page.name}", content=page.read_text(encoding="utf-8")))
+    for name in FROM_ROOT:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=re.sub(r"\]\((docs/)", "](", text)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Turn links to files that the site does not have, such as source code, into links to the repository.
+
+    Without `repo_url` in mkdocs.yml nobody knows where that is, so they become text with the path.
+    """
+    here = posixpath.dirname(page.file.src_uri)
+    if page.file.src_uri in _RECORDS:
+        page.meta["search"] = {"boost": 0.1}  # such a page has every word, and answers no question
+
+    def replaced(found: re.Match[str]) -> str:
+        text, (target, _, anchor) = found[1], found[2].partition("#")
+        if not target or re.match(r"[a-z]+:", target):
+            return found[0]
+        path = posixpath.normpath(posixpath.join("docs", here, target))
+        if path.startswith("docs/") and files.get_file_from_path(path.removeprefix("docs/")):
+            return found[0]
+        if not (ROOT / path).exists():
+            return found[0]  # MkDocs reports it
+        if config.repo_url:
+            return f"[{text}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor and '#' + anchor})"
+        return text if path in text else f"{text} (`{path}`)"
+
+    parts = _CODE.split(markdown)
+    if any("](" in part for part in parts[::2]):
+        parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
+    return "".join(parts)
