@@ -107,7 +107,7 @@ def prepare(
 
     >>> import bertworks as bw
     >>> bw.learn_vocabulary("corpus.txt", size=100, min_count=1, quiet=True).save("vocab.txt")
-    >>> manifest = bw.prepare("corpus.txt", vocab="vocab.txt", out="data", quiet=True)
+    >>> manifest = bw.prepare("corpus.txt", vocab="vocab.txt", out="DATA", quiet=True)
     >>> manifest["train"]["documents"]
     2
 

@@ -103,6 +103,16 @@ def finetune(
         quiet: show nothing; otherwise progress is shown on the error stream.
         view: shows the progress instead of the default display.
         note: is called with remarks at the start, instead of showing them.
+
+    Example:
+        >>> run = bw.finetune(
+        ...     "classify", model="mini", train="reviews.csv", dev="reviews.csv", out="reviews",
+        ...     overrides=["train.epochs=3", "train.batch_size=8"], quiet=True,
+        ... )
+        >>> run.metric, run.score > 0.8, run.progress.step
+        ('accuracy', True, 12)
+        >>> bw.load("reviews").labels
+        ['bad', 'good']
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)

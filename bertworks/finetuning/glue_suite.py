@@ -112,6 +112,9 @@ def glue(
         quiet: show nothing; otherwise progress is shown on the error stream.
         views: returns a view of a run's progress, instead of the default display.
         note: is called with remarks.
+
+    Example:
+        >>> outcome = bw.glue(model="mini", data="glue", out="glue-runs")
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)

@@ -152,6 +152,16 @@ def search(
         quiet: show nothing; otherwise progress is shown on the error stream.
         views: returns a view of a run's progress, instead of the default display.
         note: is called with remarks, and with how each run ended.
+
+    Example:
+        >>> found = bw.search(
+        ...     "classify", model="mini", train="reviews.csv", dev="reviews.csv", out="searched",
+        ...     overrides=["optim.lr=1e-5,5e-4", "train.epochs=1", "train.batch_size=8"], quiet=True,
+        ... )
+        >>> found.results["metric"], len(found.results["runs"])
+        ('accuracy', 2)
+        >>> bw.load("searched").labels  # of the best run
+        ['bad', 'good']
     """
     plan.check()
     views, note = views or partial(training_view, quiet=quiet), note or (_log.info if quiet else print_note)

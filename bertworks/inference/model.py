@@ -106,7 +106,7 @@ def load(source: str | os.PathLike[str], *, device: str = "auto", dtype: str | N
 
     Example:
         >>> bw.load("mini").methods
-        ["fill", "nsp", "embed", "features", "attention"]
+        ['fill', 'nsp', 'embed', 'features', 'attention']
     """
     place = find_device(device)
     if dtype not in (None, *DTYPES):
@@ -218,6 +218,11 @@ class Model:
         Returns:
             kind, title, sizes, heads, methods, labels, task, max_length (None: any length), vocabulary (its kind, size
             and rules), language (where it is known), pooling, parameters (by part), dtype and device.
+
+        Example:
+            >>> about = bw.load("mini").describe()
+            >>> about["title"], about["language"], about["max_length"], about["parameters"]["total"]
+            ('BERT', 'en', 512, 11267900)
         """
         rules = getattr(getattr(self.tokenizer, "tokenizer", self.tokenizer), "rules", None)
         first = next(self.net.parameters())
@@ -286,6 +291,11 @@ class Model:
         """Write a model folder; transformers opens that of a BERT or a GPT-1, but for a tagger on frozen layers.
 
         A model in bfloat16 is written in it; one in int8 in float32, for `bw.convert` makes folders in int8.
+
+        Example:
+            >>> bw.load("mini").save("mini-folder")
+            >>> bw.load("mini-folder").methods
+            ['fill', 'nsp', 'embed', 'features', 'attention']
         """
         from bertworks.files import atomic_folder
 
@@ -342,7 +352,12 @@ class Model:
     def encode(
         self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None, *, truncate: bool = False
     ) -> Encoding | Sequence[Encoding]:
-        """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused."""
+        """Encode texts, or pairs of them; one that is longer than the model reads is cut or refused.
+
+        Example:
+            >>> bw.load("mini").encode("a fine film").tokens
+            ['[CLS]', 'a', 'fine', 'film', '[SEP]']
+        """
         listed, seconds = _listed("encode", texts), None if pairs is None else _listed("encode", pairs)
         encodings: Sequence[Encoding]
         if hasattr(self.tokenizer, "encode_batch"):
@@ -412,8 +427,9 @@ class Model:
             list of texts a list of these.
 
         Example:
+            >>> model = bw.load("mini")
             >>> model.fill("The [MASK] of the river is cold.", top_k=1)
-            [[{"token": "temperature", "id": 4320, "score": 0.095}]]
+            [[{'token': 'temperature', 'id': 2042, 'score': 0.09...}]]
         """
         found = read_fill(self, text, top_k, targets, truncate=truncate).result(self)
         return found[0] if isinstance(text, str) else found
@@ -437,8 +453,9 @@ class Model:
         Either may be a list, with a text for each of the other, or one for all; then a list is returned.
 
         Example:
+            >>> model = bw.load("mini")
             >>> model.nsp("He went to the shop.", ["He bought milk.", "Penguins are birds."])
-            [0.99, 0.02]
+            [0.98..., 0.01...]
         """
         found = read_nsp(self, text, following, truncate=truncate).result(self)
         return found[0] if isinstance(text, str) and isinstance(following, str) else found
@@ -559,6 +576,7 @@ class Model:
         folder has after its pooling, and its truncate_dim, are for its own pooling of the last layer alone.
 
         Example:
+            >>> model = bw.load("mini")
             >>> model.embed(["a fine film", "a dull one"]).shape
             (2, 256)
         """
@@ -581,8 +599,11 @@ class Model:
         """Return the hidden states of every token of each text: of all layers, 0 the embeddings, or of some.
 
         Example:
-            >>> model.features("a fine film").hidden.shape  # [layers, tokens, width]; .encoding has the tokens
+            >>> found = bw.load("mini").features("a fine film")
+            >>> found.hidden.shape  # layers with the embeddings, tokens, width
             (5, 5, 256)
+            >>> found.encoding.tokens
+            ['[CLS]', 'a', 'fine', 'film', '[SEP]']
         """
         found = read_features(self, _listed("features", texts), layers, truncate=truncate).result(self)
         return found[0] if isinstance(texts, str) else found
@@ -598,7 +619,13 @@ class Model:
     def attention(
         self, text: str | Sequence[str], pair: str | Sequence[str] | None = None, *, truncate: bool = False
     ) -> Attention | list[Attention]:
-        """Return each text's encoding and its attention weights, [layers, heads, from token, to token]."""
+        """Return each text's encoding and its attention weights, [layers, heads, from token, to token].
+
+        Example:
+            >>> encoding, weights = bw.load("mini").attention("a fine film")
+            >>> encoding.tokens, weights.shape
+            (['[CLS]', 'a', 'fine', 'film', '[SEP]'], (4, 4, 5, 5))
+        """
         pairs = None if pair is None else _listed("attention", pair)
         found = read_attention(self, _listed("attention", text), pairs, truncate=truncate).result(self)
         return found[0] if isinstance(text, str) else found
@@ -681,10 +708,11 @@ class Model:
             of texts a list of these.
 
         Example:
-            >>> model.classify("a fine film")["label"]
-            "positive"
-            >>> [result["label"] for result in model.classify(["a fine film", "a dull one"])]
-            ["positive", "negative"]
+            >>> model = bw.load("reviews-model")  # fine-tuned on a table of texts and labels
+            >>> model.classify("The film was lovely")
+            {'label': 'good', 'score': 0.9..., 'scores': {'bad': 0.0..., 'good': 0.9...}}
+            >>> [result["label"] for result in model.classify(["It is fine", "It is dull"])]
+            ['good', 'bad']
         """
         results = list(self.results(*text_examples(self, texts, pairs)))
         return results[0] if isinstance(texts, str) else results
@@ -701,7 +729,8 @@ class Model:
         For a list of contexts, with a list of endings for each, a list of these.
 
         Example:
-            >>> model.choose("She sits down.", ["She plays the piano.", "She melts."])["choice"]
+            >>> model = bw.load("endings-model")
+            >>> model.choose("She sits down.", ["She plays the piano.", "It melts."])["choice"]
             0
         """
         contexts, lists = _listed("choose", context), [endings] if isinstance(context, str) else endings
@@ -719,8 +748,10 @@ class Model:
             for each text (for one, at once) a list of {"type", "text", "start", "end", "score"}.
 
         Example:
+            >>> model = bw.load("names-model")
             >>> model.tag("Kim lives in Seoul.")
-            [{"type": "PER", "text": "Kim", "start": 0, "end": 3, "score": 0.99}, ...]
+            [{'type': 'PER', 'text': 'Kim', 'start': 0, 'end': 3, 'score': 0.9...},
+             {'type': 'LOC', 'text': 'Seoul', 'start': 13, 'end': 18, 'score': 0.9...}]
         """
         results = read_tagging(self, texts, units).result(self)
         return results[0] if isinstance(texts, str) else results
@@ -747,8 +778,9 @@ class Model:
             questions or contexts are a list, a list of these.
 
         Example:
+            >>> model = bw.load("questions-model")
             >>> model.answer("Where does Kim live?", "Kim lives in Seoul.")
-            [{"text": "Seoul", "start": 13, "end": 18, "score": 0.97}]
+            [{'text': 'Seoul', 'start': 13, 'end': 18, 'score': 0.9...}]
         """
         found = read_answering(self, question, context, top_k, threshold).result(self)
         return found[0] if isinstance(question, str) and isinstance(context, str) else found

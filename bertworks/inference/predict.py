@@ -165,6 +165,10 @@ def predict(
 
     Returns:
         for each row a dict; of a classifier with label, score and scores, see docs/classification.md.
+
+    Example:
+        >>> bw.predict("reviews-model", [{"id": "7", "text": "The film was lovely"}])
+        [{'id': '7', 'text': 'The film was lovely', 'label': 'good', 'score': 0.9..., 'scores': {...}}]
     """
     ensemble = open_models(model, device=device, dtype=dtype)
     if isinstance(rows, str | os.PathLike):

@@ -118,6 +118,11 @@ def convert(
         with_optimizer: convert Adam's state and the step too.
         from_pickle: make a folder of one whose weights are pickled; they are read as data, and no code is run.
         dtype: float32, bfloat16, float16 or int8: make of a model or run folder one with weights of this type.
+
+    Example:
+        >>> written = bw.convert("mini", "mini-half", dtype="bfloat16")
+        >>> bw.load("mini-half", dtype="bfloat16").dtype
+        'bfloat16'
     """
     source, destination = usable_path(source), usable_path(destination)
     if source.is_dir():

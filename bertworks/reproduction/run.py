@@ -251,6 +251,9 @@ def reproduce(
 
     Returns:
         what results.json holds, or with `dry_run` the plan; of `all` tables by name. `signal` is there if one ended it.
+
+    Example:
+        >>> results = bw.reproduce("table5", scale="mini", data="DATA", out="OUT")
     """
     say = say or ((lambda _text: None) if quiet else _say)
     if not 1 <= jobs <= _MOST or any(value is not None and not 1 <= value <= _MOST for value in (seeds, tunings)):

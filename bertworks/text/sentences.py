@@ -111,7 +111,12 @@ _SPEAKER = re.compile(
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text in order, each without outer white space."""
+    """Return the sentences of a text in order, each without outer white space.
+
+    >>> import bertworks as bw
+    >>> bw.split_sentences('Dr. Kim paid $3.50. "Really?" she asked. 비가 온다. 우산을 쓴다.')
+    ['Dr. Kim paid $3.50.', '"Really?" she asked.', '비가 온다.', '우산을 쓴다.']
+    """
     check_text(text)
     return [text[start:end] for start, end in sentence_spans(text)]
 

@@ -400,7 +400,8 @@ _SOME_LETTER = "a"  # a letter that no rule changes
 class Tokenizer(BaseTokenizer):
     """Splits text into the pieces of a BERT vocabulary.
 
-    >>> tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing"])
+    >>> import bertworks as bw
+    >>> tokenizer = bw.Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing"])
     >>> tokenizer.encode("Playing").tokens
     ['[CLS]', 'play', '##ing', '[SEP]']
     """

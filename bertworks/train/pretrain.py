@@ -89,6 +89,17 @@ def pretrain(
         quiet: show nothing; otherwise progress is shown on the error stream.
         view: shows the progress instead of the default display.
         note: is called with remarks at the start, instead of showing them.
+
+    Example:
+        >>> manifest = bw.prepare("corpus.txt", vocab="mini", out="DATA-mini", quiet=True)
+        >>> run = bw.pretrain(
+        ...     "tiny-cpu", data="DATA-mini", out="RUN", quiet=True,
+        ...     overrides=["train.max_steps=2", "train.batch_size=8"],
+        ... )
+        >>> run.progress.step
+        2
+        >>> bw.load("RUN").methods
+        ['fill', 'nsp', 'embed', 'features', 'attention']
     """
     run, note = Path(out), note or (_log.info if quiet or not is_first_rank() else print_note)
     check_out(run, RECIPE_FILE, resume=resume)

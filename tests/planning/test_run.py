@@ -1,6 +1,5 @@
 """The plan of a whole run: phases, limits, disk, cost, and what a person reads."""
 
-import doctest
 import json
 import math
 import subprocess
@@ -262,11 +261,6 @@ def test_planning_loads_neither_torch_nor_numpy():
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_plan_is_strict_json(name):
     json.dumps(plan(name), allow_nan=False)
-
-
-def test_the_example_of_plan_is_true():
-    assert doctest.testmod(sys.modules[bw.plan.__module__]).failed == 0
-    assert bw.plan.__doc__.count(">>>") == 3
 
 
 def test_python_plans_as_the_command_does_however_the_package_is_imported(bertworks):
