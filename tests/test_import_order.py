@@ -13,8 +13,8 @@ import tour  # noqa: E402 -- a script, not a module of a package
 
 # Lower may never import higher. A recipe names settings of `data` and activations of `nn`, so it stands after them.
 ORDER = (
-    "errors", "config", "files", "processes", "text", "data", "nn", "recipe", "models", "planning", "report", "train",
-    "tasks", "export", "inference", "serving", "finetuning", "reproduction", "demo", "cli", "__main__",
+    "errors", "config", "files", "processes", "cluster", "text", "data", "nn", "recipe", "models", "planning", "report",
+    "train", "tasks", "export", "inference", "serving", "finetuning", "reproduction", "demo", "cli", "__main__",
 )  # fmt: skip
 # Imports inside a function may go the other way, for a reason that is given here.
 LATE = {

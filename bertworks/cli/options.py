@@ -71,6 +71,10 @@ BulkDtypeOption = Annotated[str, typer.Option(help=DTYPE_HELP)]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Number of threads on a CPU; default: one per core.")
 ]
+RunnerOption = Annotated[
+    str,
+    typer.Option(help="Where it is computed: local, or ray (a cluster; --threads is then of each worker, usually 1)."),
+]
 TruncateOption = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
 LayersOption = Annotated[
     str, typer.Option(help="Numbers of layers, such as -1,-2, or all; 0: the embeddings, -1: the last layer.")

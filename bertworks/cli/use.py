@@ -21,6 +21,7 @@ from bertworks.cli.options import (
     ModelArgument,
     ModelsArgument,
     QuietOption,
+    RunnerOption,
     TextsArgument,
     ThreadsOption,
     TruncateOption,
@@ -220,17 +221,25 @@ def features(
     device: DeviceOption = "auto",
     dtype: BulkDtypeOption = "auto",
     threads: ThreadsOption = None,
+    runner: RunnerOption = "local",
     truncate: TruncateOption = False,
 ) -> None:
     """Write the hidden states of every token or word of the texts of a file."""
+    from bertworks.cluster import is_on_ray
     from bertworks.files import check_can_write
     from bertworks.inference.features import write_features
 
     check_can_write(out, source)
+    on_ray, compute = is_on_ray(runner), None
     use_threads(threads)
-    net = _open(model, "features", device, dtype)
+    net = _open(model, "features", "cpu" if on_ray else device, dtype)
     lines = list(lines_of(["-"])) if source == "-" else file_lines(Path(source))
-    write_features(net, lines, Path(out), layers=_layers(layers), per=per, truncate=truncate)
+    chosen = _layers(layers)
+    if on_ray:
+        from bertworks.inference.ray import features_on_cluster
+
+        compute = features_on_cluster(model, net.dtype, device, threads, net.check_layers(chosen), truncate)
+    write_features(net, lines, Path(out), layers=chosen, per=per, truncate=truncate, compute=compute)
     if not net.is_exported:
         say_dtype(net.dtype)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
@@ -401,10 +410,12 @@ def predict(
     device: DeviceOption = "auto",
     dtype: BulkDtypeOption = "auto",
     threads: ThreadsOption = None,
+    runner: RunnerOption = "local",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict for every row of a file, of any size; several models predict together."""
+    from bertworks.cluster import is_on_ray
     from bertworks.inference.predict import check_row_file, open_models, predicted_rows, write_predictions
     from bertworks.processes import progress_bar
     from bertworks.tasks.own_files import named_columns
@@ -415,14 +426,21 @@ def predict(
         raise UserError("--csv-safe is for a table; give --out FILE.csv, or leave it out")
     if out is not None:
         check_row_file(out, source, csv_safe=csv_safe)
+    on_ray, compute = is_on_ray(runner), None
     use_threads(threads)
-    ensemble = open_models(models, device=device, dtype=dtype)
+    ensemble = open_models(models, device="cpu" if on_ray else device, dtype=dtype)
+    if on_ray:
+        from bertworks.inference.ray import compute_on_cluster
+
+        compute = compute_on_cluster(device, threads)
     columns, notes = named_columns(ensemble.task.kind, column or []), list[str]()
     with progress_bar(quiet=quiet or as_json) as progress:
         if out is None:
-            found = list(predicted_rows(ensemble, source, columns, notes, progress, keep=keep))
+            found = list(predicted_rows(ensemble, source, columns, notes, progress, keep=keep, compute=compute))
         else:
-            count, notes = write_predictions(ensemble, source, out, columns, progress, keep=keep, csv_safe=csv_safe)
+            count, notes = write_predictions(
+                ensemble, source, out, columns, progress, keep=keep, csv_safe=csv_safe, compute=compute
+            )
     if as_json:
         print_json(found if out is None else {"out": out, "predictions": count, "notes": notes})
     for note in [] if as_json and out else notes:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertworks import __version__
+from bertworks.cluster import is_on_ray
 from bertworks.data.shards import (
     ARRAYS,
     CHARACTERS_FILE,
@@ -57,7 +58,6 @@ from bertworks.text.kinds import CLASSES, TOKENIZER_FILES, AnyTokenizer, open_to
 from bertworks.text.normalize import Rules
 from bertworks.text.sentences import split_sentences
 
-RUNNERS = ("local", "ray")
 UNIT_BYTES = 1 << 24
 _MAX_UNITS = 2  # a longer document is cut, because a process needs about five times the memory of its text
 _LINE_END = b"\n"
@@ -126,13 +126,10 @@ def prepare(
         progress: a function that is called with the progress instead.
     """
     run = run_local
-    if runner == "ray":
-        from bertworks.data.ray import check_installed, run_on_ray
+    if is_on_ray(runner):
+        from bertworks.data.ray import run_on_ray
 
-        check_installed()
         run = run_on_ray
-    elif runner != "local":
-        raise UserError(f"the runner {runner!r} is not known; choose {' or '.join(RUNNERS)}")
     if isinstance(vocab, str | os.PathLike):
         from bertworks.models.folder import find_encoder, find_model, is_model
 

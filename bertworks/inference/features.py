@@ -2,8 +2,8 @@
 
 - Texts are sorted by length and packed into batches of about as many tokens, so that none waits for a longer one and no
   padding is computed. Results come back in the order of the texts.
-- Files (safetensors, JSON lines or parquet) are written some hundreds of texts at a time, as they come, so memory does
-  not grow with them. A word's features are those of its first piece, as in the paper's section 5.3.
+- Files (safetensors, JSON lines or parquet) are written as features come, of at most some hundreds of texts at a time,
+  so memory does not grow with them. A word's features are those of its first piece, as in the paper's section 5.3.
 """
 
 import json
@@ -29,7 +29,7 @@ Pool = Literal["cls", "mean", "max", "last", "mean_sqrt_len_tokens", "weightedme
 Layers = Iterable[int] | int | Literal["all"]
 PER = ("token", "word")
 _ENDINGS = (".safetensors", ".jsonl", ".parquet")
-_TEXTS_AT_ONCE = 256
+_TEXTS_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 26
 # Of one text: its tokens, or words as they stand in it, their ids and offsets, and [layers, tokens or words, width].
 Row = tuple[list[str], list[int], list[tuple[int, int]], NDArray[np.float32]]
 
@@ -43,6 +43,8 @@ class Features(NamedTuple):
 
 # Of the texts with these numbers, end to end: where each starts and the last one ends, and [T, width] of each layer.
 Compute = Callable[[list[int]], tuple[Tensor, list[Tensor]]]
+# Of lists of texts, in their order: [layers, tokens, width] of each text.
+ComputeTexts = Callable[[Iterator[list[str]]], Iterator[list[NDArray[np.float32]]]]
 
 
 def features_of(encodings: Sequence[Encoding], compute: Compute, device: torch.device) -> list[Features]:
@@ -142,10 +144,12 @@ def write_features(
     layers: Layers,
     per: str = "token",
     truncate: bool = False,
+    compute: ComputeTexts | None = None,
 ) -> None:
     """Write the features of every text; the ending of `out` names the form.
 
-    The file says in what numbers the model was computed, if not in float32.
+    The file says in what numbers the model was computed, if not in float32. `compute` gives the hidden states of each
+    text of some, as `inference/ray.py` does; without it they are computed here.
     """
     if per not in PER:
         raise UserError(f"no features can be written per {per[:40]!r}; choose {' or '.join(PER)}")
@@ -156,18 +160,33 @@ def write_features(
         raise UserError(f"layers {layers} name a layer twice; the model's last is {model.num_layers}")
     encodings = model.encode(texts, truncate=truncate)
 
+    def chunks() -> Iterator[list[str]]:
+        most = _BYTES_AT_ONCE // (4 * len(chosen) * model.width)
+        some: list[str] = []
+        size = 0
+        for text, encoding in zip(texts, encodings, strict=True):
+            if some and (len(some) == _TEXTS_AT_ONCE or size + len(encoding) > most):
+                yield some
+                some, size = [], 0
+            some.append(text)
+            size += len(encoding)
+        if some:
+            yield some
+
+    def compute_here(chunks: Iterator[list[str]]) -> Iterator[list[NDArray[np.float32]]]:
+        # Encoded once more: a small part of the work, and so a model may look at the texts themselves.
+        for some in chunks:
+            yield [one.hidden for one in model.features(some, layers=chosen, truncate=truncate)]
+
     def rows() -> Iterator[Row]:
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            some = texts[first : first + _TEXTS_AT_ONCE]
-            # Encoded once more: a small part of the work, and so a model may look at the texts themselves.
-            for text, found in zip(some, model.features(some, layers=chosen, truncate=truncate), strict=True):
-                encoding, hidden = found.encoding, found.hidden
-                if per == "token":
-                    yield encoding.tokens, encoding.ids, encoding.offsets, hidden
-                else:
-                    firsts, spans = _words(encoding)
-                    names = [text[start:end] for start, end in spans]
-                    yield names, [encoding.ids[index] for index in firsts], spans, hidden[:, firsts]
+        every = (hidden for found in (compute or compute_here)(chunks()) for hidden in found)
+        for text, encoding, hidden in zip(texts, encodings, every, strict=True):
+            if per == "token":
+                yield encoding.tokens, encoding.ids, encoding.offsets, hidden
+            else:
+                firsts, spans = _words(encoding)
+                names = [text[start:end] for start, end in spans]
+                yield names, [encoding.ids[index] for index in firsts], spans, hidden[:, firsts]
 
     facts = {} if model.dtype == "float32" else {"dtype": model.dtype}
     if out.suffix == ".safetensors":

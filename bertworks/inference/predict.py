@@ -71,16 +71,16 @@ class Ensemble:
 
     Args:
         models: at least one.
-        names: of the models, for messages.
+        names: of the models, as they are opened by.
 
     Attributes:
-        models: themselves.
+        models, names: themselves.
         task: what they were fine-tuned for; its threshold for no answer is the mean of theirs.
         names_task: whether the first model's folder says so; else its head does, as far as it can.
     """
 
     def __init__(self, models: Sequence[Model], names: Sequence[str]) -> None:
-        self.models, tasks = models, [model.task for model in models]
+        self.models, self.names, tasks = models, names, [model.task for model in models]
         self.task, self.names_task = tasks[0], models[0].names_task
         first, ours = models[0], self.task
         for other, theirs, name in zip(models[1:], tasks[1:], names[1:], strict=True):  # of some there is no mean
@@ -197,16 +197,18 @@ def write_predictions(
     *,
     keep: bool = True,
     csv_safe: bool = False,
+    compute: "Compute | None" = None,
 ) -> tuple[int, list[str]]:
     """Predict for every row of a file; returns their number, and notes on them.
 
     The ending of `out` names the form: .csv, .tsv, or .jsonl, which has the scores of all labels. `csv_safe` is for
-    tables that a spreadsheet is to open: text that begins like a formula gets an apostrophe.
+    tables that a spreadsheet is to open: text that begins like a formula gets an apostrophe. Without `compute` it is
+    `compute_here`; `inference/ray.py` has another.
     """
     check_row_file(out, source, csv_safe=csv_safe)
     notes: list[str] = []
     is_table = Path(out).suffix != ".jsonl"
-    found = predicted_rows(ensemble, source, columns, notes, progress, keep=keep, is_table=is_table)
+    found = predicted_rows(ensemble, source, columns, notes, progress, keep=keep, is_table=is_table, compute=compute)
     count = write_rows(out, found, csv_safe=csv_safe)
     return count, notes
 
@@ -220,6 +222,7 @@ def predicted_rows(
     *,
     keep: bool,
     is_table: bool = False,
+    compute: "Compute | None" = None,
 ) -> Iterator[Result]:
     """Yield a result for every row of a file; `notes` holds the notes on them when all have come.
 
@@ -235,28 +238,26 @@ def predicted_rows(
         progress("reading", 0, None)
         total = sum(1 for _ in dataset.examples(TEST, Skipped()))  # reading costs a hundredth of predicting
 
-    def read() -> Iterator[tuple[list[Example], list[Items]]]:
+    def in_chunks() -> Iterator[list[Example]]:
         source = iter(dataset.examples(TEST, skipped))
         while some := list(islice(source, EXAMPLES_AT_ONCE)):
-            yield some, ensemble.read(some, task)
+            yield some
 
     def results() -> Iterator[Result]:
-        before = 0
+        count = 0
 
-        def done(share: float) -> None:
-            count = before + share * len(some)
-            progress("predicting", count, total, counted(int(count), "row"))
+        def done(more: float) -> None:
+            progress("predicting", count + more, total, counted(int(count + more), "row"))
 
-        for some, of_models in prefetch_batches(read(), 1):  # rows are read and tokenized while others are computed
-            scores, _ = ensemble.score(task, of_models, done)
-            before, items = before + len(some), of_models[0]
-            unknown.add(items.ids)
-            for example, result in zip(some, results_of(task, some, items, scores), strict=True):
-                found = {"id": example.id, **result}
+        for some, found, ids in (compute or compute_here)(ensemble, task, in_chunks(), done):
+            count += len(some)
+            unknown.add(ids)
+            for example, result in zip(some, found, strict=True):
+                row = {"id": example.id, **result}
                 if is_table:
-                    found.pop("scores", None)
-                    found |= {name: sign.join(found[name]) for name, sign in _LISTS.items() if name in found}
-                yield found
+                    row.pop("scores", None)
+                    row |= {name: sign.join(row[name]) for name, sign in _LISTS.items() if name in row}
+                yield row
 
     if not keep or taken == Columns():  # whose file has a form of its own
         yield from results()
@@ -265,6 +266,24 @@ def predicted_rows(
     chosen = {model.dtype for model in ensemble.models if not model.is_exported} - {"float32"}
     dtypes = f"computed in {' and '.join(sorted(chosen))}; --dtype float32 is exact" if chosen else ""
     notes.extend(filter(None, (str(skipped) if skipped else "", unknown.warning(), dtypes)))
+
+
+# Computes chunks of examples of a task, in their order. Gives each with its results and the ids that the first model
+# has read of it; calls a function with how many examples are computed beyond the chunks that were given.
+Chunk = list[Example]
+Computed = tuple[Chunk, list[Result], NDArray[Any]]
+Compute = Callable[[Ensemble, Task, Iterator[Chunk], Callable[[float], None]], Iterator[Computed]]
+
+
+def compute_here(
+    ensemble: Ensemble, task: Task, chunks: Iterator[Chunk], done: Callable[[float], None] = lambda _: None
+) -> Iterator[Computed]:
+    """Compute chunks of examples in this process; see `Compute`."""
+    read = ((some, ensemble.read(some, task)) for some in chunks)
+    for some, items in prefetch_batches(read, 1):  # rows are read and tokenized while others are computed
+        size = len(some)
+        scores, _ = ensemble.score(task, items, lambda share, size=size: done(share * size))  # type: ignore[misc]
+        yield some, results_of(task, some, items[0], scores), items[0].ids
 
 
 def _with_inputs(

@@ -551,7 +551,7 @@ def test_an_unknown_runner_is_a_user_error_that_names_both(corpus, tokenizer, tm
 
 
 def test_without_ray_it_is_said_what_to_install(corpus, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertworks.data.ray.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("bertworks.cluster.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'needs Ray: pip install "bertworks\[ray\]"'):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
     assert not (tmp_path / "data").exists()

@@ -14,9 +14,10 @@ import time
 import pytest
 
 from bertworks import Tokenizer
+from bertworks.cluster import check_versions, versions
 from bertworks.data import prepare as units
 from bertworks.data.prepare import Options, prepare
-from bertworks.data.ray import check_node, versions
+from bertworks.data.ray import check_folder
 from bertworks.errors import UserError
 from bertworks.files import LOCK_NAME, exclusive
 from bertworks.text.corpus import Corpus
@@ -60,24 +61,24 @@ def test_a_node_that_does_not_see_the_folder_is_a_user_error(tmp_path):
     (tmp_path / "other").mkdir()
     with exclusive(tmp_path):
         lock = (tmp_path / LOCK_NAME).read_bytes()
-        check_node(tmp_path, lock, versions())
+        check_folder(tmp_path, lock)
         (tmp_path / "other" / LOCK_NAME).write_text("of another run")
         for folder in (tmp_path / "nowhere", tmp_path / "other"):
             with pytest.raises(UserError, match=f"does not see {folder}; .* on storage that all nodes see"):
-                check_node(folder, lock, versions())
+                check_folder(folder, lock)
 
 
-def test_a_node_with_another_version_is_a_user_error(tmp_path):
-    with exclusive(tmp_path):
-        lock = (tmp_path / LOCK_NAME).read_bytes()
-        with pytest.raises(UserError, match=r"is on node .*, and 99\.1 with .* here; install the same"):
-            check_node(tmp_path, lock, ("99.1", versions()[1]))
+def test_a_node_with_another_version_is_a_user_error():
+    check_versions(versions())
+    with pytest.raises(UserError, match=r"is on node .*, and 99\.1 with .* where the command runs; install the same"):
+        check_versions(("99.1", versions()[1]))
 
 
 # With Ray. What is made on this machine is made in another process: one in which Ray has run is not to be forked.
 
 SCRIPT = """
 import sys
+from bertworks.data import prepare as units
 from bertworks.data.prepare import Options, prepare
 from bertworks.text.corpus import Corpus
 from bertworks.text.tokenizer import Tokenizer
@@ -219,7 +220,7 @@ def test_a_unit_that_kills_every_worker_ends_the_run(corpus, tokenizer, tmp_path
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(units, "make_shard", die)
-    with pytest.raises(UserError, match="the Ray cluster lost a unit 4 times"):
+    with pytest.raises(UserError, match="the Ray cluster lost a piece of work 4 times"):
         run(corpus, tokenizer, tmp_path / "data", runner="ray")
 
 
