@@ -16,6 +16,7 @@ runs through all layers, its normalisation, the softmax and the gelu are float32
   Where a few long sequences cannot be shared out evenly, threads share the tokens of a layer.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -117,6 +118,8 @@ class _Int8Layers:
         blocks: Any = net.blocks
         self.num_layers, self.num_heads = len(blocks), net.config.num_attention_heads
         self.layers = int8.prepare(blocks, factors) if blocks else None
+        if not int8.is_compiled():
+            print("compiling int8 for this processor, once: some twenty seconds", file=sys.stderr, flush=True)
 
     @torch.inference_mode()
     def __call__(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
@@ -124,7 +127,7 @@ class _Int8Layers:
         lengths = [length for run in packing.runs or () for length in run.lengths()]
         starts_S = np.cumsum([0, *lengths])
         x, last = x_TD.numpy(), self.num_layers - 1
-        shape = len(x), self.num_heads, x.shape[1] // self.num_heads
+        shape = starts_S, self.num_heads, x.shape[1] // self.num_heads
         heads, attended, every = int8.room_for(*shape), np.empty_like(x), np.empty(0, np.int64)
         parts = _token_parts(starts_S, _num_threads("int8", len(x)))
         is_shared = kept is not None or not set(parts) <= set(starts_S.tolist())

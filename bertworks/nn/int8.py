@@ -18,7 +18,8 @@ one.
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numba
 import numpy as np
@@ -34,7 +35,8 @@ from bertworks.nn.layers import LARGEST_INT8, Linear, activate, cpu_instructions
 _ZERO = 128  # the unsigned number that stands for 0
 _GELU_LEAST = 0.1701  # no gelu is below minus this
 _GELU_DEGREE, _GELU_END = 6, 4.0  # of a polynomial that is nearer to it than its steps in int8; where it is x or 0
-_KNOWS_TILES = "amx_int8" in cpu_instructions()
+_KNOWS_TILES = "amx_int8" in cpu_instructions() and "amx_bf16" in cpu_instructions()
+_KNOWS_BFLOAT16 = "avx512_bf16" in cpu_instructions()
 _TOKENS_AT_ONCE = 64 if _KNOWS_TILES else 48  # of which the inputs and outputs of all products fit into a core's cache
 # Numbers of a vector. Processors with VNNI but without AVX-512 have vectors half as long and half as many registers.
 _LANES = 16 if "avx512_vnni" in cpu_instructions() else 8
@@ -56,30 +58,41 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True, fastmath=_FAST)(function)
 
 
+def is_compiled() -> bool:
+    """Tell whether the layers have been compiled, in this process or for this machine."""
+    where = layers.stats.cache_path
+    return bool(layers.signatures) or bool(where and any(Path(where).glob("int8.layers-*.nbi")))
+
+
 # Tiles: what the processor computes in its registers. Rows of x times some vectors of w, in steps of four bytes of x.
 
+Kind = Literal["int8", "bfloat16", "float32"]
 _instruction: Any = intrinsic
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
-def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
+def _tile(num_rows: int, num_vectors: int, kind: Kind) -> Any:
     """Return an instruction for numba: `tile(x, x_row, w, w_step, num_steps, start, out, out_row)`.
 
     Args:
         num_rows: of x and out.
         num_vectors: of outputs.
-        is_int8: whether a step is four unsigned bytes of x times four signed ones of w for each output, summed as
-            int32; else one float32 times one for each output.
+        kind: of numbers. A step takes four bytes of x and four for each output of w: `int8`, four unsigned bytes times
+            four signed ones, summed as int32; `bfloat16`, two times two; `float32`, one times one.
 
-    All arguments of what is returned are addresses or numbers of bytes, but `num_steps`. `start` are the numbers, one
-    an output, with which the sums begin; 0: none.
+    All arguments of what is returned are addresses or numbers of bytes, but `num_steps`. `start` are the numbers of
+    int8, one an output, with which the sums begin. Processors without bfloat16 get an instruction that does nothing,
+    and never use it.
     """
 
     def tile(typing, x, x_row, w, w_step, num_steps, start, out, out_row):  # type: ignore[no-untyped-def]  # noqa: ARG001
         def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            if kind == "bfloat16" and not _KNOWS_BFLOAT16:
+                return context.get_dummy_value()
             x, x_row, w, w_step, num_steps, start, out, out_row = arguments
-            element = _I32 if is_int8 else _F32
-            vector, size = ir.VectorType(element, _LANES), 4 * _LANES
+            element = _F32 if kind == "float32" else _I32  # of x and w
+            total = _I32 if kind == "int8" else _F32
+            vector, sum_vector, size = ir.VectorType(element, _LANES), ir.VectorType(total, _LANES), 4 * _LANES
 
             def read(kind: Any, address: Any, alignment: int = 4) -> Any:
                 value = b.load(b.inttoptr(address, kind.as_pointer()))
@@ -89,21 +102,22 @@ def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
             def number(value: int) -> Any:
                 return ir.Constant(_I64, value)
 
-            if is_int8:
-                name = f"llvm.x86.avx512.vpdpbusd.{32 * _LANES}"
-            else:
-                name = f"llvm.fma.v{_LANES}f32"
+            form = ir.FunctionType(sum_vector, [sum_vector, vector, vector])
+            names = {
+                "int8": f"x86.avx512.vpdpbusd.{32 * _LANES}", "bfloat16": f"x86.avx512bf16.dpbf16ps.{32 * _LANES}",
+                "float32": f"fma.v{_LANES}f32",
+            }  # fmt: skip
             declare: Any = cgutils.get_or_insert_function
-            step = declare(b.module, ir.FunctionType(vector, [vector] * 3), name)
-            firsts = [ir.Constant(vector, [0] * _LANES)] * num_vectors
-            if is_int8:
+            step = declare(b.module, form, f"llvm.{names[kind]}")
+            firsts = [ir.Constant(sum_vector, [0] * _LANES)] * num_vectors
+            if kind == "int8":
                 firsts = [read(vector, b.add(start, number(size * n))) for n in range(num_vectors)]
             before, loop, after = b.block, b.append_basic_block("step"), b.append_basic_block("end")
             b.branch(loop)
             b.position_at_end(loop)
             k = b.phi(_I64)
             k.add_incoming(number(0), before)
-            sums = [b.phi(vector) for _ in range(num_rows * num_vectors)]
+            sums = [b.phi(sum_vector) for _ in range(num_rows * num_vectors)]
             for place, value in enumerate(sums):
                 value.add_incoming(firsts[place % num_vectors], before)
             weights = b.add(w, b.mul(k, w_step))
@@ -115,9 +129,8 @@ def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
                 four = b.insert_element(nothing, read(element, at, 1), ir.Constant(_I32, 0))
                 four = b.shuffle_vector(four, nothing, lanes)
                 for n in range(num_vectors):
-                    total = sums[row * num_vectors + n]
-                    given = [total, four, weights[n]] if is_int8 else [four, weights[n], total]
-                    results.append(b.call(step, given))
+                    given = [sums[row * num_vectors + n], four, weights[n]]
+                    results.append(b.call(step, [*given[1:], given[0]] if kind == "float32" else given))
             following = b.add(k, number(1))
             k.add_incoming(following, loop)
             for value, result in zip(sums, results, strict=True):
@@ -127,7 +140,7 @@ def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
             for place, result in enumerate(results):
                 row, n = divmod(place, num_vectors)
                 at = b.add(out, b.add(b.mul(out_row, number(row)), number(size * n)))
-                b.store(result, b.inttoptr(at, vector.as_pointer())).align = 4
+                b.store(result, b.inttoptr(at, sum_vector.as_pointer())).align = 4
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 8), generate
@@ -138,6 +151,7 @@ def _tile(num_rows: int, num_vectors: int, is_int8: bool) -> Any:
 # Matrix tiles, AMX: registers of 16 rows of 64 bytes. A row of x has 64 inputs, one of w four inputs of 16 outputs.
 
 _TILE_ROWS, _TILE_BYTES = 16, 64
+_LOW_STEP = _TILE_BYTES // 2  # numbers of bfloat16 in a row of a tile
 _I8 = ir.IntType(8)
 _POINTER = _I8.as_pointer()
 
@@ -148,10 +162,11 @@ def _call(b: Any, name: str, *arguments: Any) -> None:
     b.call(declare(b.module, kind, f"llvm.x86.{name}"), arguments)
 
 
-def _matrix_tile(num_rows: int) -> Any:
+def _matrix_tile(num_rows: int, kind: Kind) -> Any:
     """Return an instruction for numba, as `_tile` does, for so many times 16 rows of x and two times 16 outputs.
 
-    A step is 64 bytes of x. Processors without tiles get an instruction that does nothing, and never use it.
+    A step is 64 bytes of x, of int8 or bfloat16. Processors without tiles get an instruction that does nothing, and
+    never use it.
     """
 
     def tile(typing, x, x_row, w, w_step, num_steps, start, out, out_row):  # type: ignore[no-untyped-def]  # noqa: ARG001
@@ -169,9 +184,12 @@ def _matrix_tile(num_rows: int) -> Any:
             sums = [[ir.Constant(_I8, 2 * row + n) for n in range(2)] for row in range(num_rows)]
             rows, columns = ([ir.Constant(_I8, first + n) for n in range(2)] for first in (4, 6))
             for row in range(num_rows):
-                for n in range(2):  # a row that follows itself: all begin with the same numbers
-                    at = pointer(b.add(start, number(_TILE_BYTES * n)))
-                    _call(b, "tileloadd64", sums[row][n], at, number(0))
+                for n in range(2):
+                    if kind == "bfloat16":
+                        _call(b, "tilezero", sums[row][n])
+                    else:  # a row that follows itself: all begin with the same numbers
+                        at = pointer(b.add(start, number(_TILE_BYTES * n)))
+                        _call(b, "tileloadd64", sums[row][n], at, number(0))
             before, loop, after = b.block, b.append_basic_block("step"), b.append_basic_block("end")
             b.branch(loop)
             b.position_at_end(loop)
@@ -185,7 +203,8 @@ def _matrix_tile(num_rows: int) -> Any:
             for n in range(2):
                 _call(b, "tileloadd64", columns[n], pointer(b.add(weights, number(_TILE_BYTES * n))), w_step)
                 for row in range(num_rows):
-                    _call(b, "tdpbusd", sums[row][n], rows[row], columns[n])
+                    multiply = "tdpbf16ps" if kind == "bfloat16" else "tdpbusd"
+                    _call(b, multiply, sums[row][n], rows[row], columns[n])
             following = b.add(k, number(1))
             k.add_incoming(following, loop)
             b.cbranch(b.icmp_signed("<", following, num_steps), loop, after)
@@ -217,7 +236,8 @@ def _set_tiles(typing, address):  # type: ignore[no-untyped-def]  # noqa: ARG001
     return types.void(types.intp), generate
 
 
-_two_matrix_tiles, _one_matrix_tile = _matrix_tile(2), _matrix_tile(1)
+_two_matrix_tiles, _one_matrix_tile = _matrix_tile(2, "int8"), _matrix_tile(1, "int8")
+_two_low_tiles, _one_low_tile = _matrix_tile(2, "bfloat16"), _matrix_tile(1, "bfloat16")
 
 
 @cache
@@ -240,8 +260,26 @@ def _multiply_by_tiles(shapes: NDArray[np.uint8]) -> None:
     assert np.array_equal(sums, low.astype(np.int32) @ values.T.astype(np.int32))
 
 
-_tile_int8, _row_int8 = _tile(_ROWS, _BLOCKS, True), _tile(1, _BLOCKS, True)
-_tile_float, _thin_float, _row_float = _tile(_ROWS, 2, False), _tile(_ROWS, 1, False), _tile(1, 1, False)
+_tile_int8, _row_int8 = _tile(_ROWS, _BLOCKS, "int8"), _tile(1, _BLOCKS, "int8")
+_tile_low, _row_low = _tile(_ROWS, 2, "bfloat16"), _tile(1, 2, "bfloat16")
+_tile_float, _thin_float, _row_float = (
+    _tile(rows, vectors, "float32") for rows, vectors in ((_ROWS, 2), (_ROWS, 1), (1, 1))
+)
+
+
+@_instruction
+def _in_long_vectors(typing):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Have the function in which this stands use vectors of 512 bits, of which LLVM makes no use on Intel's processors.
+
+    It is afraid for their clock, which has not suffered since Ice Lake.
+    """
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if _LANES == 16:
+            set.add(b.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @_instruction
@@ -334,6 +372,7 @@ def _matrix(x, num_rows, depth, w, lanes, out):  # type: ignore[no-untyped-def]
 @compiled
 def _quantize(row, factors, out):  # type: ignore[no-untyped-def]
     """Write a row, multiplied by factors, as unsigned numbers; returns its scale."""
+    _in_long_vectors()
     most = np.int32(0)  # as bits, since compilers do not look for the largest of float32s in vectors
     for i in range(len(row)):
         most = max(most, _as_bits(abs(row[i] * factors[i])))
@@ -347,6 +386,7 @@ def _quantize(row, factors, out):  # type: ignore[no-untyped-def]
 @compiled
 def _activate_and_quantize(sums, scale, scales, bias, polynomial, row, out):  # type: ignore[no-untyped-def]
     """Apply the gelu, or the relu if there is no polynomial, and write what comes out with all of 0 to 255."""
+    _in_long_vectors()
     end, to_unit = _f32(_GELU_END), _f32(2 / _GELU_END**2)
     most = np.int32(0)
     if len(polynomial):
@@ -377,6 +417,7 @@ def _activate_and_quantize(sums, scale, scales, bias, polynomial, row, out):  # 
 @compiled
 def _add_and_normalize(x, sums, scale, scales, bias, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
     """Add a product's output to x and normalise x."""
+    _in_long_vectors()
     for i in range(len(x)):
         x[i] += _f32(sums[i]) * scale * scales[i] + bias[i]
     normalize(x, norm_scales, norm_shifts, eps)
@@ -385,6 +426,7 @@ def _add_and_normalize(x, sums, scale, scales, bias, norm_scales, norm_shifts, e
 @compiled
 def normalize(x, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
     """Give a row mean 0 and variance 1, then scale and shift it."""
+    _in_long_vectors()
     mean = _f32(0)
     for i in range(len(x)):
         mean += x[i]
@@ -401,6 +443,7 @@ def normalize(x, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
 @compiled
 def _powers_of_two(row):  # type: ignore[no-untyped-def]
     """Replace every number by 2 to the power of what it is above the largest; returns their sum."""
+    _in_long_vectors()
     most = np.int32(-(2**31))
     for i in range(len(row)):
         bits = _as_bits(row[i])
@@ -454,19 +497,41 @@ class Layers(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values of all tokens as attention reads them; values have whole vectors."""
+    """Queries, keys and values of all tokens as attention reads them: in bfloat16 where the processor multiplies it.
+
+    Then two numbers of bfloat16 that are multiplied together lie beside each other: of a key, and of the values of two
+    tokens. So every sequence begins at an even place.
+    """
 
     queries_NTH: NDArray[np.float32]
     keys_NHT: NDArray[np.float32]  # with some columns more, which may be read and mean nothing
-    values_NTH: NDArray[np.float32]
+    values_NTH: NDArray[np.float32]  # of whole vectors
+    low_queries_NTH: NDArray[np.uint16]  # with some rows more
+    low_keys_NHT: NDArray[np.uint32]  # half as many rows, with some columns more
+    low_values_NTH: NDArray[np.uint32]  # half as many rows
+    places_T: NDArray[np.int64]  # of a token in low_keys and low_values; none: they are not used
 
 
-def room_for(num_tokens: int, num_heads: int, width: int) -> Heads:
-    """Return a place for queries, keys and values."""
+def room_for(starts_S: NDArray[np.int64], num_heads: int, width: int, *, is_low: bool = _KNOWS_BFLOAT16) -> Heads:
+    """Return a place for queries, keys and values of sequences, by where each begins and the last ends."""
+    num_tokens = int(starts_S[-1])
+    places_T, low_shapes = np.zeros(0, np.int64), [(0, 0, 0)] * 3
     columns = _LANES * (num_tokens // _LANES // 2 * 2 + 3)  # an odd number of vectors, so that caches hold all rows
     lanes = -(-width // _LANES) * _LANES
-    shapes = (num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)
-    return Heads(np.empty(shapes[0], np.float32), np.zeros(shapes[1], np.float32), np.zeros(shapes[2], np.float32))
+    shapes = [(num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)]
+    if is_low:
+        lengths = np.diff(starts_S)
+        begins = np.concatenate([[0], np.cumsum(lengths + lengths % 2)])
+        places_T = np.arange(num_tokens) + np.repeat(begins[:-1] - starts_S[:-1], lengths)
+        room, lanes = int(begins[-1]) + 2 * _LANES, -(-width // _LOW_STEP) * _LOW_STEP
+        columns = _LANES * (room // _LANES // 2 * 2 + 3)
+        low_shapes = [
+            (num_heads, num_tokens + 2 * _TILE_ROWS, lanes), (num_heads, lanes // 2, columns),
+            (num_heads, room // 2 + 1, lanes),
+        ]  # fmt: skip
+        shapes = [(0, 0, 0)] * 3
+    kinds: list[Any] = [*[np.float32] * 3, np.uint16, np.uint32, np.uint32]
+    return Heads._make([*map(np.zeros, [*shapes, *low_shapes], kinds), places_T])
 
 
 @compiled
@@ -486,6 +551,10 @@ def begin(net, x_TD, heads, first, end):  # type: ignore[no-untyped-def]
 @compiled
 def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore[no-untyped-def]
     """Write what a product found for some tokens to where attention looks for it."""
+    _in_long_vectors()
+    if len(heads.places_T):
+        _divide_low(output_scales, bias, sums, scales, count, heads, t)
+        return
     num_heads, width = len(heads.queries_NTH), heads.queries_NTH.shape[2]
     for head in range(num_heads):
         for part in (0, 2):
@@ -500,6 +569,54 @@ def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore
             o, out = (num_heads + head) * width + h, heads.keys_NHT[head, h, t : t + count]
             for i in range(count):
                 out[i] = _f32(sums[i, o]) * scales[i] * output_scales[o] + bias[o]
+
+
+@compiled
+def _divide_low(output_scales, bias, sums, scales, count, heads, t):  # type: ignore[no-untyped-def]
+    """Do the same in bfloat16."""
+    _in_long_vectors()
+    num_heads, total = len(heads.low_queries_NTH), len(output_scales) // 3
+    width, rows = total // num_heads, np.zeros((2, _whole(total, 2)), np.uint16)
+    for part in range(3):
+        first, end = part * total, (part + 1) * total
+        some, shifts = output_scales[first:end], bias[first:end]
+        i = 0
+        while i < count:
+            place = heads.places_T[t + i]
+            _round(sums[i, first:end], scales[i], some, shifts, rows[0, :total])
+            is_pair = part == 2 and place % 2 == 0 and i + 1 < count and heads.places_T[t + i + 1] == place + 1
+            if is_pair:
+                _round(sums[i + 1, first:end], scales[i + 1], some, shifts, rows[1, :total])
+            for head in range(num_heads):
+                row, other = rows[0, head * width : (head + 1) * width], rows[1, head * width : (head + 1) * width]
+                if part == 0:
+                    queries = heads.low_queries_NTH[head, t + i]
+                    for h in range(width):
+                        queries[h] = row[h]
+                elif part == 1:
+                    keys = heads.low_keys_NHT[head, :, place]
+                    for h in range(width // 2):
+                        keys[h] = np.uint32(row[2 * h]) | np.uint32(row[2 * h + 1]) << np.uint32(16)
+                    if width % 2:
+                        keys[width // 2] = np.uint32(row[width - 1])
+                elif is_pair:
+                    values = heads.low_values_NTH[head, place // 2]
+                    for h in range(width):
+                        values[h] = np.uint32(row[h]) | np.uint32(other[h]) << np.uint32(16)
+                else:  # its neighbour belongs to another thread, or to nobody
+                    halves = heads.low_values_NTH[head, place // 2].view(np.uint16)
+                    for h in range(width):
+                        halves[2 * h + place % 2] = row[h]
+            i += 2 if is_pair else 1
+
+
+@compiled
+def _round(sums, scale, scales, bias, out):  # type: ignore[no-untyped-def]
+    """Write what a product found in bfloat16: the upper half of a float32, rounded to the nearest."""
+    _in_long_vectors()
+    for h in range(len(out)):
+        bits = _as_bits(_f32(sums[h]) * scale * scales[h] + bias[h])
+        out[h] = np.uint16((bits + np.int32(0x8000)) >> np.int32(16))
 
 
 @compiled
@@ -520,18 +637,25 @@ def layers(net, first_layer, end_layer, x_TD, heads, following, attended_TD, sta
         end: after the last of them. They are whole sequences, or it is one layer.
     """
     for layer in range(first_layer, end_layer):
-        _attend_all(heads, attended_TD, starts_S, queries_S, first, end, net.is_causal)
+        _attend_all(heads, attended_TD, starts_S, queries_S, first, end, net.is_causal, net.tiles)
         _feed(net, layer, x_TD, attended_TD, following, first, end)
 
 
 @compiled
-def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal):  # type: ignore[no-untyped-def]
+def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal, tiles):  # type: ignore[no-untyped-def]
     longest = 0
     for s in range(len(starts_S) - 1):
         longest = max(longest, starts_S[s + 1] - starts_S[s])
-    scores = np.empty((_ROWS, _whole(longest, _LANES)), np.float32)
-    queries = np.empty((_ROWS, heads.queries_NTH.shape[2]), np.float32)
-    results = np.empty((_ROWS, heads.values_NTH.shape[2]), np.float32)
+    is_low, width = (
+        len(heads.places_T) > 0,
+        attended_TD.shape[1] // max(len(heads.queries_NTH), len(heads.low_queries_NTH)),
+    )
+    num_rows = (2 * _TILE_ROWS if len(tiles) else _ROWS) if is_low else _ROWS
+    scores = np.empty((num_rows, _whole(longest, 2 * _LANES)), np.float32)
+    shares = np.empty((num_rows, _whole(longest, 2 * _LANES)), np.uint16)
+    queries, results = np.empty((_ROWS, width), np.float32), np.empty((num_rows, _whole(width, 2 * _LANES)), np.float32)
+    if is_low and len(tiles):
+        _set_tiles(tiles.ctypes.data)
     for s in range(len(starts_S) - 1):
         start, stop = starts_S[s], starts_S[s + 1]
         if len(queries_S):
@@ -540,15 +664,22 @@ def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal):
                 continue
         else:
             begins, ends, moved = max(start, first), min(stop, end), 0
-        if begins < ends:
+        if begins < ends and is_low:
+            _attend_low(
+                heads, attended_TD, start, stop, begins, ends, moved, is_causal, len(tiles) > 0, scores, shares, results
+            )
+        elif begins < ends:
             _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results)
+    if is_low and len(tiles):
+        _set_tiles(0)
 
 
 @compiled
 def _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results):  # type: ignore[no-untyped-def]
     """Let the tokens from `begins` to `ends` attend to their sequence; results are written `moved` rows further on."""
+    _in_long_vectors()
     width, length = heads.queries_NTH.shape[2], stop - start
-    columns, lanes, totals = _whole(length, _LANES), results.shape[1], np.empty(_ROWS, np.float32)
+    columns, lanes, totals = _whole(length, _LANES), _whole(width, _LANES), np.empty(_ROWS, np.float32)
     for head in range(len(heads.queries_NTH)):
         keys_HT, values_TH = heads.keys_NHT[head, :, start:], heads.values_NTH[head, start:]
         for first in range(begins, ends, _ROWS):
@@ -571,8 +702,73 @@ def _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, que
 
 
 @compiled
+def _attend_low(heads, attended_TD, start, stop, begins, ends, moved, is_causal, has_tiles, scores, shares, results):  # type: ignore[no-untyped-def]
+    """Do the same in bfloat16. Rows after the last query are computed too, and not used."""
+    _in_long_vectors()
+    num_heads, lanes, length = len(heads.low_queries_NTH), heads.low_queries_NTH.shape[2], stop - start
+    width, columns, place = attended_TD.shape[1] // num_heads, _whole(length, _LOW_STEP), heads.places_T[start]
+    totals = np.empty(len(scores), np.float32)
+    for head in range(num_heads):
+        keys, values = heads.low_keys_NHT[head, :, place:], heads.low_values_NTH[head, place // 2 :]
+        for first in range(begins, ends, len(scores)):
+            count, queries = min(ends - first, len(scores)), heads.low_queries_NTH[head, first:]
+            _low_product(queries, count, lanes, keys, columns, scores, has_tiles)
+            for i in range(count):
+                seen = min(length, first + i - start + 1) if is_causal else length
+                totals[i] = _low_powers_of_two(scores[i, :seen], shares[i, :columns])
+            _low_product(shares, count, length, values, lanes, results, has_tiles)
+            for i in range(count):
+                out, result, share = attended_TD[first + i + moved], results[i], _f32(1) / totals[i]
+                out = out[head * width : (head + 1) * width]
+                for h in range(width):
+                    out[h] = result[h] * share
+
+
+@compiled
+def _low_product(x, num_rows, depth, w, lanes, out, has_tiles):  # type: ignore[no-untyped-def]
+    """Multiply rows of x by w, in which two rows lie beside each other, both bfloat16; with tiles if there are any."""
+    x_row, w_row, out_row = x.strides[0], w.strides[0], out.strides[0]
+    pairs, steps = (depth + 1) // 2, (depth + _LOW_STEP - 1) // _LOW_STEP
+    for lane in range(0, lanes, 2 * _LANES):
+        inputs, weights, result = x.ctypes.data, w.ctypes.data + 4 * lane, out.ctypes.data + 4 * lane
+        if num_rows == 1:
+            _row_low(inputs, x_row, weights, w_row, pairs, 0, result, out_row)
+        elif not has_tiles:
+            _tile_low(inputs, x_row, weights, w_row, pairs, 0, result, out_row)
+        elif num_rows <= _TILE_ROWS:
+            _one_low_tile(inputs, x_row, weights, w_row, steps, 0, result, out_row)
+        else:
+            _two_low_tiles(inputs, x_row, weights, w_row, steps, 0, result, out_row)
+
+
+@compiled
+def _low_powers_of_two(row, out):  # type: ignore[no-untyped-def]
+    """Write 2 to the power of what each number is above the largest in bfloat16, then zeros; returns their sum."""
+    _in_long_vectors()
+    most = np.int32(-(2**31))
+    for i in range(len(row)):
+        bits = _as_bits(row[i])
+        most = max(most, bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1)))
+    largest, total = _as_float(most ^ ((most >> np.int32(31)) & np.int32(2**31 - 1))), _f32(0)
+    for i in range(len(row)):
+        x = row[i] - largest
+        x = x if x > _f32(-126) else _f32(-126)
+        whole = np.floor(x + _f32(0.5))
+        part = x - whole
+        # 2^part to within 8e-5, a twentieth of what bfloat16 can tell apart.
+        y = _f32(0.99992807) + part * (_f32(0.69326099) + part * (_f32(0.24261114) + part * _f32(0.05517165)))
+        bits = _as_bits(y) + (np.int32(whole) << np.int32(23)) + np.int32(0x8000)
+        total += _as_float(bits & np.int32(-65536))
+        out[i] = np.uint16(bits >> np.int32(16))
+    for i in range(len(row), len(out)):
+        out[i] = np.uint16(0)
+    return total
+
+
+@compiled
 def _feed(net, layer, x_TD, attended_TD, heads, first, end):  # type: ignore[no-untyped-def]
     """Take tokens from the output of attention to the end of a layer, and to the attention of the next one."""
+    _in_long_vectors()
     width, inner, is_last = x_TD.shape[1], net.up_scales.shape[1], layer + 1 == len(net.qkv)
     scales = np.empty(_TOKENS_AT_ONCE, np.float32)
     low = np.full((_TOKENS_AT_ONCE, _whole(width, 4)), np.uint8(_ZERO))

@@ -123,27 +123,38 @@ def test_activations_are_stored_from_their_least_value_on(name):
 
 
 @NEEDS["int8"]
+@pytest.mark.parametrize("is_low", [False, pytest.param(True, marks=NEEDS["bfloat16"])], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("width", [4, 16, 26, 64])
-def test_attention_is_that_of_torch(width, is_causal):
-    lengths, num_heads = (1, 5, 17, 40, 40), 3
+@pytest.mark.parametrize("width", [4, 16, 26, 33, 64])
+def test_attention_is_that_of_torch(width, is_causal, is_low):
+    """Products hold queries, keys and values as whole numbers here, multiplied by scales of their own."""
+    lengths, num_heads = (1, 5, 17, 40, 41, 70), 3
     starts, rng = np.cumsum([0, *lengths]), np.random.default_rng(0)
-    heads = int8.room_for(starts[-1], num_heads, width)
-    q, k, v = (rng.normal(size=(num_heads, starts[-1], width)).astype(np.float32) for _ in range(3))
-    np.copyto(heads.queries_NTH, q * np.float32(1.4426950408889634 / width**0.5))
-    heads.keys_NHT[...] = np.nan  # what lies beyond the last token has no meaning
-    heads.keys_NHT[:, :, : starts[-1]] = k.transpose(0, 2, 1)
-    heads.values_NTH[:, :, :width] = v
-    found = np.empty((starts[-1], num_heads * width), np.float32)
+    total, num_outputs = starts[-1], 3 * num_heads * width
+    sums = np.zeros((total, 4 * num_outputs), np.int32)
+    sums[:, :num_outputs] = rng.integers(-900, 900, (total, num_outputs))
+    scales, output_scales = rng.uniform(1e-3, 2e-3, (2, max(total, num_outputs))).astype(np.float32)
+    output_scales[: num_outputs // 3] *= np.float32(1.4426950408889634 / width**0.5)
+    bias = rng.normal(size=num_outputs).astype(np.float32) * (np.arange(num_outputs) >= num_outputs // 3)
+    heads = int8.room_for(starts, num_heads, width, is_low=is_low)
+    for first in range(0, total, 7):  # as threads may do it, in no particular order
+        first = total // 7 * 7 - first
+        count = min(7, total - first)
+        scales_here = output_scales[:num_outputs] * 1_000
+        int8._divide(scales_here, bias, sums[first:], scales[first:], count, heads, first)
+    qkv = sums[:, :num_outputs] * scales[:total, None].astype(np.float64) * scales_here + bias
+    q, k, v = qkv.reshape(total, 3, num_heads, width).transpose(1, 2, 0, 3)
+    found = np.empty((total, num_heads * width), np.float32)
     every, chosen = np.empty(0, np.int64), starts[1:] - 1
-    int8._attend_all(heads, found, starts, every, 0, starts[-1], is_causal)
+    int8._attend_all(heads, found, starts, every, 0, total, is_causal, int8.tiles())
     of_chosen = np.empty((len(lengths), num_heads * width), np.float32)
-    int8._attend_all(heads, of_chosen, starts, chosen, 0, len(lengths), is_causal)
+    int8._attend_all(heads, of_chosen, starts, chosen, 0, len(lengths), is_causal, int8.tiles())
     for start, end in itertools.pairwise(starts):
-        some = (torch.from_numpy(each[:, start:end]) for each in (q, k, v))
-        expected = torch.nn.functional.scaled_dot_product_attention(*some, is_causal=is_causal)
-        np.testing.assert_allclose(found[start:end], expected.transpose(0, 1).flatten(1), atol=3e-6)
-    np.testing.assert_allclose(of_chosen, found[chosen], atol=1e-6)
+        some = [torch.from_numpy(each[:, start:end]) for each in (q, k, v)]
+        some = [each.bfloat16().double() for each in some] if is_low else some
+        expected = torch.nn.functional.scaled_dot_product_attention(*some, is_causal=is_causal, scale=np.log(2))
+        np.testing.assert_allclose(found[start:end], expected.transpose(0, 1).flatten(1), atol=5e-3 if is_low else 1e-5)
+    np.testing.assert_allclose(of_chosen, found[chosen], atol=1e-3 if is_low else 1e-6)
 
 
 @NEEDS["int8"]
