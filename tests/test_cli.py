@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import bertworks as bw
@@ -76,10 +78,13 @@ def test_settings_are_listed_with_default_range_and_help(bertworks):
     assert [name for name, row in by_name.items() if not row["help"].endswith(".")] == []
     code, out, err = bertworks("settings", "train")
     assert (code, err) == (0, "")
-    assert out.startswith(
-        "train.max_steps          1000000      a whole number, at least 1\n    Steps after which a run"
-    )
+    assert out.startswith("train.max_steps=1000000            a whole number, at least 1\n    Steps after which a run")
+    assert "\ntrain.max_tokens  (not set)        a whole number" in out
     assert "optim." not in out
+    assert bertworks("settings", "pretrain", "train") == (code, out, err)
+    assert bertworks("settings", "pretrain")[1] == bertworks("settings")[1]
+    assert "\nmodel.preset=base   " in bertworks("settings", "pretrain")[1]
+    assert "\nmodel.preset=large   " in bertworks("settings", "pretrain", "large")[1]
 
 
 @pytest.mark.parametrize(("name", "max_length"), [("sst2", 128), ("SQuAD1", 384), ("answer", 384), ("classify", 128)])
@@ -89,6 +94,7 @@ def test_settings_of_a_task_have_the_defaults_of_its_fine_tuning(bertworks, name
     found = {row["setting"]: row["default"] for row in rows}
     assert (found["task.max_length"], found["optim.warmup"]) == (max_length, 0.1)
     assert 2 <= found["train.epochs"] <= 4
+    assert json.loads(bertworks("settings", "finetune", name, "--json")[1]) == rows
 
 
 def test_settings_of_nothing_name_the_nearest(bertworks):
@@ -96,6 +102,11 @@ def test_settings_of_nothing_name_the_nearest(bertworks):
         "error: 'trian' is neither a section of a recipe (did you mean 'train'?) nor a task\n"
     )
     assert "did you mean 'sst2'?" in bertworks("settings", "sstt")[2]
+    assert "did you mean 'sst2'?" in bertworks("settings", "finetune", "sstt")[2]
+    assert "did you mean 'finetune'?" in bertworks("settings", "finetunes")[2]
+    assert "did you mean 'large'?" in bertworks("settings", "pretrain", "larg")[2]
+    assert "neither pretrain nor finetune (did you mean 'finetune'?)" in bertworks("settings", "tune", "sst2")[2]
+    assert bertworks("settings", "finetune") == bertworks("settings", "finetune", "classify")
 
 
 def test_version_is_the_packages(bertworks):
@@ -401,3 +412,50 @@ def test_json_escapes_what_a_terminal_would_obey_and_says_the_same(bertworks, tm
     _, out, _ = bertworks("texts", "classify", "--train", tmp_path / "t.jsonl", "--json", "--quiet")
     assert out.isascii()
     assert json.loads(out.splitlines()[0])["text"].endswith(" a\x9b31m\u202eb")
+
+
+def offered(*words):
+    """Return what a shell offers for the last of the words."""
+    environment = {"_BERTWORKS_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("bertworks", *words))}
+    ended = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'bertworks'; from bertworks.cli import main; main()"],
+        env={**os.environ, **environment, "COMP_CWORD": str(len(words))}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_a_shell_completes_commands_tasks_models_recipes_and_settings():
+    assert offered("fine") == ["finetune"]
+    assert offered("finetune", "sq") == ["squad1", "squad2"]
+    assert offered("fill", "mini-") == ["mini-ko"]
+    assert offered("pretrain", "tiny-") == ["tiny-cpu"]
+    assert offered("finetune", "classify", "train.ep") == ["train.epochs=3"]
+    assert offered("pretrain", "tiny-cpu", "optim.lr") == ["optim.lr=0.0001"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("finetun",), "no such command 'finetun' (did you mean 'finetune'?); see `bertworks --help`"),
+        (("finetune", "sst2"), "missing option '--out'; see `bertworks finetune --help`"),
+        (("fill", "mini", "a", "--modle"), "no such option: --modle; see `bertworks fill --help`"),
+        (("plan", "base", "--gpus", "x"), "invalid value for '--gpus': it is not a whole number; see "),
+        (("attend", "mini", "a", "b", "c", "d"), "too many arguments: c d; see `bertworks attend --help`"),
+    ],
+)
+def test_wrong_arguments_are_told_as_other_errors_are(bertworks, words, told):
+    code, out, err = bertworks(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {told}")
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "search", "prepare", "serve"])
+def test_the_help_of_a_command_ends_with_examples_that_exist(bertworks, command):
+    _, out, _ = bertworks(command, "--help")
+    examples = [line for line in out.rpartition(":\n")[2].splitlines() if line.startswith("  bertworks ")]
+    assert examples
+    for line in examples:
+        _, name, *words = shlex.split(line)
+        typer.main.get_command(cli.app).commands[name].make_context(name, words)

@@ -86,7 +86,11 @@ def test_ctrl_c_before_the_first_evaluation_and_the_run_folder_is_enough_to_go_o
     monkeypatch.chdir(tmp_path)
     code, out, err = bertworks("finetune", "--resume", "--out", run)
     assert (code, "resuming from step 3" in err) == (0, True), err
-    assert err.splitlines()[-1] == f"next: bertworks classify {run} 'A text.'"
+    assert err.splitlines()[-2:] == [
+        f"report: {run}/report.html  (open it in a browser)",
+        f"next: bertworks classify {run} 'A text.'",
+    ]
+    assert (run / "report.html").exists()
     assert files_of(run) == files_of(tmp_path / "whole")
     shutil.rmtree(run / "checkpoints")  # no checkpoint yet: it starts
     bw.finetune(out=run, resume=True, quiet=True)

@@ -20,8 +20,9 @@ import typer
 import bertworks
 import bertworks.data
 from bertworks.cli import app
+from bertworks.cli.info import settings_of
 from bertworks.config import Settings, described
-from bertworks.finetuning.settings import FinetuneSettings, settings_for
+from bertworks.finetuning.settings import settings_for
 from bertworks.recipe import Recipe
 from bertworks.tasks import TASKS
 from bertworks.tasks.own_files import DEFAULTS
@@ -77,7 +78,8 @@ def commands_page() -> str:
                 rows.append(option_row(param, *record))
         parts.append(table(("", "Meaning", "Default"), rows) if rows else "It has no options.\n")
         if command.epilog:
-            parts.append(f"```\n{command.epilog}\n```\n")
+            about, _, examples = command.epilog.partition("\n")
+            parts.append(f"{about}\n\n```\n{inspect.cleandoc(examples)}\n```\n")
     return "\n".join(parts)
 
 
@@ -117,7 +119,8 @@ def settings_page() -> str:
         table(("Task", "`task.max_length`", "`optim.lr`", "`train.epochs`", "`train.batch_size`"), task_rows()),
         "A model may recommend a learning rate of its own, in its card (`bertworks models mini`). "
         "That one is used unless you give `optim.lr`.\n",
-        *section_tables(FinetuneSettings(), "finetune-"),
+        "The defaults below are those of `classify`, for your own files.\n",
+        *section_tables(settings_of("finetune", None), "finetune-"),
         "## Searches\n",
         "`bertworks search` takes the same keys. A list, such as `optim.lr=3e-5,5e-5`, is tried value by value.\n",
     ]

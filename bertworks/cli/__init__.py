@@ -6,6 +6,7 @@ exit code 2; an interruption gives exit code 130.
 
 import itertools
 import os
+import re
 import select
 import signal
 import stat
@@ -31,6 +32,15 @@ from bertworks.errors import UserError, printable, shortened, shown
 from bertworks.files import refusal_text
 
 _MAX_USAGE_LINE = 300
+# What the library says of wrong values, and what we say of a setting that is wrong in the same way.
+_OURS = {
+    r"Input should be a valid integer, .*": "it is not a whole number",
+    r"Input should be a valid number, .*": "it is not a number",
+    r"Input should be ": "it must be ",
+    r"\. Did you mean (.*)\?$": r" (did you mean \1?)",
+    r"Possible options: (.*)\)$": r"did you mean one of \1?)",
+    r"^Got unexpected extra argument(?:s|\(s\))? \((.*)\)": r"too many arguments: \1",
+}
 _UsageError: Any = typer.BadParameter.__base__  # typer does not export this class
 
 _FIRST_STEPS = """First steps:
@@ -59,7 +69,6 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -83,6 +92,11 @@ class _Command(TyperCommand):
                 raise UserError(f"{option.opts[0]} is given {count} times; give it once")
         return super().parse_args(ctx, args)
 
+    def format_epilog(self, _: Any, formatter: Any) -> None:
+        """Write the examples as they are."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}\n")
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -103,10 +117,33 @@ _GROUPS = {
 }
 _NEEDS_NOTHING = _GROUPS["What there is"]
 
+# Examples at the end of a command's help; a line starts with a command.
+_EPILOGS = {
+    pretrain: """Settings are key=value; `bertworks settings pretrain` lists all of them:
+  bertworks pretrain tiny-cpu --data DATA --out RUN train.max_minutes=10 optim.lr=2e-4
+  bertworks settings pretrain tiny-cpu""",
+    finetune: """Settings are key=value; `bertworks settings finetune TASK` lists all of them:
+  bertworks finetune classify --model mini --train my.csv --out RUN train.epochs=5 optim.lr=1e-4
+  bertworks settings finetune classify""",
+    search: """A setting may have several values, which are tried one by one:
+  bertworks search classify --model mini --train my.csv --out RUNS optim.lr=1e-4,3e-4 train.epochs=3
+  bertworks settings finetune classify""",
+    prepare: """A corpus is text to pre-train on; the vocabulary is a file, or that of a model:
+  bertworks prepare corpus/ --vocab vocab.txt --out DATA --holdout 0.01
+  bertworks prepare corpus/ --vocab mini --out DATA --holdout 0.01""",
+    serve: """Then open http://localhost:8000 in a browser, or ask from a program:
+  bertworks serve mini mini-ko
+  curl localhost:8000/v1/fill -H 'Content-Type: application/json' -d '{"model": "mini", "input": "A [MASK]."}'""",
+}
+
 for _title, _commands in _GROUPS.items():
     for _command in _commands:
-        _shows_help = _command not in _NEEDS_NOTHING
-        app.command(cls=_Command, no_args_is_help=_shows_help, rich_help_panel=_title)(_command)
+        app.command(
+            cls=_Command,
+            no_args_is_help=_command not in _NEEDS_NOTHING,
+            rich_help_panel=_title,
+            epilog=_EPILOGS.get(_command),
+        )(_command)
 
 
 def show_version(asked: bool) -> None:
@@ -136,8 +173,7 @@ def main() -> NoReturn:
         except UserError as error:
             say(f"error: {error}", err=True)
         except _UsageError as error:
-            error.message = "\n".join(shortened(printable(line), _MAX_USAGE_LINE) for line in error.message.split("\n"))
-            error.show()
+            say(f"error: {_usage_text(error)}", err=True)
         except typer.Abort:
             code = 130
         except _ReaderIsGone:
@@ -155,6 +191,16 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
     sys.exit(code)
+
+
+def _usage_text(error: Any) -> str:
+    """Return what is wrong with options and arguments in the style of other errors: what it is, and where to look."""
+    message = error.format_message().removesuffix(".")
+    for theirs, ours in _OURS.items():
+        message = re.sub(theirs, ours, message)
+    message = "\n".join(shortened(printable(line), _MAX_USAGE_LINE) for line in message.split("\n"))
+    command = f" {error.ctx.info_name}" if error.ctx is not None and error.ctx.parent is not None else ""
+    return f"{message[:1].lower()}{message[1:]}; see `bertworks{command} --help`"
 
 
 def _is_unread(timeout_ms: int | None = 0) -> bool:

@@ -21,11 +21,14 @@ from bertworks.cli.options import (
     OverridesArgument,
     QuietOption,
     TrainOption,
+    complete_model,
+    complete_task,
     how_ended,
     or_null,
     print_json,
     say,
     say_next,
+    say_report,
 )
 from bertworks.errors import UserError, counted
 
@@ -34,13 +37,16 @@ TABLE7 = "table7"
 TaskArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="TASK", help="A task of `bertworks tasks`; or, for your own files, classify, regress, tag, answer, ..."
+        metavar="TASK",
+        help="A task of `bertworks tasks`; or, for your own files, classify, regress, tag, answer, ...",
+        autocompletion=complete_task,
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="A model folder, a run folder, or the name of a model (see `models`, or in the Hugging Face cache)."
+        help="A model folder, a run folder, or the name of a model (see `models`, or in the Hugging Face cache).",
+        autocompletion=complete_model,
     ),
 ]
 OutOption = Annotated[str, typer.Option(help="The run folder to write.")]
@@ -288,7 +294,8 @@ def _run_many(
         say_next("glue" if task == "glue" else "search", "--resume", "--out", out)
     elif not is_silent and not outcome.is_failed:
         model = f"{out}/sst2" if task == "glue" else out
-        why = f"{out}/glue.zip is for GLUE's server" if task == "glue" else f"all runs: {out}/grid.md"
+        why = f"{out}/glue.zip is for GLUE's server" if task == "glue" else ""
+        say_report(Path(out) / ("glue.md" if task == "glue" else "grid.md"))
         say_next("predict", model, "INPUT.csv", "--out", "predictions.csv", why=why)
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
@@ -298,6 +305,7 @@ def _run_many(
 
 def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet: bool, as_json: bool) -> None:
     from bertworks.finetuning.finetune import finetune
+    from bertworks.report.page import REPORT_FILE
     from bertworks.train.distributed import is_first_rank
 
     started, is_silent, out = time.monotonic(), quiet or as_json, options["out"]
@@ -323,7 +331,11 @@ def _run_one(task: str | None, options: dict[str, Any], *, is_table: bool, quiet
         steps = counted(outcome.progress.step, "step")
         minutes = f"{outcome.minutes:.1f} minutes on the device"
         say(f"{out}: {ended} after {steps}{then}; {_best_model(outcome)}; {minutes}")
-        say_next(*(("finetune", "--resume", "--out", out) if outcome.signal else _in_use(out)))
+        if outcome.signal:
+            say_next("finetune", "--resume", "--out", out)
+        else:
+            say_report(Path(out) / REPORT_FILE)
+            say_next(*_in_use(out))
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
@@ -370,6 +382,6 @@ def _print_table7(task: str, options: dict[str, Any], *, quiet: bool, as_json: b
     if signal:
         say("stopped by a signal before all six rows; continue with --resume", err=True)
     elif not quiet and not as_json:
-        say(f"written to {options['out']}/{TABLE7_FILE}", err=True)
+        say_report(Path(options["out"]) / TABLE7_FILE)
     if signal == SIGINT:
         raise typer.Exit(130)

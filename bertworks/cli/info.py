@@ -1,14 +1,16 @@
 """The commands that list what is available: recipes, tasks, models, settings, demo."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say
+from bertworks.cli.options import JsonOption, OverridesArgument, print_json, say, say_next
 from bertworks.errors import UserError, nearest_name, shown
 
 if TYPE_CHECKING:
+    from bertworks.config import Settings
     from bertworks.tasks.task import Task, TaskKind
 
 
@@ -111,45 +113,82 @@ def _shown(value: Any) -> str:
 
 
 def settings(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[pretrain|finetune]", help="What the settings are for; also a section or a task by itself."
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SECTION|TASK]", help="A section of a recipe, such as train; or a task, such as mrpc or classify."
+            metavar="[NAME]",
+            help="Of pretrain: a section, such as train, or a recipe, such as base. Of finetune: a task, such as mrpc, "
+            "or classify for your own files.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the settings of pre-training, or of fine-tuning for a task: default, allowed values, description."""
+    """List the settings of pre-training, or of fine-tuning for a task: default, allowed values, meaning.
+
+    Any of them can be changed as key=value, after `bertworks pretrain ...` or `bertworks finetune ...`.
+    """
     from bertworks.config import described
-    from bertworks.recipe import Recipe
 
-    rows = described(Recipe())
-    if name in Recipe.model_fields:
-        rows = [row for row in rows if row["setting"].startswith(f"{name}.")]
-    elif name is not None:
-        from bertworks.finetuning.settings import settings_for
-        from bertworks.tasks import find_task
-        from bertworks.tasks.task import TaskKind
-
-        if name in get_args(TaskKind):
-            task = _task_of_own_files(cast("TaskKind", name))
-        else:
-            try:
-                task = find_task(name)
-            except UserError:
-                if hint := nearest_name(name, list(Recipe.model_fields)):
-                    raise UserError(f"{shown(name)} is neither a section of a recipe{hint} nor a task") from None
-                raise
-        rows = described(settings_for(task))
+    rows = described(settings_of(what, name))
+    if section := _section(what, name):
+        rows = [row for row in rows if row["setting"].startswith(f"{section}.")]
     if as_json:
         print_json(rows)
         return
     for row in rows:
-        default = "not set" if row["default"] is None else str(row["default"])
-        default = default.lower() if isinstance(row["default"], bool) else default
-        say(f"{row['setting']:<24} {default:<12} {row['allowed']}")
-        if row["help"]:
-            say(f"    {row['help']}")
+        default = str(row["default"]).lower() if isinstance(row["default"], bool) else row["default"]
+        setting = row["setting"] + (f"={default}" if default is not None else "  (not set)")
+        say(f"{setting:<34} {row['allowed']}")
+        say(f"    {row['help']}")
+
+
+def _section(what: str | None, name: str | None) -> str | None:
+    """Return the section of a recipe that is asked for, if it is one."""
+    from bertworks.recipe import Recipe
+
+    wanted = what if name is None else name
+    return wanted if what != "finetune" and wanted in Recipe.model_fields else None
+
+
+def settings_of(what: str | None, name: str | None) -> "Settings":
+    """Return the settings that are asked for: of pre-training, of a recipe, or of fine-tuning for a task."""
+    from bertworks.config import recipe_names
+    from bertworks.finetuning.settings import settings_for
+    from bertworks.recipe import Recipe, load_recipe
+    from bertworks.tasks import find_task
+    from bertworks.tasks.task import TaskKind
+
+    sections = list(Recipe.model_fields)
+    if what in (None, "pretrain"):
+        if name is None or name in sections:
+            return Recipe()
+        if name not in recipe_names() and not name.endswith(".toml"):
+            hint = nearest_name(name, [*sections, *recipe_names()])
+            raise UserError(f"{shown(name)} is neither a section nor a recipe{hint}; `bertworks recipes` lists recipes")
+        return load_recipe(name)
+    if what != "finetune":
+        if name is not None:
+            hint = nearest_name(str(what), ["pretrain", "finetune"])
+            raise UserError(f"{shown(what)} is neither pretrain nor finetune{hint}")
+        if what in sections:
+            return Recipe()
+        name = what
+    kind = "classify" if name is None else name
+    if kind in get_args(TaskKind):
+        return settings_for(_task_of_own_files(cast("TaskKind", kind)))
+    try:
+        return settings_for(find_task(kind))
+    except UserError:
+        known = [] if what == "finetune" else [*sections, "pretrain", "finetune"]
+        if hint := nearest_name(kind, known):
+            raise UserError(f"{shown(kind)} is neither a section of a recipe{hint} nor a task") from None
+        raise
 
 
 def models(
@@ -186,6 +225,8 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results.")] = False,
 ) -> None:
     """Show the life of a BERT on this machine, from raw text to a fine-tuned model, in a few minutes."""
-    from bertworks.demo.run import run_demo
+    from bertworks.demo.run import TUNED, run_demo
 
     run_demo(overrides or [], out=out, quiet=quiet)
+    if (Path(out) / TUNED).exists():  # not where the package has no model
+        say_next("classify", f"{out}/{TUNED}", "The room was spotless.")

@@ -4,6 +4,7 @@ Results go to standard output, with `--json` as JSON; everything else goes to st
 the lines of standard input or of a file, in UTF-8.
 """
 
+import glob
 import json
 import math
 import shlex
@@ -23,6 +24,44 @@ if TYPE_CHECKING:
 
 
 _MOST_NEVER_MET = 0.05  # of a vocabulary's pieces: every vocabulary has a few, from unusual letters
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return what a shell offers for MODEL: the models of the package, and folders."""
+    from bertworks.models.folder import shipped_names
+
+    folders = [f"{path}/" for path in Path().glob(f"{glob.escape(incomplete)}*") if path.is_dir()]
+    return [name for name in shipped_names() if name.startswith(incomplete)] + sorted(folders)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Return what a shell offers for TASK: benchmarks, and kinds of tasks for one's own files."""
+    from bertworks.tasks import TASKS
+    from bertworks.tasks.own_files import KINDS
+
+    return [name for name in (*KINDS, *TASKS) if name.startswith(incomplete)]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return what a shell offers for RECIPE; it offers files where nothing is left."""
+    from bertworks.config import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return what a shell offers for key=value: each setting with its default, to be edited."""
+    from bertworks.cli.info import settings_of
+    from bertworks.config import described
+
+    rows = described(settings_of("finetune" if ctx.info_name in ("finetune", "search", "glue") else "pretrain", None))
+    known = {row["setting"]: "" if row["default"] is None else row["default"] for row in rows}
+    return [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in known.items()
+        if name.startswith(incomplete)
+    ]
+
 
 CorpusArgument = Annotated[
     list[str],
@@ -44,7 +83,10 @@ VocabOption = Annotated[
     str,
     typer.Option("--vocab", help="A vocabulary file, a folder with tokenizer files, or a model or its name."),
 ]
-OverridesArgument = Annotated[list[str] | None, typer.Argument(metavar="[key=value...]", help="Settings to change.")]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value...]", help="Settings to change.", autocompletion=complete_setting),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")]
 SkipBadShardsOption = Annotated[
     bool,
@@ -56,6 +98,7 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A model folder, a run folder, a name that `models` lists, or one in the local Hugging Face cache.",
+        autocompletion=complete_model,
     ),
 ]
 TextsArgument = Annotated[
@@ -85,6 +128,7 @@ ModelsArgument = Annotated[
     typer.Argument(
         metavar="MODEL...",
         help="Model folders, run folders, names that `models` lists, or some in the local Hugging Face cache.",
+        autocompletion=complete_model,
     ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="The folder with the task's files.")]
@@ -175,6 +219,11 @@ def how_ended(reason: str) -> tuple[str, str]:
     if reason == "early":
         return "ended early", ", because the score stopped improving"
     return ("stopped by a signal", "") if reason == "signal" else ("finished", "")
+
+
+def say_report(path: str | Path) -> None:
+    """Say where the report of a long command is, before the next command."""
+    say(f"report: {path}  (open it in a browser)" if str(path).endswith(".html") else f"report: {path}", err=True)
 
 
 def say_next(*command: str, why: str = "") -> None:

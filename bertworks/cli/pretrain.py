@@ -13,14 +13,19 @@ from bertworks.cli.options import (
     OverridesArgument,
     QuietOption,
     SkipBadShardsOption,
+    complete_recipe,
     how_ended,
     print_json,
     say,
     say_next,
+    say_report,
 )
 from bertworks.errors import UserError, counted
 
-RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.")]
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path to one.", autocompletion=complete_recipe),
+]
 
 
 def plan(
@@ -44,7 +49,12 @@ def plan(
 
 def pretrain(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="A shipped recipe's name, or a path; not with --resume.")
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A shipped recipe's name, or a path; not with --resume.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="A folder that `bertworks prepare` made.")] = None,
     out: Annotated[str | None, typer.Option(help="The run folder to write.")] = None,
@@ -75,6 +85,7 @@ def pretrain(
 ) -> None:
     """Pre-train a BERT, a GPT-1 or an ELMo on prepared data."""
     from bertworks.recipe import check_has_model, load_recipe
+    from bertworks.report.page import REPORT_FILE
     from bertworks.train.distributed import is_first_rank
     from bertworks.train.pretrain import pretrain, pretrain_dry
 
@@ -129,8 +140,8 @@ def pretrain(
         elif outcome.signal:
             say_next("pretrain", "--resume", "--out", out)
         else:
-            say_next("finetune", "classify", "--model", out, "--train", "TRAIN.csv", "--out", "TUNED",
-                     why=f"training report: {out}/report.html")  # fmt: skip
+            say_report(Path(out) / REPORT_FILE)
+            say_next("finetune", "classify", "--model", out, "--train", "TRAIN.csv", "--out", "TUNED")
     if outcome.signal == SIGINT:
         raise typer.Exit(130)
 
@@ -147,4 +158,4 @@ def report(
     if out is not None:
         check_can_write(out, *(path for path in Path(run).rglob("*") if path.is_file() and path.name != REPORT_FILE))
     write = write_finetune_report if is_finetuned(run) else write_report
-    say(f"{write(run, out)}: open it in a browser", err=True)
+    say_report(write(run, out))

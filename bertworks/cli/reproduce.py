@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertworks.cli.options import DeviceOption, JsonOption, QuietOption, print_json, say
+from bertworks.cli.options import DeviceOption, JsonOption, QuietOption, print_json, say, say_next, say_report
 from bertworks.errors import UserError, counted
 
 
@@ -98,13 +98,17 @@ def reproduce(
         if price is not None:
             say(f"about {minutes / 60 * price:,.0f} on one GPU at {price:g} an hour, one run after the other")
     elif "signal" in results:
-        say("stopped by a signal; the same command resumes", err=True)
+        say("stopped by a signal", err=True)
+        say_next(
+            "reproduce", table, "--scale", scale, "--data", data, "--out", out, why="and the other options; resumes"
+        )
     elif not quiet:
         for found in results.values() if table == "all" else [results]:
             say(f"{found['title']}: {found['headline']}")
             for failure in found["failed"]:
                 say(f"failed: {failure['job']}: {failure['error']}", err=True)
-            say(f"{out}/{found['table']}/{found['table']}.html: open it in a browser", err=True)
+            say_report(f"{out}/{found['table']}/{found['table']}.html")
+        say_next("reproduce", table, "--out", out, "--pages", why="writes the pages again, from results.json alone")
     if results.get("signal"):
         raise typer.Exit(130 if results["signal"] == SIGINT else 143)
     everything = [] if dry_run else list(results.values()) if table == "all" else [results]

@@ -40,6 +40,12 @@ from bertworks.errors import UserError, counted
 
 # Characters beside an answer: in which its sentence is looked for, and that are shown of it.
 _AROUND, _SHOWN_AROUND = 400, 100
+# How a program reads a file of features, by the libraries that people have for it.
+_READERS = {
+    ".safetensors": "safetensors.numpy.load_file({!r})",
+    ".jsonl": "[json.loads(line) for line in open({!r})]",
+    ".parquet": "pandas.read_parquet({!r})",
+}
 
 
 def fill(
@@ -243,6 +249,7 @@ def features(
     if not net.is_exported:
         say_dtype(net.dtype)
     say(f"{out}: features of {counted(len(lines), 'text')}", err=True)
+    say(f"next: in Python, {_READERS[Path(out).suffix].format(out)}", err=True)
 
 
 def attend(

@@ -158,7 +158,7 @@ def test_the_command_writes_the_same_report_again_or_elsewhere(finished, bertwor
     (run / "report.html").unlink()
     code, out, err = bertworks("report", run)
     assert (code, out) == (0, "")
-    assert err == f"{run / 'report.html'}: open it in a browser\n"
+    assert err == f"report: {run / 'report.html'}  (open it in a browser)\n"
     assert (run / "report.html").read_bytes() == before
     assert bertworks("report", run, "--out", tmp_path / "other.html")[0] == 0
     assert (tmp_path / "other.html").read_bytes() == before
@@ -176,7 +176,7 @@ TINY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "num_lines"), [((), 3), (("--quiet",), 0), (("--json",), 0)])
+@pytest.mark.parametrize(("options", "num_lines"), [((), 4), (("--quiet",), 0), (("--json",), 0)])
 def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_path, options, num_lines):
     command = ("pretrain", "tiny-cpu", *TINY, "--data", data, "--out", tmp_path / "run", "--device", "cpu")
     code, out, err = bertworks(*command, *options)
@@ -186,6 +186,7 @@ def test_every_evaluation_is_a_line_on_the_error_stream(bertworks, data, tmp_pat
         assert err.splitlines()[1].startswith("12 of 12 steps: loss ")
         assert "held out: loss " in err
         run = tmp_path / "run"
+        assert err.splitlines()[-2] == f"report: {run}/report.html  (open it in a browser)"
         assert err.splitlines()[-1].startswith(f"next: bertworks finetune classify --model {run} --train")
 
 
