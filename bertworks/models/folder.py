@@ -122,13 +122,17 @@ def _not_found(name: str) -> str:
         f"no model {name[:80]!r}{nearest_name(name[:80], names)}: neither a folder, nor shipped with the package "
         f"({', '.join(names) or 'none is'}), nor a name in {_cache_folder()}"
     )
+    if name.startswith("bert-"):
+        name = next((published for published in _ZIPS if published.startswith(name)), name)  # bert-base is no model
     if not _CACHE_NAME.fullmatch(name) or not ("/" in name or name.startswith("bert-")):
         return message
     full_name = name if "/" in name else f"{_BERT_OWNER}/{name}"
     files = f" {_FILES}" if full_name.startswith(f"{_BERT_OWNER}/") else ""  # elsewhere a model may need others
     zipped = _ZIPS.get(full_name.partition("/")[2])
-    return f"{message}\n  With a network: `hf download {full_name}{files}` (pip install huggingface_hub)" + (
-        f"; or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else ""
+    return (
+        f"{message}\n  On any machine with a network: `pip install huggingface_hub`, `hf download {full_name}{files}"
+        f" --local-dir {name}`; that folder, copied here, is the model"
+        + (f"\n  Or Google's {zipped}.zip, unpacked: `bertworks convert {zipped} {name}`" if zipped else "")
     )
 
 

@@ -1,0 +1,63 @@
+"""Tutorials and concepts: what is marked `bash` or `python` runs in order, in a folder with what a clone has."""
+
+import os
+import re
+
+import pytest
+from document_blocks import ROOT, Reader, blocks_of, commands_of, free_port, parse_command, quick_program, write_program
+
+DOCS = ROOT / "docs"
+PAGES = sorted(str(path.relative_to(DOCS)) for room in ("tutorials", "concepts") for path in (DOCS / room).glob("*.md"))
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools")
+    server = quick_program(folder)
+    next(server)
+    yield folder
+    next(server, None)
+
+
+@pytest.fixture
+def reader(tmp_path, tools, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return Reader(tmp_path, tools, free_port())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_quick_blocks_run_in_order(page, reader):
+    for block in blocks_of(DOCS / page):
+        if block.language in ("bash", "python") and not block.is_slow:
+            reader.run(block)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES)
+def test_all_blocks_run_in_order(page, tmp_path, tmp_path_factory, monkeypatch):
+    """As a person runs them: each command is a process of its own."""
+    monkeypatch.chdir(tmp_path)
+    tools = tmp_path_factory.mktemp("tools")
+    write_program(tools)
+    reader = Reader(tmp_path, tools, free_port())
+    for block in blocks_of(DOCS / page):
+        if block.language in ("bash", "python"):
+            reader.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_exists(page):
+    for words in commands_of(DOCS / page, "", "bash"):
+        parse_command(words)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_tutorial_says_where_to_go_next(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    if page.startswith("tutorials"):
+        assert re.search(r"^## (Where next|다음에 볼 것)$", text, re.MULTILINE)
+        assert 60 <= len(text.splitlines()) <= 150
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if not link.startswith("http"):
+            assert os.path.exists((DOCS / page).parent / link), link
