@@ -1,4 +1,4 @@
-"""What the package says of itself is true: its version, its classifiers, and what runs elsewhere by the same commands."""
+"""What the package says of itself is true: its version, its classifiers, and that workflows run the same commands."""
 
 import re
 import tomllib
