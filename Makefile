@@ -31,7 +31,8 @@ test-clients: .venv-clients/installed
 
 # Ray is large, so it has an environment of its own and is no part of `make test`.
 test-ray: .venv-ray/installed
-	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py tests/inference/test_predict_on_ray.py
+	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py tests/inference/test_predict_on_ray.py \
+		tests/serving/test_serve_on_ray.py
 
 # Every table of the paper at its smallest scale, on small files: about ten minutes.
 test-reproduce: .venv/installed

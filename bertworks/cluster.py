@@ -41,7 +41,7 @@ def compute_on_ray(
     begin: Callable[[], Callable[[Piece], Result]],
     *,
     threads: int = 1,
-    gpus: bool | None = False,
+    device: str = "cpu",
     pending: int | None = None,
     in_order: bool = True,
 ) -> Iterator[Result]:
@@ -51,7 +51,7 @@ def compute_on_ray(
         pieces: taken as there is room for them.
         begin: called once in each worker process; returns what makes the result of a piece.
         threads: CPUs that a task takes.
-        gpus: whether a task takes a GPU; None: if the cluster has any.
+        device: cuda: a task takes a GPU; auto: if the cluster has any.
         pending: how many pieces are on their way at once; by default two for each task that the cluster has room for.
         in_order: results come in the order of the pieces; otherwise as they are done.
     """
@@ -59,7 +59,7 @@ def compute_on_ray(
 
     # Ray reports lost workers on standard output, which is only for results.
     with redirect_stdout(sys.stderr), cluster():
-        takes = {"CPU": threads, "GPU": int(check_room(threads, gpus))}
+        takes = {"CPU": threads, "GPU": gpus_of(device, threads)}
         room = min(int(ray.cluster_resources().get(kind, 1)) // count for kind, count in takes.items() if count)
         most = pending or 2 * max(room, 1)
         # With max_calls=0 a worker stays, with its model, also after a task that had a GPU.
@@ -115,8 +115,8 @@ def _compute_on_node(piece: Any, shared: Any) -> Any:
         raise (error if node == asker else UserError(f"on node {node}: {error}")) from error
 
 
-def check_room(threads: int, gpus: bool | None) -> bool:
-    """Return whether work takes a GPU; work that no node has room for is refused, as it would wait forever."""
+def gpus_of(device: str, threads: int) -> int:
+    """Return how many GPUs work takes; work that no node has room for is refused, as it would wait forever."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -124,9 +124,14 @@ def check_room(threads: int, gpus: bool | None) -> bool:
     if 0 < cpus < threads:  # of a cluster that starts nodes when they are needed there may be none yet
         raise UserError(f"{threads} threads: no node of the Ray cluster has so many CPUs; choose at most {cpus}")
     has_gpus = any(node.get("GPU", 0) >= 1 for node in nodes)
-    if gpus and not has_gpus:
+    if device == "cuda" and not has_gpus:
         raise UserError("no node of the Ray cluster has a GPU; choose --device cpu")
-    return has_gpus if gpus is None else gpus
+    return int(has_gpus and device in ("auto", "cuda"))
+
+
+def anywhere(source: str) -> str:
+    """Return a model's name, or its path as a worker finds it, whose working directory is another."""
+    return os.path.abspath(source) if os.path.exists(source) else source
 
 
 def versions() -> tuple[str, str]:
@@ -145,12 +150,12 @@ def check_versions(needed: tuple[str, str]) -> None:
 
 
 @contextmanager
-def cluster() -> Iterator[None]:
-    """Connect to a cluster, unless the caller has already done so."""
+def cluster() -> Iterator[bool]:
+    """Connect to a cluster, unless the caller has already done so; yields whether it was started here."""
     import ray
 
     if ray.is_initialized():
-        yield
+        yield False
         return
     # By default Ray reports every cluster that it starts to its developers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -160,12 +165,20 @@ def cluster() -> Iterator[None]:
         if host and "/" not in host and port.isdecimal():
             # Check that a server listens there; Ray itself would try silently for minutes.
             socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        is_new = False
+        try:
+            ray.init(address="auto", **options)
+        except ConnectionError:
+            if address:
+                raise
+            ray.init(address="local", include_dashboard=False, **options)
+            is_new = True
     except (OSError, RuntimeError, ValueError) as error:
         where = f"at {address}, the value of RAY_ADDRESS" if address else "on this machine"
         hint = "; if it asks for a token, set RAY_AUTH_MODE=token here too" if address else ""
         raise UserError(f"no Ray cluster can be reached {where}: {str(error)[:300]}{hint}") from error
     try:
-        yield
+        yield is_new
     finally:
         ray.shutdown()

@@ -1,9 +1,13 @@
-"""A server in this process with real sockets, for tests: its own thread, any free port, models of `small_models`."""
+"""Servers with real sockets for tests: in this process with a thread of its own, or `bertworks serve` as a process."""
 
 import contextlib
 import http.client
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 
 from bertworks.config import from_overrides
@@ -77,3 +81,35 @@ def running(*folders, limits=(), keys=(), cors=(), log=None, waits=True):
             server.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
+
+
+class Process:
+    """A server of its own process."""
+
+    def __init__(self, *arguments, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bertworks", "serve", *map(str, arguments), "--port", "0"],
+            stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+        )  # fmt: skip
+        self.lines = []
+        while "serving" not in (line := self.process.stderr.readline()):
+            assert line, self.lines
+            self.lines.append(line)
+        self.lines.append(line)
+        self.port = int(line.partition("://")[2].partition(":")[2].split()[0])
+
+    def ask(self, path, body=None, **headers):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("POST" if body else "GET", path, body, {"Content-Type": "application/json"} | headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=60)
+        return self.process.returncode, rest
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as stream:
+        return [int(number) for number in stream.read().split()]

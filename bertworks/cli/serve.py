@@ -18,6 +18,9 @@ def serve(
     ] = "auto",
     threads: ThreadsOption = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes at the port, each with its own models.")] = 1,
+    runner: Annotated[
+        str, typer.Option(help="Where they run: local, or ray (workers are then replicas on a cluster).")
+    ] = "local",
     api_key_file: Annotated[
         str | None, typer.Option(help="A file with a key on each line; also: BERTWORKS_API_KEY.", show_default=False)
     ] = None,
@@ -39,6 +42,6 @@ def serve(
         raise UserError('serving needs fastapi and uvicorn: pip install "bertworks[serve]"') from None
     limits = [one.strip() for given in limit or [] for one in given.split(",") if one.strip()]
     run(
-        models, host=host, port=port, device=device, dtype=dtype, threads=threads, workers=workers,
+        models, host=host, port=port, device=device, dtype=dtype, threads=threads, workers=workers, runner=runner,
         api_key_file=api_key_file, limits=limits, cors=cors or (), access_log=access_log,
     )  # fmt: skip

@@ -11,7 +11,6 @@ Why not Ray Data: its sources are read by tasks, so all nodes would have to see 
 it does not know. What is left is a list of chunks, a function and their order, which are tasks.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,13 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.cluster import compute_on_ray
+from bertworks.cluster import anywhere, compute_on_ray
 from bertworks.inference.heads import results_of
 from bertworks.inference.model import load
 from bertworks.inference.predict import Chunk, Compute, Computed, Ensemble
 from bertworks.tasks.task import Task
-
-_GPUS = {"auto": None, "cuda": True}  # of other devices none
 
 
 def compute_on_cluster(device: str, threads: int | None) -> Compute:
@@ -41,8 +38,8 @@ def compute_on_cluster(device: str, threads: int | None) -> Compute:
     def compute(
         ensemble: Ensemble, _: Task, chunks: Iterator[Chunk], done: Callable[[float], None]
     ) -> Iterator[Computed]:
-        models = [(_anywhere(name), model.dtype) for name, model in zip(ensemble.names, ensemble.models, strict=True)]
-        gpus = False if any(model.is_exported for model in ensemble.models) else _GPUS.get(device, False)
+        models = [(anywhere(name), model.dtype) for name, model in zip(ensemble.names, ensemble.models, strict=True)]
+        takes = "cpu" if any(model.is_exported for model in ensemble.models) else device
         begin, sent = partial(_begin_predicting, models, device, threads or 1), deque[Chunk]()
 
         def pieces() -> Iterator[Chunk]:
@@ -50,7 +47,7 @@ def compute_on_cluster(device: str, threads: int | None) -> Compute:
                 sent.append(some)
                 yield some
 
-        for results, ids in compute_on_ray(pieces(), begin, threads=threads or 1, gpus=gpus):
+        for results, ids in compute_on_ray(pieces(), begin, threads=threads or 1, device=takes):
             some = sent.popleft()
             done(len(some))
             yield some, results, ids
@@ -62,14 +59,9 @@ def features_on_cluster(
     source: str, dtype: str, device: str, threads: int | None, layers: Sequence[int], truncate: bool
 ) -> Callable[[Iterator[list[str]]], Iterator[list[NDArray[np.float32]]]]:
     """Return what computes the features of chunks of texts on a cluster, [layers, tokens, width] of each text."""
-    gpus = False if source.endswith(".onnx") else _GPUS.get(device, False)
-    begin = partial(_begin_features, _anywhere(source), dtype, device, threads or 1, layers, truncate)
-    return partial(compute_on_ray, begin=begin, threads=threads or 1, gpus=gpus)
-
-
-def _anywhere(source: str) -> str:
-    """Return a model's name, or its path as a worker finds it, whose working directory is another."""
-    return os.path.abspath(source) if os.path.exists(source) else source
+    takes = "cpu" if source.endswith(".onnx") else device
+    begin = partial(_begin_features, anywhere(source), dtype, device, threads or 1, layers, truncate)
+    return partial(compute_on_ray, begin=begin, threads=threads or 1, device=takes)
 
 
 def _begin_predicting(

@@ -53,7 +53,7 @@ def make_app(
     """Return the application.
 
     Args:
-        service: its models, which are opened while it already answers /healthz.
+        service: its models, which are opened, if they are not, while it already answers /healthz.
         metrics: counts what it does.
         keys: that callers must send, one of them; none: everybody may call.
         cors: origins whose pages may call it from a browser, "*" for all.
@@ -64,12 +64,9 @@ def make_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async def open_models() -> None:
+        async def open_and_say() -> None:
             try:
-                await asyncio.to_thread(service.open)
-                for served in service.models.values():
-                    metrics.serves(served.name, served.about)
-                await service.warm_up()
+                await open_models(service, metrics)
             except UserError as error:
                 when_failed(error)
             except Exception as error:
@@ -78,9 +75,10 @@ def make_app(
             else:
                 when_ready()
 
-        opening = asyncio.create_task(open_models())
+        opening = None if service.is_ready else asyncio.create_task(open_and_say())
         yield
-        opening.cancel()
+        if opening is not None:
+            opening.cancel()
 
     app = FastAPI(
         title="bertworks", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
@@ -117,6 +115,14 @@ def make_app(
             gate, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
         )
     return gate
+
+
+async def open_models(service: Service, metrics: Metrics) -> None:
+    """Open all models and warm them up."""
+    await asyncio.to_thread(service.open)
+    for served in service.models.values():
+        metrics.serves(served.name, served.about)
+    await service.warm_up()
 
 
 def serve_here(listener: socket.socket, options: dict[str, Any], when_ready: Callable[[], None]) -> int:

@@ -22,10 +22,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from bertworks.cluster import is_on_ray
 from bertworks.config import from_overrides
-from bertworks.errors import UserError, printable
+from bertworks.errors import UserError, counted, printable
 from bertworks.serving.settings import KEY_VARIABLE, METRICS_FOLDER, Limits, check_names, read_keys
 
 _MOST_WORKERS = 256
@@ -43,6 +45,7 @@ def serve(
     dtype: str | None = "auto",
     threads: int | None = None,
     workers: int = 1,
+    runner: str = "local",
     api_key_file: str | None = None,
     limits: Sequence[str] = (),
     cors: Sequence[str] = (),
@@ -58,6 +61,7 @@ def serve(
         dtype: auto, float32, bfloat16 or int8.
         threads: of the processor, for all models of a process; else all cores, shared by the processes.
         workers: how many processes to serve with, each with its own copy of the models.
+        runner: where they run: `local`, or `ray` for replicas on a Ray cluster.
         api_key_file: a file with a key on each line, one of which callers must send; also BERTWORKS_API_KEY.
         limits: such as ["inputs=64", "seconds=10"]; see `Limits`.
         cors: origins whose pages may call the server from a browser.
@@ -73,32 +77,44 @@ def serve(
         raise UserError(f"{workers} workers are not possible; choose 1 to {_MOST_WORKERS}")
     keys = read_keys(api_key_file)
     begun = time.perf_counter()
-    if threads is None and workers > 1:
+    on_ray = is_on_ray(runner)
+    if threads is None and workers > 1 and not on_ray:
         threads = max((os.cpu_count() or 1) // workers, 1)
     options = {
         "sources": sources, "device": device, "dtype": dtype, "threads": threads, "keys": keys, "limits": list(limits),
         "cors": list(cors), "access_log": access_log,
     }  # fmt: skip
-    with contextlib.closing(bind(host, port)) as listener:
+
+    def warn() -> None:
         if host not in _LOCAL and not keys:
-            _say(
+            say(
                 f"warning: {host} can be reached by other machines, and no key is asked for; set {KEY_VARIABLE}, or "
                 "give --api-key-file"
             )
-        address, port = listener.getsockname()[:2]
+
+    def ready(address: str, port: int, of: str) -> None:
         url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-        of = f" by {workers} processes" if workers > 1 else ""
+        names = ", ".join(check_names(sources))
+        say(f"serving {names} at {url}{of} (ready in {time.perf_counter() - begun:.1f} s)")
 
-        def ready() -> None:
-            names = ", ".join(check_names(sources))
-            _say(f"serving {names} at {url}{of} (ready in {time.perf_counter() - begun:.1f} s)")
+    if on_ray:
+        from bertworks.serving.ray import serve_on_ray
 
+        warn()
+        of = f" by {counted(workers, 'replica')} on Ray"
+        if code := serve_on_ray(host, port, options, workers, lambda port: ready(host, port, of)):
+            sys.exit(code)
+        return
+    with contextlib.closing(bind(host, port)) as listener:
+        warn()
+        address, port = listener.getsockname()[:2]
+        when_ready = partial(ready, address, port, f" by {workers} processes" if workers > 1 else "")
         if workers > 1:
-            code = Workers(listener, options, workers, ready).run()
+            code = Workers(listener, options, workers, when_ready).run()
         else:
             from bertworks.serving.app import serve_here
 
-            code = serve_here(listener, options, ready)
+            code = serve_here(listener, options, when_ready)
     if code:
         sys.exit(code)
 
@@ -129,7 +145,8 @@ def _is_taken(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line about the server, not about a request."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -183,7 +200,7 @@ class Workers:
                 state["said"].join(1.0)
                 if not state.get("ready"):
                     raise UserError(str(state.get("error", f"a process ended with code {process.returncode}")))
-                _say(f"warning: process {process.pid} has ended with code {process.returncode} and is started again")
+                say(f"warning: process {process.pid} has ended with code {process.returncode} and is started again")
                 self._start(folder)
             if not is_ready and all(state.get("ready") for state in self._running.values()):
                 is_ready = True

@@ -1,7 +1,6 @@
 """`bertworks serve` as a process: ready, asked, told to end; several processes at one port."""
 
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import sys
 import time
 
 import pytest
+from servers import Process, children_of
 from small_models import write_small_model
 
 from bertworks.serving.run import bind
@@ -20,33 +20,6 @@ BODY = json.dumps({"input": "the cat"})
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_small_model(tmp_path_factory.mktemp("models") / "small")
-
-
-class Process:
-    """A server of its own process."""
-
-    def __init__(self, *arguments, **environment):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bertworks", "serve", *map(str, arguments), "--port", "0"],
-            stderr=subprocess.PIPE, text=True, env=os.environ | environment,
-        )  # fmt: skip
-        self.lines = []
-        while "serving" not in (line := self.process.stderr.readline()):
-            assert line, self.lines
-            self.lines.append(line)
-        self.lines.append(line)
-        self.port = int(line.partition("://")[2].partition(":")[2].split()[0])
-
-    def ask(self, path, body=None, **headers):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
-            connection.request("POST" if body else "GET", path, body, {"Content-Type": "application/json"} | headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=60)
-        return self.process.returncode, rest
 
 
 @pytest.fixture
@@ -60,11 +33,6 @@ def started():
             return server
 
         yield start
-
-
-def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as stream:
-        return [int(number) for number in stream.read().split()]
 
 
 def is_alive(pid):
