@@ -171,12 +171,12 @@ def python_page() -> str:
     shown: set[str] = set()
     returned: dict[str, str] = {}
     for name in sorted(set(bertworks.__all__) - {"__version__"}, key=in_order):
-        module = home(getattr(bertworks, name))
-        parts.append(documented(module, name, "bw", returned))
+        parts.append(documented(f"bertworks.{bertworks._HOMES[name]}", name, "bw", returned))
         shown.add(name)
     parts.append("## bertworks.data {#data}\n\nBatches for a training loop of your own.\n")
     for name in bertworks.data.__all__:
-        parts.append(documented(home(getattr(bertworks.data, name)), name, "bertworks.data", {}, level=3))
+        module = f"bertworks.{bertworks.data._HOMES.get(name, 'data.loader')}"
+        parts.append(documented(module, name, "bertworks.data", {}, level=3))
         shown.add(name)
     results = [
         documented(module, name, module, {}, level=3) for name, module in sorted(returned.items()) if name not in shown
@@ -190,11 +190,6 @@ def python_page() -> str:
 def in_order(name: str) -> tuple[bool, bool, str]:
     """Return the place of a public name: opening a model first, then functions, then classes."""
     return name not in ("load", "Model"), name[0].isupper(), name
-
-
-def home(value: Any) -> str:
-    """Return the name of the module in which a name is defined."""
-    return str(value.__module__) if hasattr(value, "__module__") else "bertworks"
 
 
 def source_of(module: str) -> ast.Module:

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from bertworks.cli.options import DeviceOption, ModelsArgument, ThreadsOption
-from bertworks.errors import UserError
 
 
 def serve(
@@ -34,12 +33,8 @@ def serve(
     access_log: Annotated[bool, typer.Option("--access-log/--no-access-log", help="A line for each request.")] = True,
 ) -> None:
     """Serve models over HTTP, until Ctrl-C."""
-    try:
-        from bertworks.serving.run import serve as run
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(("fastapi", "starlette", "uvicorn", "prometheus_client")):
-            raise
-        raise UserError('serving needs fastapi and uvicorn: pip install "bertworks[serve]"') from None
+    from bertworks.serving.run import serve as run
+
     limits = [one.strip() for given in limit or [] for one in given.split(",") if one.strip()]
     run(
         models, host=host, port=port, device=device, dtype=dtype, threads=threads, workers=workers, runner=runner,

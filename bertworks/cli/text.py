@@ -114,7 +114,9 @@ def vocab(
     elif not quiet:
         say(
             "{out}: {pieces:,} pieces from {words:,} words ({distinct_words:,} distinct, {alphabet:,} characters) "
-            "of {documents:,} documents in {seconds:.0f} s".format(**result)
+            "of {from_documents} in {seconds:.0f} s".format(
+                **result, from_documents=counted(source.num_documents, "document")
+            )
         )
         same = [*(["--cased"] * cased), *(["--keep-accents"] * keep_accents), *(["--join-cjk"] * join_cjk)]
         tokens = {"gpt-bpe": ["--tokens", "gpt-bpe"], "words": ["--tokens", "words"]}.get(algorithm, [])

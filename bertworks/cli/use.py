@@ -212,7 +212,7 @@ def embed(
     if out:
         with atomic_write(out, "wb") as stream:
             np.lib.format.write_array(stream, vectors, allow_pickle=False)
-        say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers", err=True)
+        say(f"{out}: {counted(len(vectors), 'vector')} of {vectors.shape[1]:,} numbers", err=True)
         return
     for vector in vectors.tolist():
         print_json(vector) if as_json else say(" ".join(f"{number:.6f}" for number in vector))

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from bertworks.cluster import is_on_ray
@@ -33,6 +34,7 @@ from bertworks.serving.settings import KEY_VARIABLE, METRICS_FOLDER, Limits, che
 _MOST_WORKERS = 256
 _LATE_S, _TICK_S = 5.0, 0.05
 _BACKLOG = 2_048
+_LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -70,6 +72,8 @@ def serve(
     Example:
         >>> bw.serve(["mini", "mini-ko"], port=8000)
     """
+    if missing := [name for name in _LIBRARIES if find_spec(name) is None]:
+        raise UserError(f"serving needs {' and '.join(missing)}: pip install 'bertworks[serve]', in a clone '.[serve]'")
     sources = [models] if isinstance(models, str) else list(models)
     check_names(sources)
     from_overrides(Limits, limits, "--limits")

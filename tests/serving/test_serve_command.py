@@ -112,3 +112,13 @@ def test_processes_that_cannot_open_a_model_say_it_once(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: ")
     assert ended.stderr.count("\n") <= 2
+
+
+def test_without_the_extra_serving_says_what_to_install():
+    program = (
+        "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = None; sys.argv[1:] = ['serve', 'mini']; "
+        "from bertworks.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    told = "error: serving needs fastapi and uvicorn: pip install 'bertworks[serve]', in a clone '.[serve]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
