@@ -1,4 +1,4 @@
-"""Tutorials and concepts: what is marked `bash` or `python` runs in order, in a folder with what a clone has."""
+"""The first page, tutorials and concepts: what is marked `bash` or `python` runs in order, in a folder with what a clone has."""
 
 import os
 import re
@@ -7,7 +7,8 @@ import pytest
 from document_blocks import ROOT, Reader, blocks_of, commands_of, free_port, parse_command, quick_program, write_program
 
 DOCS = ROOT / "docs"
-PAGES = sorted(str(path.relative_to(DOCS)) for room in ("tutorials", "concepts") for path in (DOCS / room).glob("*.md"))
+ROOMS = ("tutorials", "concepts")
+PAGES = ["index.md", *sorted(str(path.relative_to(DOCS)) for room in ROOMS for path in (DOCS / room).glob("*.md"))]
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +53,7 @@ def test_every_command_exists(page):
         parse_command(words)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES[1:])
 def test_every_tutorial_says_where_to_go_next(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     if page.startswith("tutorials"):

@@ -5,6 +5,7 @@ MkDocs calls these functions. They need no library besides it.
 
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,25 @@ FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site that lie be
 _RECORDS = ("CHANGELOG.md", "log.md", "tour.md")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
-_FIRST = ("index.md",)
 
 
 def on_config(config: Any) -> Any:
     """Replace each `folder/*` of the navigation by the folder's pages; one without pages is left out."""
     docs = Path(config.docs_dir)
-    config.nav = [item for item in (_filled(docs, item) for item in config.nav) if item]
+    config.nav = [item for item in (_filled(docs, item, config.extra["order"]) for item in config.nav) if item]
     return config
 
 
-def _filled(docs: Path, item: Any) -> Any:
+def _filled(docs: Path, item: Any, orders: Mapping[str, Sequence[str]]) -> Any:
     (title, value), *_ = item.items()
     if not isinstance(value, str) or not value.endswith("/*"):
         return item
     folder = docs / value.removesuffix("/*")
     pages = [page.name for page in folder.glob("*.md")]
-    index = folder / "index.md"
+    index, first = folder / "index.md", orders.get(folder.name, ())
     named = re.findall(r"\]\(([\w.-]+\.md)", index.read_text(encoding="utf-8")) if index.exists() else []
-    order = {name: number for number, name in enumerate(dict.fromkeys([*_FIRST, *named]))}
+    order = dict.fromkeys(["index.md", *(f"{name}.md" for name in first), *named])
+    order = {name: number for number, name in enumerate(order)}
     pages.sort(key=lambda name: (order.get(name, len(order)), name))
     return {title: [posixpath.join(folder.name, name) for name in pages]} if pages else None
 
@@ -76,6 +77,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return text if path in text else f"{text} (`{path}`)"
 
     parts = _CODE.split(markdown)
-    if any("](" in part for part in parts[::2]):
-        parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"(?<=\d) %", "&nbsp;%", _LINK.sub(replaced, part)) for part in parts[::2]]
     return "".join(parts)

@@ -43,9 +43,10 @@ def cell(text: str) -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table, which the style of the site shows on a phone as a list."""
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines) + "\n"
+    text = "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    return f'<div class="entries of-{len(head)}" markdown>\n\n{text}\n\n</div>\n'
 
 
 def commands_page() -> str:
@@ -236,8 +237,12 @@ def class_text(
     for one in in_full:
         collect_returned(tree, module, one, returned)
         one.args = spelled.visit(one.args)
+        if one.returns is not None:
+            one.returns = spelled.visit(one.returns)
+        owner = node.name if "classmethod" in decorators(one) else node.name.lower()
         anchor = f"{node.name}.{one.name}".lower()
-        parts.append(heading(level + 1, f"{node.name}.{one.name}", signature(one), anchor) + docstring(one))
+        code = signature(one, f"{owner}.{one.name}")
+        parts.append(heading(level + 1, f"{node.name}.{one.name}", code, anchor) + docstring(one))
     rows = [
         (f"`.{one.name}`" if one in properties else f"`.{signature(one)}`".replace("|", "\\|"), cell(first_line(one)))
         for one in [*properties, *(one for one in methods if one not in in_full)]
