@@ -1,4 +1,4 @@
-"""The first page, tutorials and concepts: what is marked `bash` or `python` runs in order, in a folder with what a clone has."""
+"""The first page, tutorials, concepts: `bash` and `python` blocks run in order, in a folder with what a clone has."""
 
 import os
 import re
