@@ -15,7 +15,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "build" / "reference"  # what tools/reference.py wrote
 FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site that lie beside docs/
-_RECORDS = ("CHANGELOG.md", "log.md", "tour.md")
+_RECORDS = ("CHANGELOG.md", "log.md", "tour.md", "results/faults.md", "results/abuse.md")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 

@@ -73,7 +73,7 @@ def serve(
         >>> bw.serve(["mini", "mini-ko"], port=8000)
     """
     if missing := [name for name in _LIBRARIES if find_spec(name) is None]:
-        raise UserError(f"serving needs {' and '.join(missing)}: pip install 'bertworks[serve]', in a clone '.[serve]'")
+        raise UserError(f'serving needs {" and ".join(missing)}: pip install "bertworks[serve]", in a clone ".[serve]"')
     sources = [models] if isinstance(models, str) else list(models)
     check_names(sources)
     from_overrides(Limits, limits, "--limits")

@@ -386,7 +386,7 @@ def ending_of_packing(name: str) -> str:
 def check_installed(path: Path, module: str) -> None:
     """Raise UserError if the package that reads a file is missing."""
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"reading {path} needs {module}: pip install 'bertworks[data]'")
+        raise UserError(f'reading {path} needs {module}: pip install "bertworks[data]"')
 
 
 @contextlib.contextmanager

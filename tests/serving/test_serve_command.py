@@ -120,5 +120,5 @@ def test_without_the_extra_serving_says_what_to_install():
         "from bertworks.cli import main; main()"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    told = "error: serving needs fastapi and uvicorn: pip install 'bertworks[serve]', in a clone '.[serve]'\n"
+    told = 'error: serving needs fastapi and uvicorn: pip install "bertworks[serve]", in a clone ".[serve]"\n'
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)

@@ -237,7 +237,7 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path, monkeypatch,
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'bertworks[data]'" in refusal(rows(path))
+    assert 'pip install "bertworks[data]"' in refusal(rows(path))
 
 
 def test_packed_tables_are_read_as_they_are(tmp_path):
