@@ -137,3 +137,6 @@ def test_the_reference_has_every_public_name_and_the_arguments_that_are_describe
     assert "object at 0x" not in page
     assert "- **`top_k`**: how many guesses to give for each." in page
     assert ">>> model.fill(" in page
+    for text in reference.values():
+        for entries in re.findall(r'<div class="entries.*?markdown>(.*?)</div>', text, re.DOTALL):
+            assert all(line.startswith("| ") and line.endswith(" |") for line in entries.strip().splitlines())

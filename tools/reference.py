@@ -244,7 +244,7 @@ def class_text(
         code = signature(one, f"{owner}.{one.name}")
         parts.append(heading(level + 1, f"{node.name}.{one.name}", code, anchor) + docstring(one))
     rows = [
-        (f"`.{one.name}`" if one in properties else f"`.{signature(one)}`".replace("|", "\\|"), cell(first_line(one)))
+        (f"`.{one.name}`" if one in properties else f"`.{one.name}()`", cell(first_line(one)))
         for one in [*properties, *(one for one in methods if one not in in_full)]
     ]
     if rows:
