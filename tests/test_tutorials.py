@@ -1,6 +1,6 @@
 """The first page, tutorials, concepts: `bash` and `python` blocks run in order, in a folder with what a clone has."""
 
-import os
+import ast
 import re
 
 import pytest
@@ -54,11 +54,37 @@ def test_every_command_exists(page):
 
 
 @pytest.mark.parametrize("page", PAGES[1:])
-def test_every_tutorial_says_where_to_go_next(page):
+def test_every_page_says_where_to_go_next(page):
     text = (DOCS / page).read_text(encoding="utf-8")
+    assert re.search(r"^## (Where next|다음에 볼 것)$", text, re.MULTILINE)
     if page.startswith("tutorials"):
-        assert re.search(r"^## (Where next|다음에 볼 것)$", text, re.MULTILINE)
         assert 60 <= len(text.splitlines()) <= 150
-    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if not link.startswith("http"):
-            assert os.path.exists((DOCS / page).parent / link), link
+
+
+# A link to a file, a colon, and the names of what is in it, to the next link or the end of the paragraph.
+_CODE = re.compile(r"\[`([\w/]+\.py)`\]\(\.\./\.\./bertworks/([\w/]+\.py)\):(.*?)(?=\[`|\n\n)", re.DOTALL)
+
+
+def names_in(path):
+    """Return the functions, classes and methods of a file, a method as Class.method."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            found |= {
+                f"{node.name}.{one.name}" for one in getattr(node, "body", ()) if isinstance(one, ast.FunctionDef)
+            }
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("concepts")])
+def test_the_functions_that_a_concept_names_exist(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    count = 0
+    for shown, linked, names in _CODE.findall(text):
+        assert shown == linked
+        for name in re.findall(r"`([\w.]+)`", names):
+            count += 1
+            assert name in names_in(ROOT / "bertworks" / linked), (linked, name)
+    assert count > 40
+    assert len(re.findall(r"\]\(\.\./\.\./bertworks/", text)) == len(_CODE.findall(text))
