@@ -677,7 +677,7 @@ def test_folders_that_may_not_be_entered_are_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "module"), [("c.txt.zst", "zstandard"), ("c.parquet", "pyarrow")])
 def test_a_missing_package_is_named_before_anything_is_read(tmp_path, monkeypatch, name, module):
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted: None if wanted == module else object())
-    with pytest.raises(UserError, match=rf"needs {module}: pip install 'bertworks\[data\]'"):
+    with pytest.raises(UserError, match=rf'needs {module}: pip install "bertworks\[data\]"'):
         Corpus([write(tmp_path / name, "x")])
 
 
