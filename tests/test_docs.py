@@ -4,7 +4,9 @@ Links are checked as MkDocs and code hosts read them, without either: a heading'
 without punctuation and with hyphens between words.
 """
 
+import importlib.util
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -86,6 +88,38 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page, reference
         if anchor and target.endswith(".md") and anchor not in anchors(text_of(target, reference)):
             wrong.append(f"{link}: no such heading")
     assert not wrong
+
+
+@pytest.fixture(scope="module")
+def of_site():
+    """Return the function that makes a page's text that of the site."""
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "tools" / "docs_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.of_site
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_no_link_of_the_site_leaves_it(of_site, reference, page):
+    name = page.removeprefix("docs/")
+    made = {f"reference/{name}" for name in reference}
+
+    def has(path):
+        return path in made or (ROOT / "docs" / path).is_file()
+
+    for link in links(of_site(text_of(page, reference), name, has)):
+        target = link.partition("#")[0]
+        assert not target or has(os.path.normpath(os.path.join(os.path.dirname(name), target))), link
+
+
+def test_links_into_the_repository_become_paths_or_links(of_site):
+    text = "[`cli/use.py`](../bertworks/cli/use.py), [the tests](../tests/test_docs.py#L1), [a](a.md), 5 %"
+    assert of_site(text, "page.md", lambda path: path == "a.md") == (
+        "`bertworks/cli/use.py`, the tests (`tests/test_docs.py`), [a](a.md), 5&nbsp;%"
+    )
+    linked = of_site("[the tests](../tests/test_docs.py#L1)", "page.md", lambda _: False, "https://example.org/it/")
+    assert linked == "[the tests](https://example.org/it/blob/main/tests/test_docs.py#L1)"
+    assert of_site("```\n[x](../Makefile) 5 %\n```\n", "page.md", lambda _: False) == "```\n[x](../Makefile) 5 %\n```\n"
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
