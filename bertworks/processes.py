@@ -5,7 +5,8 @@ process, which ends the others; otherwise each of them would print a traceback. 
 notice and end too, instead of waiting for work forever.
 
 Long work calls a `ProgressCallback` regularly. On a terminal it shows a bar that disappears at the end; elsewhere, as
-in a notebook or a log file, it prints a line every half minute.
+in a notebook or a log file, it prints a line every half minute. A notebook's kernel gives its `!commands` a terminal
+whose output is shown as it comes: what is erased there would stay on the page, drawing after drawing.
 """
 
 import gc
@@ -20,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from bertworks.errors import UserError, printable
 
@@ -149,10 +150,31 @@ def silent(stage: str, done: float, total: float | None, detail: str = "") -> No
     """Show nothing."""
 
 
+def can_redraw(stream: TextIO) -> bool:
+    """Tell whether what is written to a stream can be erased: a terminal, but not that of a notebook's `!command`."""
+    environment = os.environ  # as jupyter_client and ipykernel set it
+    is_kernels = "JPY_PARENT_PID" in environment or (
+        environment.get("TERM") == "xterm-color" and environment.get("GIT_PAGER") == "cat"
+    )
+    return stream.isatty() and not is_kernels
+
+
+def notebook_shell() -> Any:
+    """Return IPython's shell where this process is the kernel of a notebook, else None."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell if hasattr(shell, "kernel") else None
+
+
+def notes() -> TextIO:
+    """Return the stream for lines about the work: standard error, which notebooks paint red; there standard output."""
+    return sys.stdout if notebook_shell() else sys.stderr
+
+
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[ProgressCallback]:
     """Yield a callback that writes to standard error: a bar on a terminal, elsewhere a line from time to time."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not can_redraw(sys.stderr):
         yield silent if quiet else _lines()
         return
     from rich.console import Console
@@ -194,6 +216,6 @@ def _lines() -> ProgressCallback:
             last = time.monotonic()
             share = f" {done / total:.0%}" if total else ""
             with suppress(BrokenPipeError):  # the work goes on even if nobody reads this
-                print(printable(f"{stage}{share}{f', {detail}' * bool(detail)}"), file=sys.stderr, flush=True)
+                print(printable(f"{stage}{share}{f', {detail}' * bool(detail)}"), file=notes(), flush=True)
 
     return write

@@ -3,11 +3,12 @@
 import io
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from terminals import CONTROL_SEQUENCE, ERASE_LINE, LINE_UP, terminal
 
-from bertworks.processes import progress_bar, silent
+from bertworks.processes import can_redraw, notebook_shell, notes, progress_bar, silent
 
 
 def last_drawn(output: str) -> str:
@@ -103,3 +104,27 @@ def test_a_stage_named_like_markup_or_a_control_sequence_is_drawn_as_text(monkey
     drawn = last_drawn(written[0])
     assert drawn.startswith("reading [red]a[/] [/x]\\u001b[31m")
     assert drawn.endswith("in [bold]b.csv\\u0007")
+
+
+@pytest.mark.parametrize("of_kernel", [{"JPY_PARENT_PID": "7"}, {"TERM": "xterm-color", "GIT_PAGER": "cat"}])
+def test_a_notebooks_command_draws_nothing_that_it_would_erase(monkeypatch: pytest.MonkeyPatch, of_kernel) -> None:
+    for name in ("JPY_PARENT_PID", "GIT_PAGER"):
+        monkeypatch.delenv(name, raising=False)
+    with terminal(monkeypatch) as written:
+        assert can_redraw(sys.stderr)
+        for name, value in of_kernel.items():
+            monkeypatch.setenv(name, value)
+        assert not can_redraw(sys.stderr)
+        with progress_bar() as progress:
+            progress("counting words", 1, 2)
+    assert written == [""]
+
+
+def test_notes_go_to_standard_error_but_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert notebook_shell() is None  # IPython in a terminal
+    assert notes() is sys.stderr
+    shell.kernel = "a kernel"
+    assert notebook_shell() is shell
+    assert notes() is sys.stdout

@@ -1,9 +1,9 @@
-"""Progress of training: a panel that is redrawn on a terminal; elsewhere a line from time to time.
+"""Progress of training: a panel that is redrawn on a terminal or in a notebook; elsewhere a line from time to time.
 
 A view is called when there is news, every `log_every` steps, and draws in the training thread, so it must be cheap: it
 redraws at most four times a second, and drawing takes at most half a percent of the time. It writes to standard error.
-The panel is erased at the end, also when a run is interrupted. It is designed for 100 columns and works with 60. Its
-curve is drawn with braille characters, each two dots wide and four dots high.
+The panel is erased at the end, also when a run is interrupted; in a notebook the last one stays. It is designed for 100
+columns and works with 60. Its curve is drawn with braille characters, each two dots wide and four dots high.
 
 | wiki-run, 4x256, mlm+nsp, cuda                                           1:02:03
 | ━━━━━━━━━━━━━━━━╸───────────   12,340 of 100,000 steps   12.3%   7:21:40 left
@@ -19,10 +19,13 @@ curve is drawn with braille characters, each two dots wide and four dots high.
 | saved   step 12,000                    10                  12,340
 """
 
+import importlib
+import io
 import math
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol, TextIO
@@ -31,10 +34,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from bertworks.errors import counted, printable
+from bertworks.processes import can_redraw, notebook_shell, notes
 from bertworks.report.logs import IN_PERCENT, KINDS, Status
 
 News = Literal["begin", "train", "evaluate", "save"]
 _SHORTEST_S = 0.25  # least time between two drawings
+_SHORTEST_IN_CELL_S = 1.0  # in a notebook, where each is a message to the browser
+_CELL_WIDTH = 86
+_CELL_STYLE = "white-space:pre;overflow-x:auto;line-height:1.25;font-family:Menlo,'DejaVu Sans Mono',monospace"
 _IDLE_PER_DRAWING = 200  # the pause after a drawing, as a multiple of the time that it took
 _LONGEST_S = 30.0  # longest time without a line if there is no terminal; in long runs a twentieth of the elapsed time
 _ERASE_BELOW = "\r\x1b[J"
@@ -66,18 +73,28 @@ def unseen(news: News, status: Status) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line to standard error; training continues even if nobody reads it."""
+    """Print a line to standard error, in a notebook to standard output; training continues even if nobody reads it."""
     with suppress(BrokenPipeError):
-        print(printable(text), file=sys.stderr, flush=True)
+        print(printable(text), file=notes(), flush=True)
 
 
 @contextmanager
 def training_view(view: View | None = None, *, quiet: bool = False) -> Iterator[View]:
-    """Yield the given view, or one for standard error: a panel on a terminal, lines elsewhere, nothing if quiet."""
+    """Yield the given view, or one for standard error: a panel on a terminal, lines elsewhere, nothing if quiet.
+
+    In a notebook the panel is a part of the cell's output.
+    """
     if view is not None or quiet:
         yield view or unseen
         return
-    can_draw = sys.stderr.isatty()  # a notebook's streams are not terminals: it gets lines
+    if notebook_shell():
+        in_cell = PanelInCell()
+        try:
+            yield in_cell
+        finally:
+            in_cell.close()
+        return
+    can_draw = can_redraw(sys.stderr)
     if can_draw:
         from rich.console import Console
 
@@ -101,12 +118,52 @@ class Lines:
 
     def __call__(self, news: News, status: Status) -> None:
         """Write a line if one is due."""
-        now = time.monotonic()
-        is_not_evaluated = status.values and not status.holdout and status.step >= status.about.settings.eval_every
-        is_due = news == "train" and now - self._last >= max(_LONGEST_S, (now - self._started) / 20)
+        now, every = time.monotonic(), status.about.settings.eval_every
+        is_not_evaluated = status.values and not status.holdout and status.step >= every
+        is_evaluated_next = status.holdout and every and status.step % every == 0  # which has a line of its own
+        is_due = (
+            news == "train"
+            and not is_evaluated_next
+            and now - self._last >= max(_LONGEST_S, (now - self._started) / 20)
+        )
         if news == "evaluate" or is_due or (news == "save" and is_not_evaluated):
             self._last = now
             print_note(line_of(status))
+
+
+class PanelInCell:
+    """Shows the panel as a part of a notebook cell's output, and puts each new drawing in the place of the last."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None  # what is not drawn yet
+        self._id = ""  # of the part of the output, once it is there
+        self._last = -math.inf
+
+    def __call__(self, news: News, status: Status) -> None:
+        """Draw the panel, unless the last drawing was just before."""
+        self._status = status
+        if news not in ("train", "save") or time.monotonic() - self._last >= _SHORTEST_IN_CELL_S:
+            self._draw(status)
+
+    def _draw(self, status: Status) -> None:
+        from rich.console import Console
+
+        panel = panel_of(status, _CELL_WIDTH)
+        console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, color_system=None, force_jupyter=False)
+        console.print(panel, no_wrap=True, overflow="crop")
+        page = console.export_html(inline_styles=True, code_format=f'<pre style="{_CELL_STYLE}">{{code}}</pre>')
+        self._show({"text/plain": panel.plain, "text/html": page})
+        self._status, self._last = None, time.monotonic()
+
+    def _show(self, forms: dict[str, str]) -> None:
+        display: Any = importlib.import_module("IPython.display")  # which is there, or this would be no notebook
+        is_there, self._id = bool(self._id), self._id or f"bertworks-{uuid.uuid4()}"
+        display.publish_display_data(forms, transient={"display_id": self._id}, update=is_there)
+
+    def close(self) -> None:
+        """Draw the end."""
+        if self._status is not None:
+            self._draw(self._status)
 
 
 class Panel:

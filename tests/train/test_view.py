@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -18,7 +19,7 @@ from bertworks.recipe import TrainSettings
 from bertworks.report import logs as status_module
 from bertworks.report import terminal as view_module
 from bertworks.report.logs import About, Status, Trace
-from bertworks.report.terminal import Lines, Panel, line_of, panel_of, training_view, unseen
+from bertworks.report.terminal import Lines, Panel, PanelInCell, line_of, panel_of, training_view, unseen
 from bertworks.train.log import Progress
 
 HIDE_CURSOR = "\x1b[?25l"
@@ -423,3 +424,41 @@ def test_a_drawing_takes_milliseconds(clock, monkeypatch):
     for _ in range(20):
         panel_of(status, 100)
     assert (time.perf_counter() - started) / 20 < 0.05
+
+
+def test_a_notebook_gets_one_output_which_each_drawing_replaces_and_the_last_one_stays(clock, monkeypatch):
+    published = []
+    module = SimpleNamespace(publish_display_data=lambda forms, **how: published.append((forms, how)))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr(view_module, "notebook_shell", lambda: "a shell")
+    monkeypatch.setattr(view_module.time, "monotonic", clock.monotonic)
+    status = status_after(30, clock)
+    with training_view() as view:
+        assert isinstance(view, PanelInCell)
+        for _ in range(100):
+            clock.now += 0.1
+            view("train", status)
+        assert len(published) == 10  # once a second
+        last = status_after(31, clock)
+        view("train", last)
+    assert len(published) == 11
+    assert [how["update"] for _, how in published] == [False, *[True] * 10]
+    assert len({how["transient"]["display_id"] for _, how in published}) == 1
+    forms = published[-1][0]
+    assert "310 of 1,000 steps" in forms["text/plain"]
+    assert "310 of 1,000 steps" in forms["text/html"]
+    assert forms["text/html"].startswith("<pre style=")
+    assert "\x1b" not in "".join(forms.values())
+
+
+def test_a_line_is_not_followed_by_the_same_line_with_an_evaluation(clock, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(view_module.time, "monotonic", clock.monotonic)
+    status = status_after(30, clock, eval_every=300)
+    status.evaluate(300, {"holdout_loss": 2.5, "holdout_mlm_accuracy": 0.5})
+    with training_view() as view:
+        clock.now += 100
+        view("train", status)
+        view("evaluate", status)
+    assert stream.getvalue().count("\n") == 1
