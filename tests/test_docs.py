@@ -20,6 +20,7 @@ from bertworks.cli import app
 from bertworks.config import described
 from bertworks.finetuning.settings import FinetuneSettings
 from bertworks.recipe import Recipe
+from bertworks.serving.settings import Limits
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -157,7 +158,7 @@ def test_the_reference_has_every_command_and_every_option(reference):
         assert "..." not in part.partition("\n\n")[0]
 
 
-@pytest.mark.parametrize("settings", [Recipe(), FinetuneSettings()])
+@pytest.mark.parametrize("settings", [Recipe(), FinetuneSettings(), Limits()])
 def test_the_reference_has_every_setting_and_every_setting_has_a_meaning(reference, settings):
     for row in described(settings):
         assert f"| `{row['setting']}` | " in reference["settings.md"]

@@ -35,7 +35,7 @@ def _filled(docs: Path, item: Any, orders: Mapping[str, Sequence[str]]) -> Any:
     named = re.findall(r"\]\(([\w.-]+\.md)", index.read_text(encoding="utf-8")) if index.exists() else []
     order = dict.fromkeys(["index.md", *(f"{name}.md" for name in first), *named])
     order = {name: number for number, name in enumerate(order)}
-    pages.sort(key=lambda name: (order.get(name, len(order)), name))
+    pages.sort(key=lambda name: (order.get(name, len(order)), name.removesuffix(".md")))  # English before .ko
     return {title: [posixpath.join(folder.name, name) for name in pages]} if pages else None
 
 

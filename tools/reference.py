@@ -24,6 +24,7 @@ from bertworks.cli.info import settings_of
 from bertworks.config import Settings, described
 from bertworks.finetuning.settings import settings_for
 from bertworks.recipe import Recipe
+from bertworks.serving.settings import Limits
 from bertworks.tasks import TASKS
 from bertworks.tasks.own_files import DEFAULTS
 from bertworks.tasks.task import TaskKind
@@ -124,6 +125,10 @@ def settings_page() -> str:
         *section_tables(settings_of("finetune", None), "finetune-"),
         "## Searches\n",
         "`bertworks search` takes the same keys. A list, such as `optim.lr=3e-5,5e-5`, is tried value by value.\n",
+        "## Serving\n",
+        "Limits are given as `bertworks serve MODEL --limits inputs=64,seconds=10`, "
+        'in Python as `bw.serve(..., limits=["inputs=64"])`.\n',
+        table(("Limit", "Default", "Allowed", "Meaning"), map(setting_row, described(Limits()))),
     ]
     return "\n".join(parts)
 
