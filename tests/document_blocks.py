@@ -67,14 +67,31 @@ def commands_of(path: Path, *languages: str) -> list[list[str]]:
     return [shlex.split(re.split(r" (?:[>|<]|2>|&$)", line)[0], comments=True) for line in lines]
 
 
-def parse_command(words: list[str]) -> dict[str, Any]:
-    """Return a command's parameters; exits or raises where the command or an option does not exist."""
+def check_command(words: list[str]) -> None:
+    """Exit or raise for a command, an option, a recipe, a task or a setting that does not exist."""
     from bertworks.cli import app
+    from bertworks.finetuning.settings import points_of
+    from bertworks.recipe import load_recipe
+    from bertworks.tasks import find_task
+    from bertworks.tasks.own_files import KINDS
 
     _, name, *arguments = words
     command = typer.main.get_command(app).commands[name]
     with command.make_context(name, arguments) as context:
-        return context.params
+        params = context.params
+    overrides = params.get("overrides") or []
+    if name in ("pretrain", "plan"):
+        recipe = params["recipe"] or "base"  # a run that is resumed has its own
+        if "=" in recipe:  # and may change a setting
+            recipe, overrides = "base", [recipe, *overrides]
+        load_recipe("base" if recipe.endswith(".toml") else recipe, overrides)
+    if name == "finetune":
+        task = params["task"]
+        found = find_task("cola" if task in (*KINDS, "glue") else task)
+        features = [] if params["features"] is None else ["task.features=last"]
+        points_of(found, [*overrides, *features], is_grid=params["grid"])
+    if name in ("evaluate", "texts") and params["task"] is not None:
+        find_task("cola" if params["task"] in KINDS else params["task"])
 
 
 class Reader:

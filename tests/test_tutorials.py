@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from document_blocks import ROOT, Reader, blocks_of, commands_of, free_port, parse_command, quick_program, write_program
+from document_blocks import ROOT, Reader, blocks_of, check_command, commands_of, free_port, quick_program, write_program
 
 DOCS = ROOT / "docs"
 ROOMS = ("tutorials", "concepts")
@@ -50,7 +50,7 @@ def test_all_blocks_run_in_order(page, tmp_path, tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_exists(page):
     for words in commands_of(DOCS / page, "", "bash"):
-        parse_command(words)
+        check_command(words)
 
 
 @pytest.mark.parametrize("page", PAGES[1:])
