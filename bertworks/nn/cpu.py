@@ -30,7 +30,7 @@ from torch import Tensor
 from bertworks.nn import int8
 from bertworks.nn.attention import Packing, Run, Tokens, attend, attend_from_one, pack
 from bertworks.nn.bert import Bert, Block
-from bertworks.nn.int8 import compiled, normalize
+from bertworks.nn.int8 import compiled, from_bfloat16, normalize, to_bfloat16
 from bertworks.nn.layers import LayerNorm, Linear, activated, check_tiles, cpu_instructions
 
 _MIN_TOKENS_PER_THREAD = {"bfloat16": 128, "int8": 32}  # fewer are not worth a thread of their own
@@ -127,7 +127,7 @@ class _Int8Layers:
         lengths = [length for run in packing.runs or () for length in run.lengths()]
         starts_S = np.cumsum([0, *lengths])
         x, last = x_TD.numpy(), self.num_layers - 1
-        shape = starts_S, self.num_heads, x.shape[1] // self.num_heads
+        shape = len(x), self.num_heads, x.shape[1] // self.num_heads
         heads, attended, every = int8.room_for(*shape), np.empty_like(x), np.empty(0, np.int64)
         parts = _token_parts(starts_S, _num_threads("int8", len(x)))
         is_shared = kept is not None or not set(parts) <= set(starts_S.tolist())
@@ -269,24 +269,14 @@ def _norm(norm: LayerNorm) -> Norm:
 
 @compiled
 def _add_normalize_round(y_TD, x_TD, norm_scales_D, norm_shifts_D, eps, out_TD):  # type: ignore[no-untyped-def]
-    """Add y to x, give x mean 0 and variance 1, scale and shift it, and round it to bfloat16.
-
-    Its bits, as whole numbers, are the upper half of a float32's.
-    """
-    wide = np.empty(x_TD.shape[1], np.uint32)
-    as_float = wide.view(np.float32)
+    """Add y to x, give x mean 0 and variance 1, scale and shift it, and round it; y and the output are bfloat16."""
     for t in range(len(y_TD)):
         x, y, out = x_TD[t], y_TD[t], out_TD[t]
         for i in range(len(x)):
-            wide[i] = np.uint32(y[i]) << np.uint32(16)
-        for i in range(len(x)):
-            x[i] += as_float[i]
+            x[i] += from_bfloat16(y[i])
         normalize(x, norm_scales_D, norm_shifts_D, eps)
         for i in range(len(x)):
-            as_float[i] = x[i]
-        for i in range(len(x)):  # to the nearest, and to an even number from the middle
-            bits = wide[i]
-            out[i] = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+            out[i] = to_bfloat16(x[i])
 
 
 def _parts(runs: Sequence[Run], count: int) -> list[tuple[Run, ...]]:

@@ -68,7 +68,7 @@ def is_compiled() -> bool:
 
 Kind = Literal["int8", "bfloat16", "float32"]
 _instruction: Any = intrinsic
-_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 def _tile(num_rows: int, num_vectors: int, kind: Kind) -> Any:
@@ -283,15 +283,87 @@ def _in_long_vectors(typing):  # type: ignore[no-untyped-def]  # noqa: ARG001
 
 
 @_instruction
-def _as_bits(typing, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Take the bits of a float32 as an int32: of two numbers of the same sign, the further from 0 has the larger."""
-    return types.int32(types.float32), lambda _, b, __, arguments: b.bitcast(arguments[0], _I32)
+def _transpose(typing, x, x_row, out, out_row):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Write 16 rows of 16 numbers of four bytes as columns; addresses and numbers of bytes, as of `_tile`."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        x, x_row, out, out_row = arguments
+        vector = ir.VectorType(_I32, 16)
+
+        def place(first: Any, row: Any, number: int) -> Any:
+            return b.inttoptr(b.add(first, b.mul(row, ir.Constant(_I64, number))), vector.as_pointer())
+
+        rows = [b.load(place(x, x_row, number)) for number in range(16)]
+        for row in rows:
+            row.align = 2
+        for size in (1, 2, 4, 8):  # squares of this size, two by two
+            lower = [lane if not lane & size else 16 + lane - size for lane in range(16)]
+            upper = [lane + size if not lane & size else 16 + lane for lane in range(16)]
+            for number in range(16):
+                if not number & size:
+                    both = rows[number], rows[number + size]
+                    rows[number], rows[number + size] = (
+                        b.shuffle_vector(*both, ir.Constant(ir.VectorType(_I32, 16), mask)) for mask in (lower, upper)
+                    )
+        for number, row in enumerate(rows):
+            b.store(row, place(out, out_row, number)).align = 4
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), generate
 
 
-@_instruction
-def _as_float(typing, bits):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Take the bits of an int32 as a float32."""
-    return types.float32(types.int32), lambda _, b, __, arguments: b.bitcast(arguments[0], _F32)
+# Numbers as bits. numba computes with whole numbers of 64 bits even where 32 are given, which halves vectors.
+
+
+def _scalar(result: Any, given: Sequence[Any], generate: Callable[..., Any]) -> Any:
+    """Return an instruction for numba on single numbers, of which LLVM makes one on vectors."""
+    if len(given) == 1:
+
+        def one(typing, a):  # type: ignore[no-untyped-def]  # noqa: ARG001
+            return result(*given), lambda _, b, __, arguments: generate(b, *arguments)
+
+        return _instruction(one)
+
+    def two(typing, a, c):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        return result(*given), lambda _, b, __, arguments: generate(b, *arguments)
+
+    return _instruction(two)
+
+
+def _int(value: int) -> Any:
+    return ir.Constant(_I32, value)
+
+
+def _in_order(b: Any, number: Any) -> Any:
+    bits = b.bitcast(number, _I32)
+    return b.xor(bits, b.and_(b.ashr(bits, _int(31)), _int(2**31 - 1)))
+
+
+def _to_bfloat16(b: Any, number: Any) -> Any:
+    bits = b.bitcast(number, _I32)
+    odd = b.and_(b.lshr(bits, _int(16)), _int(1))
+    return b.trunc(b.lshr(b.add(b.add(bits, odd), _int(0x7FFF)), _int(16)), _I16)
+
+
+# The bits of a float32 as an int32: of two positive numbers the larger one has the larger. And the way back.
+_as_bits = _scalar(types.int32, [types.float32], lambda b, number: b.bitcast(number, _I32))
+_as_float = _scalar(types.float32, [types.int32], lambda b, bits: b.bitcast(bits, _F32))
+# An int32 that is larger for a larger float32, of any sign; it is its own way back to the bits.
+_rank = _scalar(types.int32, [types.float32], _in_order)
+# 2 to the power of a whole number, -126 to 127.
+_two_to_the = _scalar(
+    types.float32, [types.float32],
+    lambda b, whole: b.bitcast(b.shl(b.add(b.fptosi(whole, _I32), _int(127)), _int(23)), _F32),
+)  # fmt: skip
+# bfloat16, the upper half of a float32, rounded to the nearest and to even from the middle; two of them as one number.
+to_bfloat16 = _scalar(types.uint16, [types.float32], _to_bfloat16)
+from_bfloat16 = _scalar(
+    types.float32, [types.uint16], lambda b, bits: b.bitcast(b.shl(b.zext(bits, _I32), _int(16)), _F32)
+)
+_pair = _scalar(
+    types.uint32, [types.uint16, types.uint16],
+    lambda b, first, second: b.or_(b.zext(first, _I32), b.shl(b.zext(second, _I32), _int(16))),
+)  # fmt: skip
 
 
 @compiled
@@ -394,11 +466,11 @@ def _activate_and_quantize(sums, scale, scales, bias, polynomial, row, out):  # 
         p4, p5, p6 = polynomial[4], polynomial[5], polynomial[6]
         for i in range(len(row)):
             x = _f32(sums[i]) * scale * scales[i] + bias[i]
-            near = x if x < end else end
-            near = near if near > -end else -end
+            size = abs(x)
+            near = size if size < end else end
             u = to_unit * near * near - _f32(1)
             odd = p0 + u * (p1 + u * (p2 + u * (p3 + u * (p4 + u * (p5 + u * p6)))))
-            y = _f32(0.5) * x * (_f32(1) + near * odd) + _f32(_GELU_LEAST)
+            y = _f32(0.5) * (x + size * near * odd) + _f32(_GELU_LEAST)
             row[i] = y
             most = max(most, _as_bits(y))
     else:
@@ -446,9 +518,8 @@ def _powers_of_two(row):  # type: ignore[no-untyped-def]
     _in_long_vectors()
     most = np.int32(-(2**31))
     for i in range(len(row)):
-        bits = _as_bits(row[i])
-        most = max(most, bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1)))
-    largest, total = _as_float(most ^ ((most >> np.int32(31)) & np.int32(2**31 - 1))), _f32(0)
+        most = max(most, _rank(row[i]))
+    largest, total = _as_float(_rank(_as_float(most))), _f32(0)
     for i in range(len(row)):
         x = row[i] - largest
         x = x if x > _f32(-126) else _f32(-126)
@@ -456,7 +527,7 @@ def _powers_of_two(row):  # type: ignore[no-untyped-def]
         part = (x - whole) * _f32(0.6931472)
         y = _f32(1 / 24) + part * (_f32(1 / 120) + part * _f32(1 / 720))  # e^part, as its series to within 2e-7
         y = _f32(1) + part * (_f32(1) + part * (_f32(0.5) + part * (_f32(1 / 6) + part * y)))
-        row[i] = y * _as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+        row[i] = y * _two_to_the(whole)
         total += row[i]
     return total
 
@@ -492,46 +563,28 @@ class Layers(NamedTuple):
     down_norms: NDArray[np.float32]
     polynomial: NDArray[np.float32]  # of the gelu; empty for a relu
     eps: np.float32
+    num_heads: int
     is_causal: bool
     tiles: NDArray[np.uint8]  # see `tiles`
 
 
 class Heads(NamedTuple):
-    """Queries, keys and values of all tokens as attention reads them: in bfloat16 where the processor multiplies it.
-
-    Then two numbers of bfloat16 that are multiplied together lie beside each other: of a key, and of the values of two
-    tokens. So every sequence begins at an even place.
-    """
+    """Queries, keys and values of all tokens as attention reads them; those of the other type are empty."""
 
     queries_NTH: NDArray[np.float32]
     keys_NHT: NDArray[np.float32]  # with some columns more, which may be read and mean nothing
     values_NTH: NDArray[np.float32]  # of whole vectors
-    low_queries_NTH: NDArray[np.uint16]  # with some rows more
-    low_keys_NHT: NDArray[np.uint32]  # half as many rows, with some columns more
-    low_values_NTH: NDArray[np.uint32]  # half as many rows
-    places_T: NDArray[np.int64]  # of a token in low_keys and low_values; none: they are not used
+    low_TO: NDArray[np.uint16]  # in bfloat16, as the product gives them, with some rows more
 
 
-def room_for(starts_S: NDArray[np.int64], num_heads: int, width: int, *, is_low: bool = _KNOWS_BFLOAT16) -> Heads:
-    """Return a place for queries, keys and values of sequences, by where each begins and the last ends."""
-    num_tokens = int(starts_S[-1])
-    places_T, low_shapes = np.zeros(0, np.int64), [(0, 0, 0)] * 3
+def room_for(num_tokens: int, num_heads: int, width: int, *, is_low: bool = _KNOWS_BFLOAT16) -> Heads:
+    """Return a place for queries, keys and values: in bfloat16 where the processor multiplies it."""
     columns = _LANES * (num_tokens // _LANES // 2 * 2 + 3)  # an odd number of vectors, so that caches hold all rows
     lanes = -(-width // _LANES) * _LANES
-    shapes = [(num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)]
-    if is_low:
-        lengths = np.diff(starts_S)
-        begins = np.concatenate([[0], np.cumsum(lengths + lengths % 2)])
-        places_T = np.arange(num_tokens) + np.repeat(begins[:-1] - starts_S[:-1], lengths)
-        room, lanes = int(begins[-1]) + 2 * _LANES, -(-width // _LOW_STEP) * _LOW_STEP
-        columns = _LANES * (room // _LANES // 2 * 2 + 3)
-        low_shapes = [
-            (num_heads, num_tokens + 2 * _TILE_ROWS, lanes), (num_heads, lanes // 2, columns),
-            (num_heads, room // 2 + 1, lanes),
-        ]  # fmt: skip
-        shapes = [(0, 0, 0)] * 3
-    kinds: list[Any] = [*[np.float32] * 3, np.uint16, np.uint32, np.uint32]
-    return Heads._make([*map(np.zeros, [*shapes, *low_shapes], kinds), places_T])
+    shapes = (num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)
+    low_shape = (num_tokens + 2 * _TILE_ROWS, 3 * num_heads * width)
+    floats = [np.zeros((0, 0, 0) if is_low else shape, np.float32) for shape in shapes]
+    return Heads._make([*floats, np.zeros(low_shape if is_low else (0, 0), np.uint16)])
 
 
 @compiled
@@ -552,8 +605,11 @@ def begin(net, x_TD, heads, first, end):  # type: ignore[no-untyped-def]
 def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore[no-untyped-def]
     """Write what a product found for some tokens to where attention looks for it."""
     _in_long_vectors()
-    if len(heads.places_T):
-        _divide_low(output_scales, bias, sums, scales, count, heads, t)
+    if len(heads.low_TO):
+        for i in range(count):
+            row, total = heads.low_TO[t + i], sums[i]
+            for o in range(len(row)):
+                row[o] = to_bfloat16(_f32(total[o]) * scales[i] * output_scales[o] + bias[o])
         return
     num_heads, width = len(heads.queries_NTH), heads.queries_NTH.shape[2]
     for head in range(num_heads):
@@ -569,54 +625,6 @@ def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore
             o, out = (num_heads + head) * width + h, heads.keys_NHT[head, h, t : t + count]
             for i in range(count):
                 out[i] = _f32(sums[i, o]) * scales[i] * output_scales[o] + bias[o]
-
-
-@compiled
-def _divide_low(output_scales, bias, sums, scales, count, heads, t):  # type: ignore[no-untyped-def]
-    """Do the same in bfloat16."""
-    _in_long_vectors()
-    num_heads, total = len(heads.low_queries_NTH), len(output_scales) // 3
-    width, rows = total // num_heads, np.zeros((2, _whole(total, 2)), np.uint16)
-    for part in range(3):
-        first, end = part * total, (part + 1) * total
-        some, shifts = output_scales[first:end], bias[first:end]
-        i = 0
-        while i < count:
-            place = heads.places_T[t + i]
-            _round(sums[i, first:end], scales[i], some, shifts, rows[0, :total])
-            is_pair = part == 2 and place % 2 == 0 and i + 1 < count and heads.places_T[t + i + 1] == place + 1
-            if is_pair:
-                _round(sums[i + 1, first:end], scales[i + 1], some, shifts, rows[1, :total])
-            for head in range(num_heads):
-                row, other = rows[0, head * width : (head + 1) * width], rows[1, head * width : (head + 1) * width]
-                if part == 0:
-                    queries = heads.low_queries_NTH[head, t + i]
-                    for h in range(width):
-                        queries[h] = row[h]
-                elif part == 1:
-                    keys = heads.low_keys_NHT[head, :, place]
-                    for h in range(width // 2):
-                        keys[h] = np.uint32(row[2 * h]) | np.uint32(row[2 * h + 1]) << np.uint32(16)
-                    if width % 2:
-                        keys[width // 2] = np.uint32(row[width - 1])
-                elif is_pair:
-                    values = heads.low_values_NTH[head, place // 2]
-                    for h in range(width):
-                        values[h] = np.uint32(row[h]) | np.uint32(other[h]) << np.uint32(16)
-                else:  # its neighbour belongs to another thread, or to nobody
-                    halves = heads.low_values_NTH[head, place // 2].view(np.uint16)
-                    for h in range(width):
-                        halves[2 * h + place % 2] = row[h]
-            i += 2 if is_pair else 1
-
-
-@compiled
-def _round(sums, scale, scales, bias, out):  # type: ignore[no-untyped-def]
-    """Write what a product found in bfloat16: the upper half of a float32, rounded to the nearest."""
-    _in_long_vectors()
-    for h in range(len(out)):
-        bits = _as_bits(_f32(sums[h]) * scale * scales[h] + bias[h])
-        out[h] = np.uint16((bits + np.int32(0x8000)) >> np.int32(16))
 
 
 @compiled
@@ -637,25 +645,24 @@ def layers(net, first_layer, end_layer, x_TD, heads, following, attended_TD, sta
         end: after the last of them. They are whole sequences, or it is one layer.
     """
     for layer in range(first_layer, end_layer):
-        _attend_all(heads, attended_TD, starts_S, queries_S, first, end, net.is_causal, net.tiles)
+        _attend_all(net, heads, attended_TD, starts_S, queries_S, first, end)
         _feed(net, layer, x_TD, attended_TD, following, first, end)
 
 
 @compiled
-def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal, tiles):  # type: ignore[no-untyped-def]
-    longest = 0
+def _attend_all(net, heads, attended_TD, starts_S, queries_S, first, end):  # type: ignore[no-untyped-def]
+    longest, num_heads, is_low = 0, net.num_heads, len(heads.low_TO) > 0
     for s in range(len(starts_S) - 1):
         longest = max(longest, starts_S[s + 1] - starts_S[s])
-    is_low, width = (
-        len(heads.places_T) > 0,
-        attended_TD.shape[1] // max(len(heads.queries_NTH), len(heads.low_queries_NTH)),
-    )
-    num_rows = (2 * _TILE_ROWS if len(tiles) else _ROWS) if is_low else _ROWS
-    scores = np.empty((num_rows, _whole(longest, 2 * _LANES)), np.float32)
-    shares = np.empty((num_rows, _whole(longest, 2 * _LANES)), np.uint16)
-    queries, results = np.empty((_ROWS, width), np.float32), np.empty((num_rows, _whole(width, 2 * _LANES)), np.float32)
-    if is_low and len(tiles):
-        _set_tiles(tiles.ctypes.data)
+    width, columns, has_tiles = attended_TD.shape[1] // num_heads, _whole(longest, 2 * _LANES), len(net.tiles) > 0
+    num_rows, lanes = 2 * _TILE_ROWS if is_low and has_tiles else _ROWS, _whole(width, 2 * _LANES)
+    queries, scores = np.empty((_ROWS, width), np.float32), np.empty((num_rows, columns), np.float32)
+    shares, results = np.empty((num_rows, columns), np.uint16), np.empty((num_rows, lanes), np.float32)
+    # Of one head in bfloat16: what is multiplied together lies beside each other. The zeros are for widths in between.
+    keys = np.zeros((lanes // 2, columns + _LANES if is_low else 0), np.uint32)
+    values = np.zeros((columns // 2 if is_low else 0, lanes), np.uint32)
+    if is_low and has_tiles:
+        _set_tiles(net.tiles.ctypes.data)
     for s in range(len(starts_S) - 1):
         start, stop = starts_S[s], starts_S[s + 1]
         if len(queries_S):
@@ -664,64 +671,88 @@ def _attend_all(heads, attended_TD, starts_S, queries_S, first, end, is_causal, 
                 continue
         else:
             begins, ends, moved = max(start, first), min(stop, end), 0
-        if begins < ends and is_low:
-            _attend_low(
-                heads, attended_TD, start, stop, begins, ends, moved, is_causal, len(tiles) > 0, scores, shares, results
-            )
-        elif begins < ends:
-            _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results)
-    if is_low and len(tiles):
+        span = start, stop, begins, ends, moved
+        for head in range(num_heads if begins < ends else 0):
+            if is_low:
+                _attend_low(net, heads.low_TO, head, span, (keys, values, scores, shares, results), attended_TD)
+            else:
+                _attend(net, heads, head, span, (queries, scores, results), attended_TD)
+    if is_low and has_tiles:
         _set_tiles(0)
 
 
 @compiled
-def _attend(heads, attended_TD, start, stop, begins, ends, moved, is_causal, queries, scores, results):  # type: ignore[no-untyped-def]
-    """Let the tokens from `begins` to `ends` attend to their sequence; results are written `moved` rows further on."""
+def _attend(net, heads, head, span, room, attended_TD):  # type: ignore[no-untyped-def]
+    """Let some tokens of a sequence attend to all of it, with one head.
+
+    Args:
+        net: the weights.
+        heads: queries, keys and values.
+        head: which one.
+        span: where the sequence starts and stops, where the tokens begin and end, and how many rows further on their
+            results are written.
+        room: places for what is found on the way.
+        attended_TD: for the results.
+    """
     _in_long_vectors()
+    (start, stop, begins, ends, moved), (queries, scores, results) = span, room
     width, length = heads.queries_NTH.shape[2], stop - start
     columns, lanes, totals = _whole(length, _LANES), _whole(width, _LANES), np.empty(_ROWS, np.float32)
-    for head in range(len(heads.queries_NTH)):
-        keys_HT, values_TH = heads.keys_NHT[head, :, start:], heads.values_NTH[head, start:]
-        for first in range(begins, ends, _ROWS):
-            count = min(ends - first, _ROWS)
-            for i in range(_ROWS):
-                queries[i] = heads.queries_NTH[head, first + min(i, count - 1)]
-            num_rows = _ROWS if count > 1 else 1
-            _matrix(queries, num_rows, width, keys_HT, columns, scores)
-            for i in range(count):
-                row, seen = scores[i], min(length, first + i - start + 1) if is_causal else length
-                totals[i] = _powers_of_two(row[:seen])
-                for k in range(seen, length):
-                    row[k] = _f32(0)
-            _matrix(scores, num_rows, length, values_TH, lanes, results)
-            for i in range(count):
-                out, result, share = attended_TD[first + i + moved], results[i], _f32(1) / totals[i]
-                out = out[head * width : (head + 1) * width]
-                for h in range(width):
-                    out[h] = result[h] * share
+    keys_HT, values_TH = heads.keys_NHT[head, :, start:], heads.values_NTH[head, start:]
+    for first in range(begins, ends, _ROWS):
+        count = min(ends - first, _ROWS)
+        for i in range(_ROWS):
+            queries[i] = heads.queries_NTH[head, first + min(i, count - 1)]
+        num_rows = _ROWS if count > 1 else 1
+        _matrix(queries, num_rows, width, keys_HT, columns, scores)
+        for i in range(count):
+            row, seen = scores[i], min(length, first + i - start + 1) if net.is_causal else length
+            totals[i] = _powers_of_two(row[:seen])
+            for k in range(seen, length):
+                row[k] = _f32(0)
+        _matrix(scores, num_rows, length, values_TH, lanes, results)
+        _share_out(results, totals, count, head, width, attended_TD[first + moved :])
 
 
 @compiled
-def _attend_low(heads, attended_TD, start, stop, begins, ends, moved, is_causal, has_tiles, scores, shares, results):  # type: ignore[no-untyped-def]
+def _attend_low(net, low_TO, head, span, room, attended_TD):  # type: ignore[no-untyped-def]
     """Do the same in bfloat16. Rows after the last query are computed too, and not used."""
     _in_long_vectors()
-    num_heads, lanes, length = len(heads.low_queries_NTH), heads.low_queries_NTH.shape[2], stop - start
-    width, columns, place = attended_TD.shape[1] // num_heads, _whole(length, _LOW_STEP), heads.places_T[start]
-    totals = np.empty(len(scores), np.float32)
-    for head in range(num_heads):
-        keys, values = heads.low_keys_NHT[head, :, place:], heads.low_values_NTH[head, place // 2 :]
-        for first in range(begins, ends, len(scores)):
-            count, queries = min(ends - first, len(scores)), heads.low_queries_NTH[head, first:]
-            _low_product(queries, count, lanes, keys, columns, scores, has_tiles)
-            for i in range(count):
-                seen = min(length, first + i - start + 1) if is_causal else length
-                totals[i] = _low_powers_of_two(scores[i, :seen], shares[i, :columns])
-            _low_product(shares, count, length, values, lanes, results, has_tiles)
-            for i in range(count):
-                out, result, share = attended_TD[first + i + moved], results[i], _f32(1) / totals[i]
-                out = out[head * width : (head + 1) * width]
-                for h in range(width):
-                    out[h] = result[h] * share
+    (start, stop, begins, ends, moved), (keys, values, scores, shares, results) = span, room
+    num_heads, has_tiles = net.num_heads, len(net.tiles) > 0
+    width, length, lanes = attended_TD.shape[1] // num_heads, stop - start, results.shape[1]
+    columns, totals = _whole(length, _LOW_STEP), np.empty(len(scores), np.float32)
+    key, value, row_size = (num_heads + head) * width, (2 * num_heads + head) * width, low_TO.strides[0]
+    if width % _LOW_STEP == 0:
+        for t in range(0, length, _LANES):
+            for h in range(0, width, _LOW_STEP):
+                some, place = low_TO[start + t][key + h :], keys[h // 2][t:]
+                _transpose(some.ctypes.data, row_size, place.ctypes.data, keys.strides[0])
+    else:
+        for t in range(length):
+            some = low_TO[start + t][key : key + width]
+            for h in range(0, width, 2):
+                keys[h // 2, t] = _pair(some[h], some[h + 1] if h + 1 < width else np.uint16(0))
+    for t in range(0, length, 2):  # the one after the last has a share of 0
+        row, some, others = values[t // 2], low_TO[start + t][value:], low_TO[start + t + 1][value:]
+        for h in range(width):
+            row[h] = _pair(some[h], others[h])
+    for first in range(begins, ends, len(scores)):
+        count = min(ends - first, len(scores))
+        _low_product(low_TO[first:, head * width :], count, lanes, keys, columns, scores, has_tiles)
+        for i in range(count):
+            seen = min(length, first + i - start + 1) if net.is_causal else length
+            totals[i] = _low_powers_of_two(scores[i, :seen], shares[i, :columns])
+        _low_product(shares, count, length, values, lanes, results, has_tiles)
+        _share_out(results, totals, count, head, width, attended_TD[first + moved :])
+
+
+@compiled
+def _share_out(results, totals, count, head, width, attended_TD):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        out, result, share = attended_TD[i][head * width : (head + 1) * width], results[i], _f32(1) / totals[i]
+        for h in range(width):
+            out[h] = result[h] * share
 
 
 @compiled
@@ -747,9 +778,8 @@ def _low_powers_of_two(row, out):  # type: ignore[no-untyped-def]
     _in_long_vectors()
     most = np.int32(-(2**31))
     for i in range(len(row)):
-        bits = _as_bits(row[i])
-        most = max(most, bits ^ ((bits >> np.int32(31)) & np.int32(2**31 - 1)))
-    largest, total = _as_float(most ^ ((most >> np.int32(31)) & np.int32(2**31 - 1))), _f32(0)
+        most = max(most, _rank(row[i]))
+    largest, total = _as_float(_rank(_as_float(most))), _f32(0)
     for i in range(len(row)):
         x = row[i] - largest
         x = x if x > _f32(-126) else _f32(-126)
@@ -757,11 +787,10 @@ def _low_powers_of_two(row, out):  # type: ignore[no-untyped-def]
         part = x - whole
         # 2^part to within 8e-5, a twentieth of what bfloat16 can tell apart.
         y = _f32(0.99992807) + part * (_f32(0.69326099) + part * (_f32(0.24261114) + part * _f32(0.05517165)))
-        bits = _as_bits(y) + (np.int32(whole) << np.int32(23)) + np.int32(0x8000)
-        total += _as_float(bits & np.int32(-65536))
-        out[i] = np.uint16(bits >> np.int32(16))
-    for i in range(len(row), len(out)):
-        out[i] = np.uint16(0)
+        y *= _two_to_the(whole)
+        total += y
+        out[i] = to_bfloat16(y)
+    out[len(row) :] = 0
     return total
 
 
@@ -832,7 +861,7 @@ def prepare(blocks: Sequence[Any], factors: Sequence[tuple[Tensor, Tensor]]) -> 
         *_stacked(qkv), qkv_factors, *_stacked(out), _norms(block.attention_norm for block in blocks),
         *_stacked(up), up_factors, *_stacked(down), _norms(block.norm for block in blocks),
         np.zeros(0, np.float32) if act == "relu" else gelu_polynomial(act), _f32(blocks[0].norm.eps),
-        blocks[0].causal, tiles(),
+        blocks[0].num_heads, blocks[0].causal, tiles(),
     ])  # fmt: skip
 
 

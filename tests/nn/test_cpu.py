@@ -136,7 +136,7 @@ def test_attention_is_that_of_torch(width, is_causal, is_low):
     scales, output_scales = rng.uniform(1e-3, 2e-3, (2, max(total, num_outputs))).astype(np.float32)
     output_scales[: num_outputs // 3] *= np.float32(1.4426950408889634 / width**0.5)
     bias = rng.normal(size=num_outputs).astype(np.float32) * (np.arange(num_outputs) >= num_outputs // 3)
-    heads = int8.room_for(starts, num_heads, width, is_low=is_low)
+    heads = int8.room_for(total, num_heads, width, is_low=is_low)
     for first in range(0, total, 7):  # as threads may do it, in no particular order
         first = total // 7 * 7 - first
         count = min(7, total - first)
@@ -146,14 +146,15 @@ def test_attention_is_that_of_torch(width, is_causal, is_low):
     q, k, v = qkv.reshape(total, 3, num_heads, width).transpose(1, 2, 0, 3)
     found = np.empty((total, num_heads * width), np.float32)
     every, chosen = np.empty(0, np.int64), starts[1:] - 1
-    int8._attend_all(heads, found, starts, every, 0, total, is_causal, int8.tiles())
+    net = int8.prepare(small().blocks, cpu.input_factors(small()))._replace(num_heads=num_heads, is_causal=is_causal)
+    int8._attend_all(net, heads, found, starts, every, 0, total)
     of_chosen = np.empty((len(lengths), num_heads * width), np.float32)
-    int8._attend_all(heads, of_chosen, starts, chosen, 0, len(lengths), is_causal, int8.tiles())
+    int8._attend_all(net, heads, of_chosen, starts, chosen, 0, len(lengths))
     for start, end in itertools.pairwise(starts):
         some = [torch.from_numpy(each[:, start:end]) for each in (q, k, v)]
         some = [each.bfloat16().double() for each in some] if is_low else some
         expected = torch.nn.functional.scaled_dot_product_attention(*some, is_causal=is_causal, scale=np.log(2))
-        np.testing.assert_allclose(found[start:end], expected.transpose(0, 1).flatten(1), atol=5e-3 if is_low else 1e-5)
+        np.testing.assert_allclose(found[start:end], expected.transpose(0, 1).flatten(1), atol=8e-3 if is_low else 1e-5)
     np.testing.assert_allclose(of_chosen, found[chosen], atol=1e-3 if is_low else 1e-6)
 
 
