@@ -4,6 +4,7 @@ A route asks for `service.find(name, method)` and lets the model that it gets `r
 threads, batches, limits and what is measured, is done here and in `batching.py`.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from bertworks.text.vocabulary import CLS, SEP
 CHARS_PER_TOKEN = 250  # of a text so many are read for each token that a model reads; few have so few tokens
 _ALL_CHARS = 4  # times the characters of a text that is read in windows, those of all such texts of a request
 _COMPILED_FROM_CHARS = 50_000
+_KERNELS_KEPT = "64"  # by oneDNN, which makes one for each number of rows: for texts of all lengths, a gigabyte of them
 How = Literal["whole", "cut", "windows"]
 
 
@@ -161,6 +163,8 @@ class Service:
 
     def open(self) -> None:
         """Open all models; this takes a while and may raise UserError."""
+        for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+            os.environ.setdefault(variable, _KERNELS_KEPT)
         readers = Readers()
         found = {name: load(source, **self._options) for name, source in self.sources.items()}
         self.models = {name: Served(name, model, self.limits, readers, self._watch) for name, model in found.items()}
