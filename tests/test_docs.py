@@ -124,7 +124,8 @@ def test_links_into_the_repository_become_paths_or_links(of_site):
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
-    named = re.findall(r"([\w/-]+)(\.md|/\*)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    named = re.findall(r"([\w./-]+?)(\.md\b|/\*)", navigation)
     folders = {name for name, ending in named if ending == "/*"}
     pages = {f"{name}.md" for name, ending in named if ending == ".md"}
     ours = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
