@@ -9,7 +9,8 @@ together is done while it is in the caches:
 - `_product` multiplies the unsigned inputs of some tokens by the signed weights of some outputs, four numbers in one
   step of VNNI. Weights lie in the order in which they are needed, see `_packed`.
 - `_feed` takes some tokens from the output of attention to the queries, keys and values of the next layer.
-- `_attend` is attention in float32, six queries of a head at a time.
+- `_attend` is attention in float32, six queries of a head at a time; `_attend_low` in bfloat16, where the processor
+  multiplies it.
 
 Sequences do not depend on each other, and after attention no token does; so threads share sequences, or the tokens of
 one.
