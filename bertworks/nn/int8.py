@@ -270,9 +270,9 @@ _tile_float, _thin_float, _row_float = (
 
 @_instruction
 def _in_long_vectors(typing):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Have the function in which this stands use vectors of 512 bits, of which LLVM makes no use on Intel's processors.
+    """Have the function in which this stands use vectors of 512 bits.
 
-    It is afraid for their clock, which has not suffered since Ice Lake.
+    LLVM avoids them on Intel's processors, because they lowered the clock rate of those before Ice Lake.
     """
 
     def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
