@@ -514,13 +514,19 @@ def normalize(x, norm_scales, norm_shifts, eps):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _largest(row):  # type: ignore[no-untyped-def]
+    _in_long_vectors()
+    most = np.int32(-(2**31))
+    for i in range(len(row)):  # by rank, since compilers do not look for the largest of float32s in vectors
+        most = max(most, _rank(row[i]))
+    return _as_float(_rank(_as_float(most)))
+
+
+@compiled
 def _powers_of_two(row):  # type: ignore[no-untyped-def]
     """Replace every number by 2 to the power of what it is above the largest; returns their sum."""
     _in_long_vectors()
-    most = np.int32(-(2**31))
-    for i in range(len(row)):
-        most = max(most, _rank(row[i]))
-    largest, total = _as_float(_rank(_as_float(most))), _f32(0)
+    largest, total = _largest(row), _f32(0)
     for i in range(len(row)):
         x = row[i] - largest
         x = x if x > _f32(-126) else _f32(-126)
@@ -537,7 +543,8 @@ def _powers_of_two(row):  # type: ignore[no-untyped-def]
 
 
 class Layers(NamedTuple):
-    """The weights of all layers, [L, ...], as `run` takes them: of each product its weights, sums begun, scales, bias.
+    """The weights of all layers, [L, ...], as `layers` takes them: of each product its weights, sums begun, scales
+    and bias.
 
     `qkv_factors` and `up_factors` are those of `input_factors`; the scales and shifts of norms are beside each other.
     """
@@ -777,10 +784,7 @@ def _low_product(x, num_rows, depth, w, lanes, out, has_tiles):  # type: ignore[
 def _low_powers_of_two(row, out):  # type: ignore[no-untyped-def]
     """Write 2 to the power of what each number is above the largest in bfloat16, then zeros; returns their sum."""
     _in_long_vectors()
-    most = np.int32(-(2**31))
-    for i in range(len(row)):
-        most = max(most, _rank(row[i]))
-    largest, total = _as_float(_rank(_as_float(most))), _f32(0)
+    largest, total = _largest(row), _f32(0)
     for i in range(len(row)):
         x = row[i] - largest
         x = x if x > _f32(-126) else _f32(-126)

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from servers import running
 from small_models import write_small_model
 
@@ -240,3 +241,24 @@ def test_an_answer_in_parts_is_whole(folder):
         assert len(found) == 200
         assert all(one == found[0] for one in found)
         assert server.ask("/healthz", method="HEAD")[0] in (200, 405)
+
+
+def test_a_small_batch_is_computed_by_one_thread_and_a_large_one_by_all(folder, monkeypatch):
+    usual, used, real = torch.get_num_threads(), {}, batching.compute
+
+    def compute(model, key, units):
+        used[len(units)] = torch.get_num_threads()
+        return real(model, key, units)
+
+    model = bw.load(folder, device="cpu")
+    per_token = 2 * 12 * model.num_layers * model.width**2
+    monkeypatch.setattr(batching, "_SMALL_OPERATIONS", 40 * per_token)  # what 40 tokens take
+    monkeypatch.setattr(batching, "compute", compute)
+    torch.set_num_threads(3)  # of every thread that begins from now on
+    try:
+        with running(folder) as server:
+            for count in (1, 30, 1):
+                server.ask("/v1/embeddings", {"input": ["the cat sat"] * count})
+    finally:
+        torch.set_num_threads(usual)
+    assert used == {1: 1, 30: 3}
