@@ -543,10 +543,10 @@ def _powers_of_two(row):  # type: ignore[no-untyped-def]
 
 
 class Layers(NamedTuple):
-    """The weights of all layers, [L, ...], as `layers` takes them: of each product its weights, sums begun, scales
-    and bias.
+    """The weights of all layers, [L, ...], as `layers` takes them.
 
-    `qkv_factors` and `up_factors` are those of `input_factors`; the scales and shifts of norms are beside each other.
+    Of each product they are its weights, where its sums begin, its scales and its bias. `qkv_factors` and
+    `up_factors` are those of `input_factors`; the scales and shifts of norms are beside each other.
     """
 
     qkv: NDArray[np.int8]
