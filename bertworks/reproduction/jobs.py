@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -306,7 +305,7 @@ def work_off(
     device: str,
     ended: Callable[[Job, str], None] = lambda _job, _error: None,
     *,
-    slots: int = 1,
+    pretrains: bool = True,
 ) -> None:
     """Do all jobs that can be done, together with other processes; returns when none is left, or raises Stopped.
 
@@ -315,7 +314,7 @@ def work_off(
         jobs: in the order in which they should be done.
         device: where to compute.
         ended: is called with each job that this process has done, and its error, "" without.
-        slots: how many of all processes may pre-train at once.
+        pretrains: whether this process takes jobs that pre-train; if not, it waits for others to do them.
     """
     failed = {job.id for job in jobs if _error_path(out, job.id).exists()}
     known = {job.id: job for job in jobs}
@@ -328,9 +327,12 @@ def work_off(
                 if any(_error_path(out, need).exists() for need in job.needs):
                     failed.add(job.id)
                 continue
+            if job.kind == "pretrain" and not pretrains:
+                is_held = True
+                continue
             make_folder(out / LOCKS / job.id)
             try:
-                with exclusive(out / LOCKS / job.id), _slot(out, slots if job.kind == "pretrain" else 0):
+                with exclusive(out / LOCKS / job.id):
                     if is_done(out, job) or _error_path(out, job.id).exists():
                         continue
                     has_worked = True
@@ -348,23 +350,6 @@ def work_off(
             return
         if not has_worked:
             time.sleep(_POLL_S)
-
-
-@contextmanager
-def _slot(out: Path, count: int) -> Iterator[None]:
-    """Hold one of the places for pre-training while the block runs; where none is free, CannotResume is raised."""
-    for number in range(count):
-        folder = make_folder(out / LOCKS / f"slot-{number}")
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(exclusive(folder))
-            except CannotResume:
-                if number + 1 == count:
-                    raise
-                continue
-            yield
-            return
-    yield
 
 
 def _try(out: Path, job: Job, device: str) -> str:
@@ -409,8 +394,8 @@ def clear_errors(out: Path, jobs: Sequence[Job]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be a worker: `python -m bertworks.reproduction.jobs JOBS.json DEVICE`."""
-    path, device = Path(arguments[0]), arguments[1]
+    """Be a worker: `python -m bertworks.reproduction.jobs JOBS.json DEVICE ROLE`; the role is `all` or `finetune`."""
+    path, device, role = Path(arguments[0]), arguments[1], arguments[2]
     parent = os.getppid()
 
     def end_with_parent() -> None:
@@ -422,7 +407,7 @@ def main(arguments: Sequence[str]) -> int:
     listed: Mapping[str, Any] = parse_json(path.read_bytes(), str(path))
     jobs = [validate(Job, values, str(path)) for values in listed["jobs"]]
     try:
-        work_off(Path(listed["out"]), jobs, device, slots=int(listed["slots"]))
+        work_off(Path(listed["out"]), jobs, device, pretrains=role == "all")
     except (Stopped, KeyboardInterrupt):
         return 130
     except UserError as error:

@@ -47,6 +47,8 @@ from bertworks.reproduction.tables import (
 RESULTS_FILE, START_FILE = "results.json", "reproduce.json"
 _MOST = 1_000  # seeds, or processes
 _PRETRAINED_AT_ONCE = 3  # models on a GPU, which one of them fills nearly; the other processes fine-tune or wait
+# Where CUDA's Multi-Process Service runs, the small kernels of fine-tuning go before those of pre-training.
+_YIELDING = {"CUDA_MPS_CLIENT_PRIORITY": "1"}
 
 
 def check_start(setup: Setup) -> None:
@@ -92,11 +94,10 @@ def do(setup: Setup, plan: Plan, say: Callable[[str], None], *, quiet: bool) -> 
 def _side_by_side(setup: Setup, plan: Plan, progress: "_Progress", count: int) -> int:
     path = make_folder(setup.out / WORK) / f"jobs-{plan.table.name}.json"
     with atomic_write(path) as stream:
-        listed = [job.model_dump() for job in plan.jobs]
-        slots = _PRETRAINED_AT_ONCE if setup.place == "cuda" else count
-        json.dump({"out": str(setup.out.absolute()), "jobs": listed, "slots": slots}, stream)
+        json.dump({"out": str(setup.out.absolute()), "jobs": [job.model_dump() for job in plan.jobs]}, stream)
     threads = str(max(1, (os.cpu_count() or 1) // count))
     environment = {"OMP_NUM_THREADS": threads, **os.environ}
+    pretraining = min(count, _PRETRAINED_AT_ONCE) if setup.place == "cuda" else count
     log = open(setup.out / WORK / "workers.log", "ab")  # noqa: SIM115 -- the processes hold it
     got: list[int] = []
 
@@ -106,15 +107,16 @@ def _side_by_side(setup: Setup, plan: Plan, progress: "_Progress", count: int) -
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     workers = [
         subprocess.Popen(  # noqa: S603 -- ourselves
-            [sys.executable, "-m", "bertworks.reproduction.jobs", str(path), setup.device],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+            [sys.executable, "-m", "bertworks.reproduction.jobs", str(path), setup.device, role],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment | more, start_new_session=True,
         )
-        for _ in range(count)
+        for role, more in [("all", _YIELDING)] * pretraining + [("finetune", {})] * (count - pretraining)
     ]  # fmt: skip
     try:
         is_told = False
         while any(worker.poll() is None for worker in workers):
-            if got and not is_told:
+            is_alone = all(worker.poll() for worker in workers[:pretraining])  # nobody is left to pre-train
+            if (got or is_alone) and not is_told:
                 is_told = True
                 for worker in workers:
                     worker.send_signal(signal.SIGTERM)  # runs save before they end

@@ -2,16 +2,21 @@
 
 import json
 import re
+import subprocess
+import sys
+import threading
+import time
 from html.parser import HTMLParser
 
 import pytest
 from made_up_runs import setup_for, write_made_up
 
-from bertworks.errors import CannotResume, UserError
-from bertworks.files import exclusive, make_folder
+from bertworks.errors import UserError
 from bertworks.reproduction import jobs as jobs_module
+from bertworks.reproduction import run as run_module
 from bertworks.reproduction.jobs import LOCKS, check_same, result_path, work_off
 from bertworks.reproduction.page import index_page, table_markdown, table_page, write_pages
+from bertworks.reproduction.plan import Setup
 from bertworks.reproduction.tables import TABLES
 
 # As the paper has them, but larger: what LTR loses on SQuAD and MRPC, a BiLSTM recovers on SQuAD.
@@ -169,7 +174,7 @@ def test_a_half_finished_run_of_another_configuration_is_refused(setup, tmp_path
         check_same(other.out, plan.jobs)
 
 
-def test_pre_trainings_take_turns_and_a_failed_model_does_not_stop_the_others(setup, tmp_path, monkeypatch):
+def test_a_failed_model_does_not_stop_the_others(setup, tmp_path, monkeypatch):
     other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=1)
     jobs = [job for job in other.plan(TABLES["table5"]).jobs if job.kind == "pretrain" or job.id.endswith("mrpc-t0")]
     done = []
@@ -190,8 +195,49 @@ def test_pre_trainings_take_turns_and_a_failed_model_does_not_stop_the_others(se
     assert set(done) == {"bert-s0", "no-nsp-s0", "rtl-s0", "bert-s0/mrpc-t0", "no-nsp-s0/mrpc-t0",
                          "bert+random-s0/mrpc-t0"}  # fmt: skip
     assert [error for job_id, error in ended if job_id == "ltr-s0"] == ["no room"]
-    with exclusive(make_folder(other.out / LOCKS / "slot-0")):  # another process pre-trains
-        with pytest.raises(CannotResume, match="is in use by"), jobs_module._slot(other.out, 1):
-            pass
-        with jobs_module._slot(other.out, 2):
-            pass
+
+
+def test_a_worker_that_only_fine_tunes_waits_for_the_model(setup, tmp_path, monkeypatch):
+    other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=1)
+    jobs = [job for job in other.plan(TABLES["table5"]).jobs if job.id in ("bert-s0", "bert-s0/mrpc-t0")]
+    done = []
+
+    def do(out, job, device):
+        done.append(job.id)
+        result_path(out, job.id).parent.mkdir(parents=True, exist_ok=True)
+        result_path(out, job.id).write_text("{}")
+
+    monkeypatch.setattr(jobs_module, "do_job", do)
+    monkeypatch.setattr(jobs_module, "is_done", lambda out, job: result_path(out, job.id).exists())
+    monkeypatch.setattr(jobs_module, "_POLL_S", 0.01)
+    waiting = threading.Thread(target=work_off, args=(other.out, jobs, "cpu"), kwargs={"pretrains": False})
+    waiting.start()
+    time.sleep(0.1)
+    assert waiting.is_alive()
+    assert not done
+    do(other.out, jobs[0], "cpu")
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert done == ["bert-s0", "bert-s0/mrpc-t0"]
+
+
+def test_workers_that_fine_tune_end_when_nobody_is_left_to_pre_train(setup, tmp_path, monkeypatch):
+    other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=1)
+    other.num_jobs = 2
+    plan = other.plan(TABLES["table5"])
+    monkeypatch.setattr(Setup, "place", "cuda")
+    monkeypatch.setattr(run_module, "_PRETRAINED_AT_ONCE", 1)
+    monkeypatch.setattr(run_module, "_YIELDING", {"PYTHONSTARTUP": ""})
+    started = []
+
+    def start(command, **options):
+        role = command[-1]
+        started.append((role, "PYTHONSTARTUP" in options["env"]))
+        script = "import sys; sys.exit(7)" if role == "all" else "import time; time.sleep(60)"
+        return popen([sys.executable, "-c", script])
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(run_module.subprocess, "Popen", start)
+    with pytest.raises(UserError, match="a worker ended with 7; start the command again to resume"):
+        run_module.do(other, plan, lambda _: None, quiet=True)
+    assert started == [("all", True), ("finetune", False)]
