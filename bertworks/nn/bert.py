@@ -21,7 +21,7 @@ the configuration says so: of a network that looks to the left alone no other ha
 - A loss is a sum and the number of guesses in it, never a mean. A language model's token guesses the next one of its
   own sequence, or the one before: all T rows are scored, and those without a neighbour count 0, so shapes stay the same
   from batch to batch, and a sequence wastes one row. The scores of a whole batch would take gigabytes, so they are
-  made for some thousands of rows at a time, and again in the backward pass.
+  made for some thousands of rows at a time, and their gradient with them.
 - Memory for time: what a block keeps for its backward pass is some fifteen times its input; a block that is recomputed
   keeps its input alone, and a step takes about a third longer. The gradients are the same to the last bit, for dropout
   is the same both times: a hash needs nothing for that, and the state of torch's generator is kept and set again.
@@ -199,17 +199,26 @@ class MlmHead(nn.Module):
 
     def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
         """Return logits [M, V], with the extra columns of `tied_logits`."""
-        return tied_logits(self.norm(activate(self.dense(hidden_MD), self.act)), embedding_VD, self.bias)
+        return tied_logits(self.transform(hidden_MD), embedding_VD, self.bias)
+
+    def transform(self, hidden_MD: Tensor) -> Tensor:
+        """Return what is compared with the embeddings, [M, D]."""
+        return self.norm(activate(self.dense(hidden_MD), self.act))
 
 
 def tied_logits(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
     """Score rows with each piece's embedding, [M, V]; on CUDA up to 63 columns of -inf follow, unseen by a softmax."""
-    embedding_VD = embedding_VD.to(x_MD.dtype)
+    return F.linear(x_MD, *padded_columns(x_MD, embedding_VD, bias_V))
+
+
+def padded_columns(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the matrix and bias of scores in the precision of the rows, with the extra columns on CUDA."""
+    embedding_VD, bias_V = embedding_VD.to(x_MD.dtype), None if bias_V is None else bias_V.to(x_MD.dtype)
     missing = -len(embedding_VD) % _COLUMN_MULTIPLE if x_MD.is_cuda else 0
     if not missing:
-        return F.linear(x_MD, embedding_VD, bias_V)
+        return embedding_VD, bias_V
     bias_V = embedding_VD.new_zeros(len(embedding_VD)) if bias_V is None else bias_V
-    return F.linear(x_MD, F.pad(embedding_VD, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-torch.inf))
+    return F.pad(embedding_VD, (0, 0, 0, missing)), F.pad(bias_V, (0, missing), value=-torch.inf)
 
 
 class OutputHead(nn.Module):
@@ -287,19 +296,65 @@ def sums_of(logits_MV: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
     return Sums((losses * weights_M).sum(), ((chosen >= best) * weights_M).sum().detach(), weights_M.sum())
 
 
-def sums_in_parts(sums: Callable[..., Sums], num_scores: int, *per_row: Tensor) -> Sums:
-    """Add up sums over as many rows at a time as memory should hold the scores of.
-
-    Args:
-        sums: gives those of some rows. It must hold on to the weights that it needs: in half precision a module has
-            others by the time of the backward pass, when the scores are made again.
-        num_scores: of a row.
-        per_row: what `sums` reads, cut into parts of the same rows.
-    """
-    num_rows = 1 << (_SCORES_AT_ONCE // num_scores).bit_length() - 1
-    parts = zip(*(torch.split(column, num_rows) for column in per_row), strict=True)
-    found = [checkpoint(sums, *part, use_reentrant=False) for part in parts]
+def total_of(found: Iterable[Sums]) -> Sums:
+    """Add up the sums of parts."""
     return Sums(*(torch.stack(column).sum() for column in zip(*found, strict=True)))
+
+
+def guesses(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None, ids_M: Tensor, weights_M: Tensor) -> Sums:
+    """Return the sums of guesses over a whole vocabulary, by the scores of `tied_logits`, for any number of rows."""
+    scored = (x_MD, *padded_columns(x_MD, embedding_VD, bias_V))
+    if torch.is_grad_enabled():
+        return Sums(*_Guesses.apply(*scored, ids_M, weights_M))  # type: ignore[no-untyped-call]
+    parts = rows_at_once(len(scored[1]), x_MD, ids_M, weights_M)
+    found = [sums_of(F.linear(rows_PD, *scored[1:]), ids_P, weights_P) for rows_PD, ids_P, weights_P in parts]
+    return total_of(found)
+
+
+class _Guesses(torch.autograd.Function):
+    """Guesses whose gradient is made together with their loss, so that no score is needed twice.
+
+    What follows the loss only multiplies it by a number, and the backward pass multiplies the gradient by the same.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, ids_M: Tensor, weights_M: Tensor
+    ) -> Any:
+        grads_MD, grad_VD, grad_V = [], torch.zeros_like(weight_VD, dtype=torch.float32), None
+        if bias_V is not None:
+            grad_V = torch.zeros_like(bias_V, dtype=torch.float32)
+        found = []
+        for x_PD, ids_P, weights_P in rows_at_once(len(weight_VD), x_MD, ids_M, weights_M):
+            scores_PV = F.linear(x_PD, weight_VD, bias_V).float()
+            best_P = scores_PV.amax(1)
+            chosen_P = scores_PV.gather(1, ids_P[:, None]).squeeze(1)
+            shares_PV = scores_PV.sub_(best_P[:, None]).exp_()
+            total_P = shares_PV.sum(1)
+            losses_P = total_P.log() + best_P - chosen_P
+            found.append(Sums((losses_P * weights_P).sum(), ((chosen_P >= best_P) * weights_P).sum(), weights_P.sum()))
+            is_right_PV = torch.arange(len(weight_VD), device=ids_P.device) == ids_P[:, None]
+            grad_PV = shares_PV.div_(total_P[:, None]).sub_(is_right_PV.float()).mul_(weights_P[:, None]).to(x_PD.dtype)
+            grads_MD.append(grad_PV @ weight_VD)
+            grad_VD += grad_PV.t() @ x_PD
+            if grad_V is not None:
+                grad_V += grad_PV.sum(0, dtype=torch.float32)
+        ctx.save_for_backward(torch.cat(grads_MD), grad_VD, grad_V)
+        sums = total_of(found)
+        ctx.mark_non_differentiable(sums.correct, sums.total)
+        return tuple(sums)
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor, *_: Tensor) -> Any:
+        grad_MD, grad_VD, grad_V = ctx.saved_tensors
+        bias = None if grad_V is None else (grad_V * factor).to(grad_MD.dtype)
+        return grad_MD * factor.to(grad_MD.dtype), (grad_VD * factor).to(grad_MD.dtype), bias, None, None
+
+
+def rows_at_once(num_scores: int, *per_row: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Cut columns into parts of as many rows as memory should hold the scores of."""
+    num_rows = 1 << (_SCORES_AT_ONCE // num_scores).bit_length() - 1
+    return zip(*(torch.split(column, num_rows) for column in per_row), strict=True)
 
 
 # The network.
@@ -446,10 +501,6 @@ class Bert(nn.Module):
         """
         assert self.config.direction != "both", "a model that sees a token need not guess it"
         neighbours = next_tokens if self.config.direction == "left_to_right" else previous_tokens
-        head, embedding_VD = self.heads["mlm"], self.embeddings.token.weight
-        weights: dict[str, Tensor] = dict(head.named_parameters())
-
-        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
-            return sums_of(functional_call(head, weights, (rows_MD, embedding_VD)), ids_M, weights_M)
-
-        return sums_in_parts(sums, len(embedding_VD), hidden_TD, *neighbours(tokens, weights_T))
+        head = cast(MlmHead, self.heads["mlm"])
+        ids_T, counted_T = neighbours(tokens, weights_T)
+        return guesses(head.transform(hidden_TD), self.embeddings.token.weight, head.bias, ids_T, counted_T)

@@ -47,9 +47,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertworks.nn.attention import Packing, Tokens, pack_lengths
-from bertworks.nn.bert import Sums, next_tokens, previous_tokens, sums_in_parts, sums_of
+from bertworks.nn.bert import Sums, guesses, next_tokens, previous_tokens, rows_at_once, sums_of, total_of
 from bertworks.nn.bilstm import (
     BiLstm,
     ScalarMix,
@@ -179,12 +180,7 @@ class WordSoftmax(nn.Module):
 
     def full(self, x_MD: Tensor, targets: tuple[Tensor, Tensor]) -> Sums:
         """Return the sums with the softmax over all words."""
-        weight, bias = self.weight, self.bias
-
-        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
-            return sums_of(F.linear(rows_MD, weight, bias), ids_M, weights_M)
-
-        return sums_in_parts(sums, len(weight), x_MD, *targets)
+        return guesses(x_MD, self.weight, self.bias, *targets)
 
     def sampled(self, x_MD: Tensor, targets: tuple[Tensor, Tensor], ids_R: Tensor, end: float) -> Sums:
         """Return the sums with the softmax over the right word and a sample; correct means better than the sample."""
@@ -199,7 +195,8 @@ class WordSoftmax(nn.Module):
             others_MR = F.linear(rows_MD, weight_RD, bias_R).masked_fill(ids_R == ids_M[:, None], -torch.inf)
             return sums_of(torch.cat([right_M[:, None], others_MR], 1), torch.zeros_like(ids_M), weights_M)
 
-        return sums_in_parts(sums, 1 + len(ids_R), x_MD, right_M, *targets)
+        parts = rows_at_once(1 + len(ids_R), x_MD, right_M, *targets)
+        return total_of(checkpoint(sums, *part, use_reentrant=False) for part in parts)
 
 
 class Elmo(nn.Module):

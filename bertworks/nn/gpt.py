@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertworks.nn.attention import Packing, Tokens
-from bertworks.nn.bert import Block, Sums, call_block, next_tokens, rows_of_blocks, sums_in_parts, sums_of, tied_logits
+from bertworks.nn.bert import Block, Sums, call_block, guesses, next_tokens, rows_of_blocks, tied_logits, total_of
 from bertworks.nn.config import GptConfig
 from bertworks.nn.layers import Dropout, Embedding, place_key
 
@@ -142,12 +142,7 @@ class Gpt(nn.Module):
 
     def lm_sums(self, hidden_TD: Tensor, tokens: Tokens, weights_T: Tensor | None = None) -> Sums:
         """Return the language model's sums over a batch; `weights_T` is 0 for tokens that fill it up."""
-        embedding_VD = self.token.weight
-
-        def sums(rows_MD: Tensor, ids_M: Tensor, weights_M: Tensor) -> Sums:
-            return sums_of(tied_logits(rows_MD, embedding_VD), ids_M, weights_M)
-
-        return sums_in_parts(sums, len(embedding_VD), hidden_TD, *next_tokens(tokens, weights_T))
+        return guesses(hidden_TD, self.token.weight, None, *next_tokens(tokens, weights_T))
 
 
 class Reading:
@@ -179,8 +174,7 @@ class Reading:
 
     def lm_sums(self) -> Sums:
         """Return the language model's sums over all orders."""
-        sums = [self._net.lm_sums(*read) for read in zip(self._hidden, self._orders, strict=True)]
-        return Sums(*(torch.stack(column).sum() for column in zip(*sums, strict=True)))
+        return total_of(self._net.lm_sums(*read) for read in zip(self._hidden, self._orders, strict=True))
 
 
 def num_guesses(tokens: Tokens, *, both_orders: bool) -> int:

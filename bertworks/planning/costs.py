@@ -92,7 +92,7 @@ class Network(NamedTuple):
 
     @property
     def scores_all(self) -> bool:
-        """Whether every token is scored; then in parts, whose scores are recomputed in the backward pass."""
+        """Whether every token is scored; then in parts, whose gradient is computed with them."""
         return self.scored_share == 1
 
     def attention_flops(self, length: int) -> float:

@@ -68,13 +68,12 @@ def gradient_seconds(network: Network, part: MicroBatch, length: int, gpu: str) 
     """Return the seconds for the forward and backward pass of a micro-batch."""
     peak = peak_flops(gpu, half=part.half)
     again = 1 if part.recompute else 0
-    scored_again = 1 if network.scores_all else 0
     backward = _SHORT_BACKWARD if length <= _SHORT_LENGTH else _LONG_BACKWARD
     products = network.dense_flops * (FORWARD_AND_BACKWARD + again)
-    products += network.scored_share * network.score_flops * (FORWARD_AND_BACKWARD + scored_again)
+    products += network.scored_share * network.score_flops * FORWARD_AND_BACKWARD
     attention = network.attention_flops(length) * (1 + backward + again)
     widths = network.layers * (_FORWARD_WIDTHS * (1 + again) + _BACKWARD_WIDTHS) + _EMBEDDING_WIDTHS
-    numbers = widths * network.width + network.scored_share * network.columns * (_SCORE_PASSES + 2 * scored_again)
+    numbers = widths * network.width + network.scored_share * network.columns * _SCORE_PASSES
     num_bytes = numbers * (2 if part.half else 4)
     kernels = network.layers * (_FORWARD_KERNELS * (1 + again) + _BACKWARD_KERNELS) + _OTHER_KERNELS
     per_token = products / (_RATE_SHARE * peak) + attention / (_ATTENTION_SHARE * peak) + num_bytes / bandwidth(gpu)
