@@ -9,6 +9,7 @@
   does not have, and texts of any length; the ids of its list are only what it guesses.
 """
 
+import contextlib
 import itertools
 import logging
 import math
@@ -64,7 +65,7 @@ from bertworks.nn.bert import Bert, Sums
 from bertworks.nn.bilstm import Compound
 from bertworks.nn.elmo import Elmo, ElmoTasks
 from bertworks.nn.gpt import Gpt
-from bertworks.nn.layers import check_tiles, find_device, freeze, is_fast_on_cpu
+from bertworks.nn.layers import check_tiles, find_device, freeze, is_fast_on_cpu, torch_on_one_thread
 from bertworks.tasks.columns import as_columns
 from bertworks.tasks.evaluation import Scored, score_items
 from bertworks.tasks.heads import KINDS, BatchLayout, Items
@@ -686,7 +687,8 @@ class Model:
 
     def score(self, task: Task, items: Items, done: Callable[[float], None] = lambda _: None) -> Scored:
         """Return the network's scores of what it has read; `done` as in `score_items`."""
-        return score_items(self.net, KINDS[task.kind], items, self.layout, done)
+        with torch_on_one_thread() if self.dtype == "int8" else contextlib.nullcontext():
+            return score_items(self.net, KINDS[task.kind], items, self.layout, done)
 
     def results(self, examples: Iterable[Example], task: Task | None = None) -> Iterator[Result]:
         """Yield a result for each example of the model's task, some thousands of them computed together."""

@@ -17,6 +17,7 @@ Sequences are packed (`nn/attention.py`), so what is computed of one does not de
 | ("task", kind)                        | items and the number of one | the scores of that item                      |
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ from bertworks.models.sentence_transformers import Layer
 from bertworks.nn.attention import batches
 from bertworks.nn.bert import Bert
 from bertworks.nn.bilstm import FeatureReader
+from bertworks.nn.layers import torch_on_one_thread
 from bertworks.tasks.evaluation import score_items
 from bertworks.tasks.heads import KINDS, Items, join_items
 from bertworks.tasks.task import ChoiceExample, Example, Task, TextExample
@@ -86,7 +88,8 @@ class Reading(NamedTuple, Generic[Answer]):
 
 def compute(model: "Model", key: Key, units: Sequence[Any]) -> list[Any]:
     """Return what a model computes of each unit; units of several readings that have this key may be given together."""
-    return _COMPUTE[key[0]](model, key, units) if units else []
+    with torch_on_one_thread() if model.dtype == "int8" else contextlib.nullcontext():
+        return _COMPUTE[key[0]](model, key, units) if units else []
 
 
 def read_fill(

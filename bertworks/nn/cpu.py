@@ -12,13 +12,16 @@ runs through all layers, its normalisation, the softmax and the gelu are float32
   no data is needed to prepare a model. Inputs are stored as 0 to 255 with 128 for zero, since the processors'
   instructions multiply unsigned by signed numbers; what comes out of a gelu, as 0 to 255 from its least value on.
   Channels of inputs that are much larger than the others are made smaller, see `input_factors`. `int8.py` computes it.
-- With several threads a batch is cut into as many parts, each computed by one thread from the first layer to the last.
-  Where a few long sequences cannot be shared out evenly, threads share the tokens of a layer.
+- With several threads a batch in bfloat16 is cut into as many parts, each computed by one thread from the first layer
+  to the last. In int8 threads share the work of each layer, and meet inside the compiled code.
 """
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -31,10 +34,9 @@ from bertworks.nn import int8
 from bertworks.nn.attention import Packing, Run, Tokens, attend, attend_from_one, pack
 from bertworks.nn.bert import Bert, Block
 from bertworks.nn.int8 import compiled, from_bfloat16, normalize, to_bfloat16
-from bertworks.nn.layers import LayerNorm, Linear, activated, check_tiles, cpu_instructions
+from bertworks.nn.layers import LayerNorm, Linear, activated, check_tiles, cpu_instructions, torch_on_one_thread
 
-_MIN_TOKENS_PER_THREAD = {"bfloat16": 128, "int8": 32}  # fewer are not worth a thread of their own
-_UNEVEN = 1.25  # how many times its share a thread may have to compute
+_MIN_TOKENS_PER_THREAD = {"bfloat16": 128, "int8": 16}  # fewer are not worth a thread of their own
 _SAMPLE_LENGTHS = (8, 16, 40, 64)  # of the sequences that show which inputs are large
 _INPUTS_SHARE = 0.6  # of the difference between large and small inputs, what goes into the weights
 _f32 = np.float32
@@ -61,23 +63,28 @@ class CpuEngine:
 
     def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
         """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
-        x_TD, packing = self.net.begin(tokens)
-        if not len(x_TD) or not len(self.net.blocks):
-            x_TD = packing.leave(x_TD)
-            return x_TD if places_S is None else x_TD.index_select(0, places_S.long())
-        if places_S is None:
-            return packing.leave(self._through(x_TD, packing, None, None))
-        rows_S, back_S = packing.rows_of(places_S)
-        x_SD = self._through(x_TD, packing, rows_S, None)
-        return x_SD if back_S is None else x_SD.index_select(0, back_S)
+        with self._torch_alone():
+            x_TD, packing = self.net.begin(tokens)
+            if not len(x_TD) or not len(self.net.blocks):
+                x_TD = packing.leave(x_TD)
+                return x_TD if places_S is None else x_TD.index_select(0, places_S.long())
+            if places_S is None:
+                return packing.leave(self._through(x_TD, packing, None, None))
+            rows_S, back_S = packing.rows_of(places_S)
+            x_SD = self._through(x_TD, packing, rows_S, None)
+            return x_SD if back_S is None else x_SD.index_select(0, back_S)
 
     def all_hidden(self, tokens: Tokens) -> list[Tensor]:
         """Return the output of the embeddings and of every layer, [T, D] each."""
-        x_TD, packing = self.net.begin(tokens)
-        found = [x_TD.clone()]
-        if len(x_TD) and len(self.net.blocks):
-            self._through(x_TD, packing, None, found)
-        return [packing.leave(x_TD) for x_TD in found]
+        with self._torch_alone():
+            x_TD, packing = self.net.begin(tokens)
+            found = [x_TD.clone()]
+            if len(x_TD) and len(self.net.blocks):
+                self._through(x_TD, packing, None, found)
+            return [packing.leave(x_TD) for x_TD in found]
+
+    def _torch_alone(self) -> AbstractContextManager[Any]:
+        return torch_on_one_thread() if self.dtype == "int8" else contextlib.nullcontext()
 
 
 # int8: all layers are one call of compiled code.
@@ -125,47 +132,25 @@ class _Int8Layers:
     def __call__(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
         """Return what comes out of the last block, or the rows `rows_S` of it; x is overwritten."""
         lengths = [length for run in packing.runs or () for length in run.lengths()]
-        starts_S = np.cumsum([0, *lengths])
-        x, last = x_TD.numpy(), self.num_layers - 1
-        shape = len(x), self.num_heads, x.shape[1] // self.num_heads
-        heads, attended, every = int8.room_for(*shape), np.empty_like(x), np.empty(0, np.int64)
-        parts = _token_parts(starts_S, _num_threads("int8", len(x)))
-        is_shared = kept is not None or not set(parts) <= set(starts_S.tolist())
-        compute = _on_threads(len(parts) - 1, uses_torch=False)
-
-        def from_to(first: int, end: int) -> None:
-            """Take whole sequences through all layers, or through all but the last."""
-            int8.begin(self.layers, x, heads, first, end)
-            num_layers = self.num_layers if rows_S is None else last
-            int8.layers(self.layers, 0, num_layers, x, heads, heads, attended, starts_S, every, first, end)
-
-        if not is_shared:
-            compute(from_to, parts[:-1], parts[1:])
-        else:  # threads wait for each other after every layer, since they read each other's keys and values
-            compute(lambda first, end: int8.begin(self.layers, x, heads, first, end), parts[:-1], parts[1:])
-            following = int8.room_for(*shape)
-            for number in range(self.num_layers if rows_S is None else last):
-                both = (following, heads) if number % 2 else (heads, following)
-                some = self.layers, number, number + 1, x, *both, attended, starts_S, every
-                compute(lambda first, end, some=some: int8.layers(*some, first, end), parts[:-1], parts[1:])
-                if kept is not None:
-                    kept.append(x_TD.clone())
-            heads = following if last % 2 else heads
-        if rows_S is None:
-            return x_TD
-        x_SD, rows = x_TD.index_select(0, rows_S), rows_S.numpy().astype(np.int64)
-        int8.layers(self.layers, last, last + 1, x_SD.numpy(), heads, heads, attended, starts_S, rows, 0, len(rows))
-        return x_SD
-
-
-def _token_parts(starts_S: NDArray[np.int64], count: int) -> list[int]:
-    """Return where tokens are cut into so many parts: between sequences if that is even enough, else anywhere."""
-    total = int(starts_S[-1])
-    wanted = np.arange(count + 1) * (total / count)
-    nearest = [int(starts_S[np.abs(starts_S - place).argmin()]) for place in wanted]
-    if max(np.diff(nearest), default=0) <= _UNEVEN * total / count:
-        return sorted(set(nearest))
-    return [round(place) for place in wanted]
+        x, places_S = x_TD.numpy(), np.empty(0, np.int64) if rows_S is None else rows_S.numpy()
+        out = x if rows_S is None else np.empty((len(places_S), x.shape[1]), np.float32)
+        states_LTD = np.empty((0 if kept is None else self.num_layers, *x.shape), np.float32)
+        with torch_on_one_thread() as most:
+            num_threads = _num_threads("int8", len(x), most)
+        work: tuple[Any, ...] = (
+            self.layers, x, out, int8.room_for(len(x), self.num_heads, x.shape[1] // self.num_heads), np.empty_like(x),
+            np.cumsum([0, *lengths]), places_S, states_LTD, int8.new_counts(self.num_layers), num_threads,
+        )  # fmt: skip
+        helpers: list[Future[None]] = []
+        with contextlib.suppress(RuntimeError):  # the system gives no more threads: those that there are compute all
+            for _ in range(num_threads - 1):
+                helpers.append(_pool(most - 1, uses_torch=False).submit(int8.layers, *work))
+        int8.layers(*work)
+        for helper in helpers:
+            helper.cancel()  # one that has not begun is not needed any more
+        if kept is not None:
+            kept.extend(torch.from_numpy(states_LTD))
+        return x_TD if rows_S is None else torch.from_numpy(out)
 
 
 # bfloat16: matrix products by oneDNN.
@@ -188,7 +173,7 @@ class _Bfloat16Layers:
     def __call__(self, x_TD: Tensor, packing: Packing, rows_S: Tensor | None, kept: list[Tensor] | None) -> Tensor:
         """Return what comes out of the last block, or the rows `rows_S` of it; x is overwritten."""
         assert packing.runs is not None, "on a CPU sequences are sorted by length"
-        num_threads = _num_threads("bfloat16", len(x_TD))
+        num_threads = _num_threads("bfloat16", len(x_TD), torch.get_num_threads())
         parts = _parts(packing.runs, num_threads) if num_threads > 1 else [packing.runs]
         ends = np.cumsum([sum(run.num_tokens for run in part) for part in parts]).tolist()
         starts = [0, *ends[:-1]]
@@ -199,7 +184,8 @@ class _Bfloat16Layers:
         some = torch.split(x_TD, [end - start for start, end in zip(starts, ends, strict=True)])
         packings = [packing._replace(runs=part) for part in parts]
         states: list[list[Tensor] | None] = [None if kept is None else [] for _ in parts]
-        found = _on_threads(len(parts), uses_torch=True)(self._part, some, packings, rows, states)
+        with torch_on_one_thread() if len(parts) > 1 else contextlib.nullcontext():
+            found = _on_threads(self._part, some, packings, rows, states)
         if kept is not None:
             kept.extend(torch.cat(layer) for layer in zip(*filter(None, states), strict=True))
         return torch.cat(found) if len(found) > 1 else found[0]
@@ -301,32 +287,20 @@ def _parts(runs: Sequence[Run], count: int) -> list[tuple[Run, ...]]:
 # Threads.
 
 
-def _num_threads(dtype: str, num_tokens: int) -> int:
-    return max(1, min(torch.get_num_threads(), num_tokens // _MIN_TOKENS_PER_THREAD[dtype]))
+def _num_threads(dtype: str, num_tokens: int, most: int) -> int:
+    return max(1, min(most, num_tokens // _MIN_TOKENS_PER_THREAD[dtype]))
 
 
-def _on_threads(count: int, *, uses_torch: bool) -> Callable[..., list[Any]]:
-    """Return a `map` whose calls run at once, the first in this thread and each other in one of its own."""
-    if count == 1:
-        return lambda *each: list(map(*each))
-
-    def mapped(function: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
-        first, *others = zip(*each, strict=True)
-        running = [_pool(count - 1).submit(function, *arguments) for arguments in others]
-        return [function(*first), *(one.result() for one in running)]
-
-    def alone(*given: Any) -> list[Any]:
-        total = torch.get_num_threads()
-        torch.set_num_threads(1)  # of MKL, whose number is one for all threads
-        try:
-            return mapped(*given)
-        finally:
-            torch.set_num_threads(total)
-
-    return alone if uses_torch else mapped
+def _on_threads(function: Callable[..., Any], *each: Sequence[Any]) -> list[Any]:
+    """Map, with all calls at once: the first in this thread and each other in one of its own."""
+    first, *others = zip(*each, strict=True)
+    running = [_pool(len(others), uses_torch=True).submit(function, *arguments) for arguments in others]
+    return [function(*first), *(one.result() for one in running)]
 
 
 @cache
-def _pool(num_threads: int) -> ThreadPoolExecutor:
-    """Return threads that compute with one thread each."""
-    return ThreadPoolExecutor(num_threads, "bertworks-cpu", lambda: torch.set_num_threads(1))
+def _pool(num_threads: int, *, uses_torch: bool) -> ThreadPoolExecutor:
+    """Return threads that stay, in each of which torch has one thread if it is used there."""
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child process has none of them
+    alone = (lambda: torch.set_num_threads(1)) if uses_torch else None
+    return ThreadPoolExecutor(num_threads, "bertworks-cpu", alone)

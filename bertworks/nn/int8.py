@@ -8,12 +8,14 @@ together is done while it is in the caches:
 
 - `_product` multiplies the unsigned inputs of some tokens by the signed weights of some outputs, four numbers in one
   step of VNNI. Weights lie in the order in which they are needed, see `_packed`.
-- `_feed` takes some tokens from the output of attention to the queries, keys and values of the next layer.
+- `_project` computes the queries, keys and values of some tokens, and `_feed` takes them from the output of attention
+  to the end of a layer.
 - `_attend` is attention in float32, six queries of a head at a time; `_attend_low` in bfloat16, where the processor
   multiplies it.
 
-Sequences do not depend on each other, and after attention no token does; so threads share sequences, or the tokens of
-one.
+Sequences do not depend on each other, and after attention no token does; so threads share the heads of sequences in
+attention and tokens in all else, and meet twice a layer (`layers`). What is computed of a token does not depend on who
+computes it.
 """
 
 import ctypes
@@ -44,8 +46,14 @@ _LANES = 16 if "avx512_vnni" in cpu_instructions() else 8
 _ROWS = 6 if _LANES == 16 else 3  # tokens of a product at a time; with _BLOCKS vectors of outputs they fill registers
 _BLOCKS = 4
 _WIDE = _LANES * _BLOCKS
+_GROUP = 16 if _KNOWS_TILES else _ROWS  # tokens that are not cut apart, since products take so many at a time
+_PARTS_PER_THREAD = 6  # of attention; the smaller they are, the less is waited for the last one
+_COST_OF_TOKEN = 64  # in attention, what a token costs by itself, in pairs of tokens
+_PAUSES, _YIELDS, _SLEEP_US = 2_000, 500, 50  # how a thread waits: 0.1 ms awake, about as long for others, then asleep
 # Sums may be reordered, and there are no infinities to respect: without this nothing here is vectorised.
 _FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
+# Nor may a division by 0 raise an error: threads wait for what another one has begun.
+_OPTIONS: Any = {"nogil": True, "fastmath": _FAST, "error_model": "numpy"}
 # Linux gives a process tiles when it asks for them.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 _f32 = np.float32
@@ -54,9 +62,9 @@ _f32 = np.float32
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile a function, once for this machine if there is a place to keep it."""
     try:
-        return numba.njit(cache=True, nogil=True, fastmath=_FAST)(function)
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # without a place to write, it is compiled in every process
-        return numba.njit(nogil=True, fastmath=_FAST)(function)
+        return numba.njit(**_OPTIONS)(function)
 
 
 def is_compiled() -> bool:
@@ -539,6 +547,103 @@ def _powers_of_two(row):  # type: ignore[no-untyped-def]
     return total
 
 
+# Threads. The work on a batch goes through stages, each cut into parts. A thread takes the next part that nobody has
+# taken; when none is left, it waits until those that others took are done. So a thread waits only for others that are
+# computing: one that comes late finds less to do, and if one never comes, the others do all.
+
+
+def new_counts(num_layers: int) -> NDArray[np.int64]:
+    """Return, of each stage, how many parts are taken and how many are done, each stage in a line of the caches."""
+    return np.zeros((2 * num_layers + 1, 8), np.int64)
+
+
+@_instruction
+def _fetch_and_add(typing, address, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Add to an int64 that threads share; returns what it was. All that this thread wrote before is seen by others."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return b.atomic_rmw("add", b.inttoptr(arguments[0], _I64.as_pointer()), arguments[1], "seq_cst")
+
+    return types.int64(types.intp, types.int64), generate
+
+
+@_instruction
+def _read_shared(typing, address):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Return an int64 that threads share, and see all that others wrote before they changed it."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return b.load_atomic(b.inttoptr(arguments[0], _I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.intp), generate
+
+
+@_instruction
+def _pause(typing):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Tell the processor that this is a loop that waits."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        _call(b, "sse2.pause")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+_let_others_run: Any = types.ExternalFunction("sched_yield", types.int32())
+_sleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
+
+
+@compiled
+def _wait_for(address, count):  # type: ignore[no-untyped-def]
+    """Wait until a number that threads share is as large as `count`.
+
+    It is a matter of microseconds, unless there are fewer processors than threads: then the other one needs this one's.
+    """
+    rounds = 0
+    while _read_shared(address) < count:
+        rounds += 1
+        if rounds < _PAUSES:
+            _pause()
+        elif rounds < _PAUSES + _YIELDS:
+            _let_others_run()
+        else:
+            _sleep(_SLEEP_US)
+
+
+@compiled
+def _num_parts(num_rows, num_threads):  # type: ignore[no-untyped-def]
+    """Return into how many parts rows are cut: as many for each thread, none of more than _TOKENS_AT_ONCE."""
+    num_parts = _whole((num_rows + _TOKENS_AT_ONCE - 1) // _TOKENS_AT_ONCE, num_threads)
+    return min(num_parts, (num_rows + _GROUP - 1) // _GROUP)
+
+
+@compiled
+def _rows_of_part(part, num_parts, num_rows):  # type: ignore[no-untyped-def]
+    """Return where a part begins and ends. The first of two has the larger half: who takes it takes fewer."""
+    groups, more = (num_rows + _GROUP - 1) // _GROUP, num_parts - 1
+    first, end = (part * groups + more) // num_parts, ((part + 1) * groups + more) // num_parts
+    return first * _GROUP, min(end * _GROUP, num_rows)
+
+
+@compiled
+def _cut_by_cost(starts_S, num_heads, num_threads):  # type: ignore[no-untyped-def]
+    """Return where the heads of all sequences, one after another, are cut into parts of about the same cost."""
+    num_sequences, total, spent, part = len(starts_S) - 1, 0, 0, 1
+    num_parts = min(_PARTS_PER_THREAD * num_threads, num_sequences * num_heads) if num_threads > 1 else 1
+    places = np.full(num_parts + 1, num_sequences * num_heads)
+    places[0] = 0
+    for s in range(num_sequences):
+        length = starts_S[s + 1] - starts_S[s]
+        total += num_heads * length * (length + _COST_OF_TOKEN)
+    for s in range(num_sequences):
+        length = starts_S[s + 1] - starts_S[s]
+        for head in range(num_heads):
+            spent += length * (length + _COST_OF_TOKEN)
+            while part < num_parts and spent * num_parts >= total * part:
+                places[part] = s * num_heads + head + 1
+                part += 1
+    return places
+
+
 # The network.
 
 
@@ -592,21 +697,9 @@ def room_for(num_tokens: int, num_heads: int, width: int, *, is_low: bool = _KNO
     shapes = (num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)
     low_shape = (num_tokens + 2 * _TILE_ROWS, 3 * num_heads * width)
     floats = [np.zeros((0, 0, 0) if is_low else shape, np.float32) for shape in shapes]
-    return Heads._make([*floats, np.zeros(low_shape if is_low else (0, 0), np.uint16)])
-
-
-@compiled
-def begin(net, x_TD, heads, first, end):  # type: ignore[no-untyped-def]
-    """Compute queries, keys and values of some tokens for the first layer, from the output of the embeddings."""
-    width = x_TD.shape[1]
-    low, scales = np.full((_TOKENS_AT_ONCE, _whole(width, 4)), np.uint8(_ZERO)), np.empty(_TOKENS_AT_ONCE, np.float32)
-    sums = np.empty((_TOKENS_AT_ONCE, net.qkv_starts.shape[1]), np.int32)
-    for t in range(first, end, _TOKENS_AT_ONCE):
-        count = min(end - t, _TOKENS_AT_ONCE)
-        for i in range(count):
-            scales[i] = _quantize(x_TD[t + i], net.qkv_factors[0], low[i, :width])
-        _product(low, count, net.qkv[0], net.qkv_starts[0], sums, net.tiles)
-        _divide(net.qkv_scales[0], net.qkv_bias[0], sums, scales, count, heads, t)
+    low_TO = np.empty(low_shape if is_low else (0, 0), np.uint16)
+    low_TO[num_tokens:] = 0
+    return Heads._make([*floats, low_TO])
 
 
 @compiled
@@ -636,55 +729,86 @@ def _divide(output_scales, bias, sums, scales, count, heads, t):  # type: ignore
 
 
 @compiled
-def layers(net, first_layer, end_layer, x_TD, heads, following, attended_TD, starts_S, queries_S, first, end):  # type: ignore[no-untyped-def]
-    """Compute some layers for some of the tokens.
+def layers(net, x_TD, out_TD, heads, attended_TD, starts_S, places_S, states_LTD, counts, num_threads):  # type: ignore[no-untyped-def]
+    """Compute all layers, together with the other threads that call this with the same arguments at the same time.
+
+    There is a stage of queries, keys and values of the first layer; then, of each layer, one of attention and one of
+    all that follows up to the queries, keys and values of the next layer.
 
     Args:
         net: the weights.
-        first_layer: of those computed.
-        end_layer: after the last of them.
-        x_TD: their input, of the rows wanted; becomes their output.
-        heads: queries, keys and values of all tokens.
-        following: a place for those of the layer that follows; the same if no other thread reads them.
+        x_TD: the output of the embeddings; overwritten.
+        out_TD: for the output of the last layer: x_TD itself, or a row for each of `places_S`.
+        heads: a place for queries, keys and values.
         attended_TD: a place for the output of attention.
         starts_S: where each sequence begins, and the end of the last.
-        queries_S: of the last layer of all, the one token of each sequence that is wanted, or none: all are.
-        first: the first of the rows of x that are computed.
-        end: after the last of them. They are whole sequences, or it is one layer.
+        places_S: of each sequence the one token of the last layer that is wanted; or empty: all are.
+        states_LTD: for the output of every layer; or empty.
+        counts: as they come from `new_counts`.
+        num_threads: for how many the work is cut; fewer may come.
     """
-    for layer in range(first_layer, end_layer):
-        _attend_all(net, heads, attended_TD, starts_S, queries_S, first, end)
-        _feed(net, layer, x_TD, attended_TD, following, first, end)
+    num_layers, none, parts_of_heads = len(net.qkv), places_S[:0], _cut_by_cost(starts_S, net.num_heads, num_threads)
+    # Whoever gets no memory raises an error here, before anybody waits for him.
+    room_to_attend, room_to_feed = _room_to_attend(net, heads, attended_TD, starts_S), _room_to_feed(net, x_TD)
+    for stage in range(2 * num_layers + 1):
+        layer, is_attention = (stage - 1) // 2, stage % 2 == 1
+        chosen_S = places_S if layer == num_layers - 1 else none
+        rows_TD = out_TD if len(chosen_S) else x_TD
+        num_parts = len(parts_of_heads) - 1 if is_attention else _num_parts(len(rows_TD), num_threads)
+        taken, done, num_done = counts[stage].ctypes.data, counts[stage, 1:].ctypes.data, 0
+        while True:
+            part = _fetch_and_add(taken, 1)
+            if part >= num_parts:
+                break
+            if is_attention:
+                first, end = parts_of_heads[part], parts_of_heads[part + 1]
+                _attend_heads(net, heads, attended_TD, starts_S, chosen_S, first, end, room_to_attend)
+            else:
+                first, end = _rows_of_part(part, num_parts, len(rows_TD))
+                for i in range(first, min(end, len(chosen_S))):
+                    rows_TD[i] = x_TD[chosen_S[i]]
+                if stage > 0:
+                    _feed(net, layer, rows_TD, attended_TD, first, end, room_to_feed)
+                    if len(states_LTD):
+                        states_LTD[layer, first:end] = rows_TD[first:end]
+                if layer + 1 < num_layers:
+                    _project(net, layer + 1, rows_TD, heads, first, end, room_to_feed)
+            num_done += 1
+        _fetch_and_add(done, num_done)
+        _wait_for(done, num_parts)
 
 
 @compiled
-def _attend_all(net, heads, attended_TD, starts_S, queries_S, first, end):  # type: ignore[no-untyped-def]
-    longest, num_heads, is_low = 0, net.num_heads, len(heads.low_TO) > 0
+def _room_to_attend(net, heads, attended_TD, starts_S):  # type: ignore[no-untyped-def]
+    longest, is_low, has_tiles = 0, len(heads.low_TO) > 0, len(net.tiles) > 0
     for s in range(len(starts_S) - 1):
         longest = max(longest, starts_S[s + 1] - starts_S[s])
-    width, columns, has_tiles = attended_TD.shape[1] // num_heads, _whole(longest, 2 * _LANES), len(net.tiles) > 0
+    width, columns = attended_TD.shape[1] // net.num_heads, _whole(longest, 2 * _LANES)
     num_rows, lanes = 2 * _TILE_ROWS if is_low and has_tiles else _ROWS, _whole(width, 2 * _LANES)
     queries, scores = np.empty((_ROWS, width), np.float32), np.empty((num_rows, columns), np.float32)
     shares, results = np.empty((num_rows, columns), np.uint16), np.empty((num_rows, lanes), np.float32)
     # Of one head in bfloat16: what is multiplied together lies beside each other. The zeros are for widths in between.
     keys = np.zeros((lanes // 2, columns + _LANES if is_low else 0), np.uint32)
     values = np.zeros((columns // 2 if is_low else 0, lanes), np.uint32)
+    return queries, keys, values, scores, shares, results, np.empty(num_rows, np.float32)
+
+
+@compiled
+def _attend_heads(net, heads, attended_TD, starts_S, places_S, first, end, room):  # type: ignore[no-untyped-def]
+    """Compute some heads, counted from the first of the first sequence to the last of the last."""
+    num_heads, is_low, has_tiles = net.num_heads, len(heads.low_TO) > 0, len(net.tiles) > 0
     if is_low and has_tiles:
         _set_tiles(net.tiles.ctypes.data)
-    for s in range(len(starts_S) - 1):
+    for number in range(first, end):
+        s, head = divmod(number, num_heads)
         start, stop = starts_S[s], starts_S[s + 1]
-        if len(queries_S):
-            begins, ends, moved = queries_S[s], queries_S[s] + 1, s - queries_S[s]
-            if not first <= s < end:
-                continue
+        span = start, stop, start, stop, 0
+        if len(places_S):
+            span = start, stop, places_S[s], places_S[s] + 1, s - places_S[s]
+        if is_low:
+            _attend_low(net, heads.low_TO, head, span, room, attended_TD)
         else:
-            begins, ends, moved = max(start, first), min(stop, end), 0
-        span = start, stop, begins, ends, moved
-        for head in range(num_heads if begins < ends else 0):
-            if is_low:
-                _attend_low(net, heads.low_TO, head, span, (keys, values, scores, shares, results), attended_TD)
-            else:
-                _attend(net, heads, head, span, (queries, scores, results), attended_TD)
+            _attend(net, heads, head, span, room, attended_TD)
     if is_low and has_tiles:
         _set_tiles(0)
 
@@ -699,13 +823,13 @@ def _attend(net, heads, head, span, room, attended_TD):  # type: ignore[no-untyp
         head: which one.
         span: where the sequence starts and stops, where the tokens begin and end, and how many rows further on their
             results are written.
-        room: places for what is found on the way.
+        room: from `_room_to_attend`.
         attended_TD: for the results.
     """
     _in_long_vectors()
-    (start, stop, begins, ends, moved), (queries, scores, results) = span, room
+    (start, stop, begins, ends, moved), (queries, _, _, scores, _, results, totals) = span, room
     width, length = heads.queries_NTH.shape[2], stop - start
-    columns, lanes, totals = _whole(length, _LANES), _whole(width, _LANES), np.empty(_ROWS, np.float32)
+    columns, lanes = _whole(length, _LANES), _whole(width, _LANES)
     keys_HT, values_TH = heads.keys_NHT[head, :, start:], heads.values_NTH[head, start:]
     for first in range(begins, ends, _ROWS):
         count = min(ends - first, _ROWS)
@@ -726,10 +850,10 @@ def _attend(net, heads, head, span, room, attended_TD):  # type: ignore[no-untyp
 def _attend_low(net, low_TO, head, span, room, attended_TD):  # type: ignore[no-untyped-def]
     """Do the same in bfloat16. Rows after the last query are computed too, and not used."""
     _in_long_vectors()
-    (start, stop, begins, ends, moved), (keys, values, scores, shares, results) = span, room
+    (start, stop, begins, ends, moved), (_, keys, values, scores, shares, results, totals) = span, room
     num_heads, has_tiles = net.num_heads, len(net.tiles) > 0
     width, length, lanes = attended_TD.shape[1] // num_heads, stop - start, results.shape[1]
-    columns, totals = _whole(length, _LOW_STEP), np.empty(len(scores), np.float32)
+    columns = _whole(length, _LOW_STEP)
     key, value, row_size = (num_heads + head) * width, (2 * num_heads + head) * width, low_TO.strides[0]
     if width % _LOW_STEP == 0:
         for t in range(0, length, _LANES):
@@ -800,44 +924,54 @@ def _low_powers_of_two(row, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _feed(net, layer, x_TD, attended_TD, heads, first, end):  # type: ignore[no-untyped-def]
-    """Take tokens from the output of attention to the end of a layer, and to the attention of the next one."""
-    _in_long_vectors()
-    width, inner, is_last = x_TD.shape[1], net.up_scales.shape[1], layer + 1 == len(net.qkv)
-    scales = np.empty(_TOKENS_AT_ONCE, np.float32)
+def _room_to_feed(net, x_TD):  # type: ignore[no-untyped-def]
+    width, inner = x_TD.shape[1], net.up_scales.shape[1]
     low = np.full((_TOKENS_AT_ONCE, _whole(width, 4)), np.uint8(_ZERO))
     high, row = np.zeros((_TOKENS_AT_ONCE, _whole(inner, 4)), np.uint8), np.empty(inner, np.float32)
     sums_D = np.empty((_TOKENS_AT_ONCE, net.out_starts.shape[1]), np.int32)
     sums_I = np.empty((_TOKENS_AT_ONCE, net.up_starts.shape[1]), np.int32)
     sums_O = np.empty((_TOKENS_AT_ONCE, net.qkv_starts.shape[1]), np.int32)
-    ones = np.ones(width, np.float32)
-    for t in range(first, end, _TOKENS_AT_ONCE):
-        count = min(end - t, _TOKENS_AT_ONCE)
-        for i in range(count):
-            scales[i] = _quantize(attended_TD[t + i], ones, low[i, :width])
-        _product(low, count, net.out[layer], net.out_starts[layer], sums_D, net.tiles)
-        for i in range(count):
-            x, norms = x_TD[t + i], net.out_norms[layer]
-            _add_and_normalize(
-                x, sums_D[i], scales[i], net.out_scales[layer], net.out_bias[layer], norms[0], norms[1], net.eps
-            )
-            scales[i] = _quantize(x, net.up_factors[layer], low[i, :width])
-        _product(low, count, net.up[layer], net.up_starts[layer], sums_I, net.tiles)
-        for i in range(count):
-            scales[i] = _activate_and_quantize(
-                sums_I[i], scales[i], net.up_scales[layer], net.up_bias[layer], net.polynomial, row, high[i, :inner]
-            )
-        _product(high, count, net.down[layer], net.down_starts[layer], sums_D, net.tiles)
-        for i in range(count):
-            x, norms = x_TD[t + i], net.down_norms[layer]
-            _add_and_normalize(
-                x, sums_D[i], scales[i], net.down_scales[layer], net.down_bias[layer], norms[0], norms[1], net.eps
-            )
-            if not is_last:
-                scales[i] = _quantize(x, net.qkv_factors[layer + 1], low[i, :width])
-        if not is_last:
-            _product(low, count, net.qkv[layer + 1], net.qkv_starts[layer + 1], sums_O, net.tiles)
-            _divide(net.qkv_scales[layer + 1], net.qkv_bias[layer + 1], sums_O, scales, count, heads, t)
+    scales, ones = np.empty(_TOKENS_AT_ONCE, np.float32), np.ones(width, np.float32)
+    return scales, ones, low, high, row, sums_D, sums_I, sums_O
+
+
+@compiled
+def _project(net, layer, x_TD, heads, first, end, room):  # type: ignore[no-untyped-def]
+    """Compute queries, keys and values of up to _TOKENS_AT_ONCE tokens."""
+    _in_long_vectors()
+    (scales, _, low, _, _, _, _, sums), width, count = room, x_TD.shape[1], end - first
+    for i in range(count):
+        scales[i] = _quantize(x_TD[first + i], net.qkv_factors[layer], low[i, :width])
+    _product(low, count, net.qkv[layer], net.qkv_starts[layer], sums, net.tiles)
+    _divide(net.qkv_scales[layer], net.qkv_bias[layer], sums, scales, count, heads, first)
+
+
+@compiled
+def _feed(net, layer, x_TD, attended_TD, first, end, room):  # type: ignore[no-untyped-def]
+    """Take up to _TOKENS_AT_ONCE tokens from the output of attention to the end of a layer."""
+    _in_long_vectors()
+    (scales, ones, low, high, row, sums_D, sums_I, _), width = room, x_TD.shape[1]
+    count, inner = end - first, net.up_scales.shape[1]
+    for i in range(count):
+        scales[i] = _quantize(attended_TD[first + i], ones, low[i, :width])
+    _product(low, count, net.out[layer], net.out_starts[layer], sums_D, net.tiles)
+    for i in range(count):
+        x, norms = x_TD[first + i], net.out_norms[layer]
+        _add_and_normalize(
+            x, sums_D[i], scales[i], net.out_scales[layer], net.out_bias[layer], norms[0], norms[1], net.eps
+        )
+        scales[i] = _quantize(x, net.up_factors[layer], low[i, :width])
+    _product(low, count, net.up[layer], net.up_starts[layer], sums_I, net.tiles)
+    for i in range(count):
+        scales[i] = _activate_and_quantize(
+            sums_I[i], scales[i], net.up_scales[layer], net.up_bias[layer], net.polynomial, row, high[i, :inner]
+        )
+    _product(high, count, net.down[layer], net.down_starts[layer], sums_D, net.tiles)
+    for i in range(count):
+        x, norms = x_TD[first + i], net.down_norms[layer]
+        _add_and_normalize(
+            x, sums_D[i], scales[i], net.down_scales[layer], net.down_bias[layer], norms[0], norms[1], net.eps
+        )
 
 
 @compiled

@@ -15,12 +15,14 @@
   product is tried in a child first (`check_tiles`).
 """
 
+import contextlib
 import faulthandler
 import logging
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ _SINUSOID_BASE = 10_000.0
 _MULTIPLIER_1, _MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B - (1 << 32)
 _PLACE_STEP = 0x9E3779B1 - (1 << 32)
 _LOW_31 = 0x7FFFFFFF
+_may_compute = ContextVar("threads that may compute while torch has one", default=0)
 LARGEST_INT8 = 127  # of either sign
 _CPU_FACTS = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "int8": {"avx512_vnni", "avx_vnni", "amx_int8"}}
@@ -279,6 +282,26 @@ def cpu_instructions() -> frozenset[str]:
 def is_fast_on_cpu(dtype: str) -> bool:
     """Tell whether this processor has instructions for products in bfloat16 or int8, and torch is built to use them."""
     return bool(_INSTRUCTIONS[dtype] & cpu_instructions()) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def torch_on_one_thread() -> Iterator[int]:
+    """Give how many threads may compute, and have torch itself use one until then; it may be entered again inside.
+
+    The threads of OpenMP spin for some milliseconds after each of torch's operations, on the processors that other
+    threads of ours need.
+    """
+    total = _may_compute.get() or torch.get_num_threads()
+    if torch.get_num_threads() == 1:
+        yield total
+        return
+    token = _may_compute.set(total)
+    torch.set_num_threads(1)  # of MKL too, whose number is one for all threads
+    try:
+        yield total
+    finally:
+        torch.set_num_threads(total)
+        _may_compute.reset(token)
 
 
 def _announces_tiles() -> bool:

@@ -1,6 +1,16 @@
 """The encoder on a CPU in bfloat16 and int8, against float32 and against plain transcriptions of its arithmetic."""
 
+import contextlib
+import faulthandler
+import functools
 import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,9 +157,10 @@ def test_attention_is_that_of_torch(width, is_causal, is_low):
     found = np.empty((total, num_heads * width), np.float32)
     every, chosen = np.empty(0, np.int64), starts[1:] - 1
     net = int8.prepare(small().blocks, cpu.input_factors(small()))._replace(num_heads=num_heads, is_causal=is_causal)
-    int8._attend_all(net, heads, found, starts, every, 0, total)
+    room = int8._room_to_attend(net, heads, found, starts)
+    int8._attend_heads(net, heads, found, starts, every, 0, len(lengths) * num_heads, room)
     of_chosen = np.empty((len(lengths), num_heads * width), np.float32)
-    int8._attend_all(net, heads, of_chosen, starts, chosen, 0, len(lengths))
+    int8._attend_heads(net, heads, of_chosen, starts, chosen, 0, len(lengths) * num_heads, room)
     for start, end in itertools.pairwise(starts):
         some = [torch.from_numpy(each[:, start:end]) for each in (q, k, v)]
         some = [each.bfloat16().double() for each in some] if is_low else some
@@ -207,6 +218,175 @@ def test_answers_do_not_depend_on_threads_or_neighbours(dtype, monkeypatch):
         for number in (2, 5):
             alone = engine(pack([given[number]]))
             assert float((alone - together[starts[number] : starts[number + 1]]).abs().max()) <= most
+
+
+# Threads in int8.
+
+
+def computed(engine, given, num_threads):
+    """Return all that an engine computes of texts: of all tokens, of the first of each text, and of every layer."""
+    usual, tokens = torch.get_num_threads(), pack(given)
+    torch.set_num_threads(num_threads)
+    try:
+        with torch.inference_mode():
+            firsts = engine(tokens, tokens.packing.cumulative_lengths[:-1])
+            found = [engine(tokens), firsts, *engine.all_hidden(tokens)]
+        assert torch.get_num_threads() == num_threads
+        return found
+    finally:
+        torch.set_num_threads(usual)
+
+
+def are_same(found, expected):
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+@pytest.fixture
+def without_hanging():
+    """End the tests, with every thread's stack, if threads wait for each other for a minute."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@NEEDS["int8"]
+@pytest.mark.usefixtures("without_hanging")
+@pytest.mark.parametrize("is_low", [False, pytest.param(True, marks=NEEDS["bfloat16"])], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"direction": "left_to_right"}, {"direction": "right_to_left"}, {"num_hidden_layers": 1},
+                {"hidden_size": 78, "num_attention_heads": 3, "intermediate_size": 100}],
+    ids=["bert", "left to right", "right to left", "one layer", "odd widths"],
+)  # fmt: skip
+def test_bits_in_int8_do_not_depend_on_threads(changes, is_low, monkeypatch):
+    monkeypatch.setattr(cpu, "_MIN_TOKENS_PER_THREAD", {"int8": 1})
+    monkeypatch.setattr(int8, "room_for", functools.partial(int8.room_for, is_low=is_low))
+    engine = cpu.CpuEngine(small(**changes), "int8")
+    for lengths in ((1,), (2,), (16,), (17,), (64,), (128,), (127, 3), (100, 1, 50, 49), (5,) * 41, LENGTHS):
+        expected = computed(engine, texts(lengths), 1)
+        for num_threads in (2, 3, 4 * os.cpu_count()):
+            for _ in range(3):
+                assert are_same(computed(engine, texts(lengths), num_threads), expected), (lengths, num_threads)
+
+
+@NEEDS["int8"]
+@pytest.mark.usefixtures("without_hanging")
+def test_several_callers_in_int8_share_threads():
+    engines = [cpu.CpuEngine(small(), "int8"), cpu.CpuEngine(small(num_hidden_layers=5), "int8")]
+    expected = [computed(engine, texts(), 1) for engine in engines]
+
+    def compute(number):
+        return all(are_same(computed(engines[number % 2], texts(), 3), expected[number % 2]) for _ in range(40))
+
+    with ThreadPoolExecutor(4) as callers:
+        assert all(callers.map(compute, range(4)))
+
+
+class NoThreads:
+    """A pool whose threads never begin."""
+
+    def submit(self, *_):
+        return Future()
+
+
+class Refusing:
+    def submit(self, *_):
+        raise RuntimeError("can't start new thread")
+
+
+class Late(ThreadPoolExecutor):
+    """A pool whose threads begin when all is computed."""
+
+    def submit(self, function, *given):
+        self.last = super().submit(lambda: (time.sleep(0.05), function(*given)))
+        return Future()
+
+
+@NEEDS["int8"]
+@pytest.mark.usefixtures("without_hanging")
+@pytest.mark.parametrize("make", [NoThreads, Refusing, Late])
+def test_int8_does_not_wait_for_threads_that_do_not_begin(make, monkeypatch):
+    engine, pool = cpu.CpuEngine(small(), "int8"), make()
+    expected = computed(engine, texts(), 1)
+    monkeypatch.setattr(cpu, "_pool", lambda *_, **__: pool)
+    found = computed(engine, texts(), 3)
+    if make is Late:
+        pool.last.result(10)  # which finds nothing to do, and changes nothing
+        pool.shutdown()
+    assert are_same(found, expected)
+
+
+@NEEDS["int8"]
+@pytest.mark.usefixtures("without_hanging")
+def test_int8_computes_after_a_fork():
+    engine = cpu.CpuEngine(small(), "int8")
+    expected = computed(engine, texts(), 3)
+
+    def work():
+        signal.alarm(30)
+        assert cpu._pool.cache_info().currsize == 0  # threads that a child does not have
+        assert are_same(computed(engine, texts(), 3), expected)
+        assert cpu._pool.cache_info().currsize == 1
+
+    assert layers.survives(work)
+    assert are_same(computed(engine, texts(), 3), expected)
+
+
+@NEEDS["int8"]
+def test_more_threads_than_processors_neither_hang_nor_wait_long_and_end_with_the_program():
+    program = """if True:
+        import os
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        from tests.nn.test_cpu import are_same, computed, cpu, small, texts
+        engine = cpu.CpuEngine(small(), "int8")
+        expected = computed(engine, texts(), 1)
+        assert all(are_same(computed(engine, texts(), 4), expected) for _ in range(100))
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True, timeout=60)
+
+
+@NEEDS["int8"]
+def test_torch_has_one_thread_while_int8_is_computed(monkeypatch):
+    """Its threads would spin for milliseconds on the processors that ours need."""
+    net, seen = small(), []
+    begin = net.begin
+    engine = cpu.CpuEngine(net, "int8")
+    monkeypatch.setattr(net, "begin", lambda tokens: seen.append(torch.get_num_threads()) or begin(tokens))
+    computed(engine, texts(), 3)
+    assert seen == [1, 1, 1]
+    usual = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with contextlib.suppress(KeyError), layers.torch_on_one_thread() as outer:
+            with layers.torch_on_one_thread() as inner:
+                assert (outer, inner, torch.get_num_threads()) == (3, 3, 1)
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 3
+        with layers.torch_on_one_thread() as again:
+            assert again == 3
+    finally:
+        torch.set_num_threads(usual)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 16])
+def test_parts_of_a_stage_have_everything_once(num_threads):
+    for num_rows in (*range(1, 150), 1024, 2047):
+        count = int8._num_parts(num_rows, num_threads)
+        parts = [int8._rows_of_part(part, count, num_rows) for part in range(count)]
+        assert [first for first, _ in parts] == [0, *(end for _, end in parts[:-1])]
+        assert parts[-1][1] == num_rows
+        sizes = [end - first for first, end in parts]
+        assert max(sizes) <= int8._TOKENS_AT_ONCE
+        assert max(sizes) - min(sizes[:-1], default=max(sizes)) <= int8._GROUP
+        assert min(sizes) > 0
+    for lengths in (LENGTHS, (9,) * 31, (1, 500), (3,)):
+        starts = np.cumsum([0, *lengths])
+        places = int8._cut_by_cost(starts, 4, num_threads)
+        assert (places[0], places[-1]) == (0, 4 * len(lengths))
+        assert (np.diff(places) >= 0).all()
+        costs = np.repeat([length * (length + int8._COST_OF_TOKEN) for length in lengths], 4)
+        each = [costs[first:end].sum() for first, end in itertools.pairwise(places)]
+        assert max(each) <= costs.sum() / len(each) + costs.max()
 
 
 def test_parts_have_all_sequences_and_about_as_many_tokens():
