@@ -137,9 +137,10 @@ class _Int8Layers:
         states_LTD = np.empty((0 if kept is None else self.num_layers, *x.shape), np.float32)
         with torch_on_one_thread() as most:
             num_threads = _num_threads("int8", len(x), most)
+        heads, attended = int8.room_for(len(x), self.num_heads, x.shape[1] // self.num_heads), torch.empty_like(x_TD)
+        counts, starts_S = int8.new_counts(self.num_layers), np.cumsum([0, *lengths])
         work: tuple[Any, ...] = (
-            self.layers, x, out, int8.room_for(len(x), self.num_heads, x.shape[1] // self.num_heads), np.empty_like(x),
-            np.cumsum([0, *lengths]), places_S, states_LTD, int8.new_counts(self.num_layers), num_threads,
+            self.layers, x, out, heads, attended.numpy(), starts_S, places_S, states_LTD, counts, num_threads
         )  # fmt: skip
         helpers: list[Future[None]] = []
         with contextlib.suppress(RuntimeError):  # the system gives no more threads: those that there are compute all

@@ -697,7 +697,8 @@ def room_for(num_tokens: int, num_heads: int, width: int, *, is_low: bool = _KNO
     shapes = (num_heads, num_tokens, width), (num_heads, width, columns), (num_heads, num_tokens, lanes)
     low_shape = (num_tokens + 2 * _TILE_ROWS, 3 * num_heads * width)
     floats = [np.zeros((0, 0, 0) if is_low else shape, np.float32) for shape in shapes]
-    low_TO = np.empty(low_shape if is_low else (0, 0), np.uint16)
+    # By torch, whose arrays begin where a line of the caches does: threads share fewer lines.
+    low_TO = torch.empty(low_shape if is_low else (0, 0), dtype=torch.uint16).numpy()
     low_TO[num_tokens:] = 0
     return Heads._make([*floats, low_TO])
 
