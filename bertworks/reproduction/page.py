@@ -316,8 +316,8 @@ def _provenance_part(results: Results) -> str:
 
 
 def _by_unit(results: Results) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Yield the measured claims in points, and those in perplexity, each with the name of its figure."""
-    measured = [one for one in results["claims"] if "ours" in one]
+    """Yield the claims with a verdict in points, and those in perplexity, each with the name of its figure."""
+    measured = [one for one in results["claims"] if one["verdict"] != "not testable here"]
     for name, is_lower in (("figure", False), ("figure-perplexity", True)):
         if some := [one for one in measured if one["lower_is_better"] == is_lower]:
             yield name, some

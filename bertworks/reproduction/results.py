@@ -1,6 +1,6 @@
 """What `results.json` holds: the measurements of a table, its gates, and the verdicts on its claims."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -57,11 +57,13 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
         known = missing.get((row, column)) or missing.get(("", column))
         return known or "the paper has it, and nothing here measures it"
 
+    gates = _gates(plan, cells, forms, found)
     for claim in read_claims():
         if claim.table == table.name:
             for column in claim.sizes:
                 lower = next(one for one in table.columns if one.id == column).lower_is_better
                 one = judge(claim, column, cells, forms[column], why_missing=why_missing, lower_is_better=lower)
+                one = _gated(one, gates)
                 judged.append(one | _to_decide(setup, one, plan, found))
     counts = counts_of(judged)
     rows = [_row(plan, row, cells, forms, found, why_missing) for row in table.rows]
@@ -79,7 +81,7 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
             {"id": one.id, "title": one.title, "task": one.task, "metric": one.metric, "split": one.split,
              "lower_is_better": one.lower_is_better} for one in table.columns
         ],
-        "rows": rows, "gates": _gates(plan, cells, forms, found), "claims": judged,
+        "rows": rows, "gates": gates, "claims": judged,
         "missing": missing_columns(plan), "failed": failed,
         "provenance": {
             "version": __version__, "scale": setup.scale.name, "seeds": setup.seeds, "tunings": setup.tunings,
@@ -177,9 +179,20 @@ def _gates(
         constant = found[job_id]["splits"][column.split]["majority"].get(column.metric)
         for name, limit in (("constant answer", constant), ("random start", means.get(RANDOM))):
             if limit is not None:
-                below = [row for row in rows if means[row] <= limit + _SAME]
+                sign = -1 if column.lower_is_better else 1
+                below = [row for row in rows if sign * means[row] <= sign * limit + _SAME]
                 gates.append({"column": column.id, "gate": name, "limit": round(limit, 4), "below": below})
     return gates
+
+
+def _gated(one: dict[str, Any], gates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a verdict, or that there is none, because one of its rows has learned nothing."""
+    for gate in gates:
+        for row in (one["row"], one["against"]):
+            if "ours" in one and gate["column"] == one["column"] and row in gate["below"]:
+                kept = {name: value for name, value in one.items() if name != "seeds_needed"}
+                return kept | {"verdict": "not testable here", "why": f"{row} is no better than a {gate['gate']}"}
+    return one
 
 
 def _to_decide(

@@ -63,6 +63,8 @@ def test_the_results_have_the_papers_rows_with_ours_and_verdicts(done):
         if one["column"] != "mrpc":
             assert one["verdict"] == "not testable here"
             assert "has no files" in one["why"]
+        elif "no better than" in one["why"]:  # as models of this scale are
+            assert one["verdict"] == "not testable here"
         else:  # a single seed decides nothing
             assert (one["verdict"], one["more_seeds"]) == ("undecided", 2)
             assert "--seeds 3" in one["command"]
@@ -99,7 +101,7 @@ def test_the_pages_are_made_again_from_the_results_byte_for_byte(done, tmp_path)
     out, _ = done
     shutil.copytree(out / "table5", tmp_path / "table5")
     names = {path.name for path in (tmp_path / "table5").iterdir()}
-    assert names >= {"results.json", "table5.html", "table.md", "figure.svg"}
+    assert names >= {"results.json", "table5.html", "table.md"}
     for name in names - {"results.json"}:
         (tmp_path / "table5" / name).unlink()
     write_pages(tmp_path)
