@@ -74,7 +74,8 @@ def main() -> None:
         texts = [" ".join(np.random.default_rng(n).choice(TEXT.split(), 1 + 3 * n % 90)) for n in range(64)]
         found["cosines"] = cosines(given.out / task, texts)
         base = found["scores"]["float32"]
-        shown = [f"{dtype} {100 * score:.2f} ({100 * score / base:.2f} %)" for dtype, score in found["scores"].items()]
+        unit = 1 if find_task(task).kind == "answer" else 100  # SQuAD's script gives percent
+        shown = [f"{dtype} {unit * score:.2f} ({100 * score / base:.2f} %)" for dtype, score in found["scores"].items()]
         cosine = ", ".join(
             f"{dtype} {mean:.5f} (least {least:.5f})" for dtype, (mean, least) in found["cosines"].items()
         )

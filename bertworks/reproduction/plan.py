@@ -364,7 +364,10 @@ class Setup:
         is_read = any("task.features" in one for one in (*row.overrides, *column.overrides))
         kind = "features" if is_read else self._kind(row.model)
         amount = "few" if task.name in FEW else "many"
-        by = [self.scale.finetune_by.get(key, ()) for key in (kind, task.kind, amount, f"{kind} {amount}")]
+        by = [
+            self.scale.finetune_by.get(key, ())
+            for key in (kind, task.kind, amount, f"{kind} {amount}", f"{kind} {task.kind}")
+        ]
         overrides = _settled(
             [*self.scale.finetune, *(one for some in by for one in some), *row.overrides, *column.overrides,
              *self.overrides["finetune"], f"train.seed={1_000 * seed + tuning}"]

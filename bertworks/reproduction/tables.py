@@ -101,7 +101,7 @@ class Scale(NamedTuple):
         pretrain_gpt, pretrain_elmo: their settings, with the same number of tokens.
         finetune: settings of all fine-tuning.
         finetune_by: further ones: by the model's kind (bert, gpt, elmo; features for a BiLSTM on frozen layers), the
-            task's kind, and whether it has few examples or many.
+            task's kind, whether it has few examples or many, and two of these.
         seeds, tunings: of pre-training, and of fine-tuning for each.
         shipped: models that are there for `base` and `large`, by name.
         max_pairs: of each of BLiMP's sets; 0: all.
@@ -129,15 +129,17 @@ class Scale(NamedTuple):
     about: str
 
 
-def _like_20min(steps: int, warmup: int, rate: str) -> tuple[tuple[str, ...], ...]:
-    """Return settings as of the recipes for an hour or less: 131,072 tokens a step, AdamW, no dropout."""
+def _in_minutes(steps: int, warmup: int, rate: str, *lengths: str) -> tuple[tuple[str, ...], ...]:
+    """Return settings as of the recipes for an hour or less: AdamW, no dropout; ELMo's steps are of 131,072 tokens."""
     optim = ("optim.name=adamw", f"optim.lr={rate}", "optim.beta2=0.98", f"optim.warmup={warmup}")
     train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3")
-    lengths = ("data.max_length=512", "data.short_length=128", "data.short_share=0.9", "data.short_batch=1024")
-    common = ("model.dropout=0", *optim, *train)
-    elmo = (*train, "optim.lr=1e-3", f"optim.warmup={warmup}", "data.max_length=128", "train.batch_size=1024")
-    transformer = (*common, *lengths, "train.batch_size=256")
-    return transformer, (*transformer, "optim.schedule=linear", "optim.eps=1e-6", "tokenizer.lowercase=false"), elmo
+    transformer = ("model.dropout=0", *optim, *train, *lengths)
+    return transformer, (*transformer, "optim.schedule=linear", "optim.eps=1e-6", "tokenizer.lowercase=false")
+
+
+def _elmo_in_minutes(steps: int, warmup: int) -> tuple[str, ...]:
+    train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3")
+    return (*train, "optim.lr=1e-3", f"optim.warmup={warmup}", "data.max_length=128", "train.batch_size=1024")
 
 
 # Small models take more passes over few examples. BiLSTMs, which start from nothing, take even more, but are slow.
@@ -146,8 +148,19 @@ _SMALL_TUNING = {
     "few": ("train.epochs=6",), "elmo many": ("train.epochs=4",), "elmo few": ("train.epochs=10",),
     "features": ("task.cells=256", "train.batch_size=32"),
 }  # fmt: skip
-_MINI = _like_20min(3_000, 750, "2e-3")
-_SMALL = _like_20min(30_000, 3_000, "1e-3")
+# All lengths from the first step on: positions that are first seen when the rate has fallen learn nothing.
+_MINI = _in_minutes(
+    6_000, 1_000, "1e-3", "data.max_length=256", "model.max_positions=256", "data.short_share=0", "train.batch_size=256"
+)
+_MINI_TUNING = {
+    **_SMALL_TUNING, "answer": ("task.max_length=256",), "tag": ("task.max_length=256",),
+    **{f"{kind} answer": ("optim.lr=3e-4",) for kind in ("bert", "gpt")},
+    **{f"{kind} tag": ("optim.lr=3e-4", "train.epochs=6") for kind in ("bert", "gpt")},
+}  # fmt: skip
+_SMALL = _in_minutes(
+    30_000, 3_000, "1e-3", "data.max_length=512", "data.short_length=128", "data.short_share=0.7",
+    "data.short_batch=1024", "train.batch_size=256",
+)  # fmt: skip
 _TINY_TRAIN = (
     "data.max_length=64", "train.max_steps=60", "train.batch_size=16", "train.log_every=20", "train.eval_every=60",
     "optim.warmup=10",
@@ -170,15 +183,15 @@ SCALES: dict[str, Scale] = {
     "mini": Scale(
         name="mini", size="4x256x4", sizes=("1x256x4", "2x256x1", "2x256x4", "4x256x4", "4x384x6", "8x384x6"),
         elmo="mini", vocabulary=16_000, words=40_000, min_count=20,
-        pretrain=_MINI[0], pretrain_gpt=_MINI[1], pretrain_elmo=_MINI[2],
-        finetune=("task.max_examples=20000",), finetune_by=_SMALL_TUNING,
+        pretrain=_MINI[0], pretrain_gpt=_MINI[1], pretrain_elmo=_elmo_in_minutes(3_000, 750),
+        finetune=("task.max_examples=20000",), finetune_by=_MINI_TUNING,
         seeds=3, tunings=5, shipped={"base": "mini", "large": "small"}, max_pairs=0, max_dev=0,
         about="4 layers of width 256, 393 million tokens each: a minute a model on one H200",
     ),
     "small": Scale(
         name="small", size="4x512x8", sizes=("1x512x8", "2x512x2", "2x512x8", "4x512x8", "4x768x12", "8x768x12"),
         elmo="small", vocabulary=30_522, words=100_000, min_count=20,
-        pretrain=_SMALL[0], pretrain_gpt=_SMALL[1], pretrain_elmo=_SMALL[2],
+        pretrain=_SMALL[0], pretrain_gpt=_SMALL[1], pretrain_elmo=_elmo_in_minutes(30_000, 3_000),
         finetune=("task.max_examples=60000",), finetune_by=_SMALL_TUNING,
         seeds=3, tunings=5, shipped={}, max_pairs=0, max_dev=0,
         about="4 layers of width 512, 3.9 billion tokens each",
