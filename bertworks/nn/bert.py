@@ -197,13 +197,14 @@ class MlmHead(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocab_size))
         self.act = config.hidden_act
 
-    def forward(self, hidden_MD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Return logits [M, V], with the extra columns of `tied_logits`."""
-        return tied_logits(self.transform(hidden_MD), embedding_VD, self.bias)
-
-    def transform(self, hidden_MD: Tensor) -> Tensor:
-        """Return what is compared with the embeddings, [M, D]."""
-        return self.norm(activate(self.dense(hidden_MD), self.act))
+    def forward(
+        self, hidden_MD: Tensor, embedding_VD: Tensor, ids_M: Tensor | None = None, weights_M: Tensor | None = None
+    ) -> Any:
+        """Return logits, [M, V], with the extra columns of `tied_logits`; or the sums of guesses, if ids are given."""
+        x_MD = self.norm(activate(self.dense(hidden_MD), self.act))
+        if ids_M is None or weights_M is None:
+            return tied_logits(x_MD, embedding_VD, self.bias)
+        return guesses(x_MD, embedding_VD, self.bias, ids_M, weights_M)
 
 
 def tied_logits(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None = None) -> Tensor:
@@ -501,6 +502,4 @@ class Bert(nn.Module):
         """
         assert self.config.direction != "both", "a model that sees a token need not guess it"
         neighbours = next_tokens if self.config.direction == "left_to_right" else previous_tokens
-        head = cast(MlmHead, self.heads["mlm"])
-        ids_T, counted_T = neighbours(tokens, weights_T)
-        return guesses(head.transform(hidden_TD), self.embeddings.token.weight, head.bias, ids_T, counted_T)
+        return self.heads["mlm"](hidden_TD, self.embeddings.token.weight, *neighbours(tokens, weights_T))

@@ -136,6 +136,14 @@ def test_weights_that_are_spread_over_ranks_are_trained_as_whole_ones(one, data,
         assert line == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_language_model_that_is_spread_over_ranks_is_trained_as_a_whole_one(data, tmp_path):
+    """Its head computes the loss too, while its weights are in place."""
+    alone = train_by(1, data, tmp_path / "alone", data__objective="ltr", train__max_steps=4)
+    assert_alike(
+        train_by(2, data, tmp_path / "run", data__objective="ltr", train__max_steps=4, train__shard=True), alone
+    )
+
+
 def test_a_spread_run_goes_on_as_a_whole_one_and_the_other_way_round(one, data, tmp_path):
     """A checkpoint does not tell how its weights lay."""
     run = train_by(2, data, tmp_path / "run", train__shard=True, train__max_steps=4)
