@@ -305,6 +305,7 @@ def total_of(found: Iterable[Sums]) -> Sums:
 def guesses(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None, ids_M: Tensor, weights_M: Tensor) -> Sums:
     """Return the sums of guesses over a whole vocabulary, by the scores of `tied_logits`, for any number of rows."""
     scored = (x_MD, *padded_columns(x_MD, embedding_VD, bias_V))
+    weights_M = weights_M.float()  # FSDP2 hands them over in half precision, in which nothing large is counted
     if torch.is_grad_enabled():
         return Sums(*_Guesses.apply(*scored, ids_M, weights_M))  # type: ignore[no-untyped-call]
     parts = rows_at_once(len(scored[1]), x_MD, ids_M, weights_M)
