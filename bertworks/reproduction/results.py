@@ -63,7 +63,7 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
             for column in claim.sizes:
                 lower = next(one for one in table.columns if one.id == column).lower_is_better
                 one = judge(claim, column, cells, forms[column], why_missing=why_missing, lower_is_better=lower)
-                one = _gated(one, gates)
+                one = _gated(one, gates, {row.id: row.title for row in table.rows})
                 judged.append(one | _to_decide(setup, one, plan, found))
     counts = counts_of(judged)
     rows = [_row(plan, row, cells, forms, found, why_missing) for row in table.rows]
@@ -185,13 +185,16 @@ def _gates(
     return gates
 
 
-def _gated(one: dict[str, Any], gates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _gated(one: dict[str, Any], gates: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
     """Return a verdict, or that there is none, because one of its rows has learned nothing."""
     for gate in gates:
         for row in (one["row"], one["against"]):
             if "ours" in one and gate["column"] == one["column"] and row in gate["below"]:
                 kept = {name: value for name, value in one.items() if name != "seeds_needed"}
-                return kept | {"verdict": "not testable here", "why": f"{row} is no better than a {gate['gate']}"}
+                return kept | {
+                    "verdict": "not testable here",
+                    "why": f"{titles[row]} is no better than a {gate['gate']}",
+                }
     return one
 
 

@@ -68,9 +68,9 @@ def test_the_gates_name_the_rows_that_do_not_pass(setup, tmp_path, table5):
     assert "MNLI-m (33.3): the constant answer is not beaten by No NSP" in table_page(results)
     gated = [one for one in results["claims"] if one["column"] == "mnli" and "ours" in one]
     assert {one["verdict"] for one in gated} == {"not testable here"}
-    assert {one["why"] for one in gated} == {"no-nsp is no better than a constant answer"}
+    assert {one["why"] for one in gated} == {"No NSP is no better than a constant answer"}
     gated = [one for one in results["claims"] if (one["row"], one["against"]) == ("ltr-bilstm", "ltr")]
-    assert {one["why"] for one in gated} == {"ltr-bilstm is no better than a random start"}
+    assert {one["why"] for one in gated} == {"+ BiLSTM is no better than a random start"}
     assert all("command" not in one for one in gated)  # more seeds would not help
 
 
