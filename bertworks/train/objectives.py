@@ -95,7 +95,8 @@ def both_neighbours(net: Elmo, batch: TrainBatch) -> dict[str, Sums]:
 
 def _mlm(net: Bert, hidden_TD: Tensor, batch: TrainBatch) -> Sums:
     masked_MD = hidden_TD.index_select(0, batch.masked_positions)
-    return net.heads["mlm"](masked_MD, net.embeddings.token.weight, batch.masked_ids, batch.masked_weights)
+    logits_MV = net.heads["mlm"](masked_MD, net.embeddings.token.weight)
+    return sums_of(logits_MV, batch.masked_ids, batch.masked_weights)
 
 
 Objective = Callable[[Any, Any], dict[str, Sums]]
