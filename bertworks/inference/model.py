@@ -9,7 +9,6 @@
   does not have, and texts of any length; the ids of its list are only what it guesses.
 """
 
-import contextlib
 import itertools
 import logging
 import math
@@ -687,7 +686,7 @@ class Model:
 
     def score(self, task: Task, items: Items, done: Callable[[float], None] = lambda _: None) -> Scored:
         """Return the network's scores of what it has read; `done` as in `score_items`."""
-        with torch_on_one_thread() if self.dtype == "int8" else contextlib.nullcontext():
+        with torch_on_one_thread(when=self.dtype == "int8"):
             return score_items(self.net, KINDS[task.kind], items, self.layout, done)
 
     def results(self, examples: Iterable[Example], task: Task | None = None) -> Iterator[Result]:

@@ -17,7 +17,6 @@ Sequences are packed (`nn/attention.py`), so what is computed of one does not de
 | ("task", kind)                        | items and the number of one | the scores of that item                      |
 """
 
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -88,7 +87,7 @@ class Reading(NamedTuple, Generic[Answer]):
 
 def compute(model: "Model", key: Key, units: Sequence[Any]) -> list[Any]:
     """Return what a model computes of each unit; units of several readings that have this key may be given together."""
-    with torch_on_one_thread() if model.dtype == "int8" else contextlib.nullcontext():
+    with torch_on_one_thread(when=model.dtype == "int8"):
         return _COMPUTE[key[0]](model, key, units) if units else []
 
 

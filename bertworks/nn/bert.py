@@ -304,13 +304,12 @@ def total_of(found: Iterable[Sums]) -> Sums:
 
 def guesses(x_MD: Tensor, embedding_VD: Tensor, bias_V: Tensor | None, ids_M: Tensor, weights_M: Tensor) -> Sums:
     """Return the sums of guesses over a whole vocabulary, by the scores of `tied_logits`, for any number of rows."""
-    scored = (x_MD, *padded_columns(x_MD, embedding_VD, bias_V))
+    weight_VD, bias_V = padded_columns(x_MD, embedding_VD, bias_V)
     weights_M = weights_M.float()  # FSDP2 hands them over in half precision, in which nothing large is counted
     if torch.is_grad_enabled():
-        return Sums(*_Guesses.apply(*scored, ids_M, weights_M))  # type: ignore[no-untyped-call]
-    parts = rows_at_once(len(scored[1]), x_MD, ids_M, weights_M)
-    found = [sums_of(F.linear(rows_PD, *scored[1:]), ids_P, weights_P) for rows_PD, ids_P, weights_P in parts]
-    return total_of(found)
+        return Sums(*_Guesses.apply(x_MD, weight_VD, bias_V, ids_M, weights_M))  # type: ignore[no-untyped-call]
+    parts = rows_at_once(len(weight_VD), x_MD, ids_M, weights_M)
+    return total_of(sums_of(F.linear(x_PD, weight_VD, bias_V), ids_P, weights_P) for x_PD, ids_P, weights_P in parts)
 
 
 class _Guesses(torch.autograd.Function):

@@ -21,7 +21,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -63,7 +62,7 @@ class CpuEngine:
 
     def __call__(self, tokens: Tokens, places_S: Tensor | None = None) -> Tensor:
         """Return the last layer's output, [T, D], or only its rows `places_S`, [S, D]: one token of each sequence."""
-        with self._torch_alone():
+        with torch_on_one_thread(when=self.dtype == "int8"):
             x_TD, packing = self.net.begin(tokens)
             if not len(x_TD) or not len(self.net.blocks):
                 x_TD = packing.leave(x_TD)
@@ -76,15 +75,12 @@ class CpuEngine:
 
     def all_hidden(self, tokens: Tokens) -> list[Tensor]:
         """Return the output of the embeddings and of every layer, [T, D] each."""
-        with self._torch_alone():
+        with torch_on_one_thread(when=self.dtype == "int8"):
             x_TD, packing = self.net.begin(tokens)
             found = [x_TD.clone()]
             if len(x_TD) and len(self.net.blocks):
                 self._through(x_TD, packing, None, found)
             return [packing.leave(x_TD) for x_TD in found]
-
-    def _torch_alone(self) -> AbstractContextManager[Any]:
-        return torch_on_one_thread() if self.dtype == "int8" else contextlib.nullcontext()
 
 
 # int8: all layers are one call of compiled code.
@@ -185,7 +181,7 @@ class _Bfloat16Layers:
         some = torch.split(x_TD, [end - start for start, end in zip(starts, ends, strict=True)])
         packings = [packing._replace(runs=part) for part in parts]
         states: list[list[Tensor] | None] = [None if kept is None else [] for _ in parts]
-        with torch_on_one_thread() if len(parts) > 1 else contextlib.nullcontext():
+        with torch_on_one_thread(when=len(parts) > 1):
             found = _on_threads(self._part, some, packings, rows, states)
         if kept is not None:
             kept.extend(torch.cat(layer) for layer in zip(*filter(None, states), strict=True))

@@ -285,14 +285,17 @@ def is_fast_on_cpu(dtype: str) -> bool:
 
 
 @contextlib.contextmanager
-def torch_on_one_thread() -> Iterator[int]:
-    """Give how many threads may compute, and have torch itself use one until then; it may be entered again inside.
+def torch_on_one_thread(*, when: bool = True) -> Iterator[int]:
+    """Have torch use one thread inside the block, which gets how many threads may compute. It may be entered again.
 
     The threads of OpenMP spin for some milliseconds after each of torch's operations, on the processors that other
     threads of ours need.
+
+    Args:
+        when: whether to do so at all.
     """
     total = _may_compute.get() or torch.get_num_threads()
-    if torch.get_num_threads() == 1:
+    if not when or torch.get_num_threads() == 1:
         yield total
         return
     token = _may_compute.set(total)

@@ -328,7 +328,7 @@ def work_off(
                     failed.add(job.id)
                 continue
             if job.kind == "pretrain" and not pretrains:
-                is_held = True
+                is_held |= not _error_path(out, job.id).exists()
                 continue
             make_folder(out / LOCKS / job.id)
             try:

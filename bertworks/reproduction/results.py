@@ -57,13 +57,13 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
         known = missing.get((row, column)) or missing.get(("", column))
         return known or "the paper has it, and nothing here measures it"
 
-    gates = _gates(plan, cells, forms, found)
+    gates, titles = _gates(plan, cells, forms, found), {row.id: row.title for row in table.rows}
     for claim in read_claims():
         if claim.table == table.name:
             for column in claim.sizes:
                 lower = next(one for one in table.columns if one.id == column).lower_is_better
                 one = judge(claim, column, cells, forms[column], why_missing=why_missing, lower_is_better=lower)
-                one = _gated(one, gates, {row.id: row.title for row in table.rows})
+                one = _gated(one, gates, titles)
                 judged.append(one | _to_decide(setup, one, plan, found))
     counts = counts_of(judged)
     rows = [_row(plan, row, cells, forms, found, why_missing) for row in table.rows]

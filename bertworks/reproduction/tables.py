@@ -130,16 +130,25 @@ class Scale(NamedTuple):
 
 
 def _in_minutes(steps: int, warmup: int, rate: str, *lengths: str) -> tuple[tuple[str, ...], ...]:
-    """Return settings as of the recipes for an hour or less: AdamW, no dropout; ELMo's steps are of 131,072 tokens."""
+    """Return settings of BERT and of GPT-1 as in the recipes for an hour or less: AdamW, no dropout."""
     optim = ("optim.name=adamw", f"optim.lr={rate}", "optim.beta2=0.98", f"optim.warmup={warmup}")
-    train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3")
-    transformer = ("model.dropout=0", *optim, *train, *lengths)
+    transformer = ("model.dropout=0", *optim, *_of_steps(steps), *lengths)
     return transformer, (*transformer, "optim.schedule=linear", "optim.eps=1e-6", "tokenizer.lowercase=false")
 
 
 def _elmo_in_minutes(steps: int, warmup: int) -> tuple[str, ...]:
-    train = (f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3")
-    return (*train, "optim.lr=1e-3", f"optim.warmup={warmup}", "data.max_length=128", "train.batch_size=1024")
+    """Return settings of ELMo, whose steps have 131,072 tokens."""
+    return (
+        *_of_steps(steps),
+        "optim.lr=1e-3",
+        f"optim.warmup={warmup}",
+        "data.max_length=128",
+        "train.batch_size=1024",
+    )
+
+
+def _of_steps(steps: int) -> tuple[str, ...]:
+    return f"train.max_steps={steps}", "train.log_every=100", f"train.eval_every={steps}", "train.loader_workers=3"
 
 
 # Small models take more passes over few examples. BiLSTMs, which start from nothing, take even more, but are slow.

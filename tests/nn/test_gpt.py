@@ -216,6 +216,12 @@ def test_the_gradient_made_with_the_loss_is_that_of_a_plain_cross_entropy(monkey
         torch.testing.assert_close(guesses(rows, embedding, bias if has_bias else None, ids, weights), sums)
 
 
+def test_guesses_are_counted_in_full_precision():
+    ones = torch.ones(301, dtype=torch.bfloat16)
+    sums = guesses(torch.randn(301, 4), torch.randn(6, 4), None, torch.zeros(301, dtype=torch.long), ones)
+    assert sums.total.item() == 301  # which bfloat16 does not have
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 4, 32])
 def test_scores_of_some_rows_at_a_time_give_the_same_loss_and_gradients(monkeypatch, rows_at_once):
     model, tokens = scattered(Gpt(small())), pack(TEXTS)

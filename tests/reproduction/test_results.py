@@ -204,7 +204,8 @@ def test_a_failed_model_does_not_stop_the_others(setup, tmp_path, monkeypatch):
     assert [error for job_id, error in ended if job_id == "ltr-s0"] == ["no room"]
 
 
-def test_a_worker_that_only_fine_tunes_waits_for_the_model(setup, tmp_path, monkeypatch):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_that_only_fine_tunes_waits_for_the_model(setup, tmp_path, monkeypatch, fails):
     other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=1)
     jobs = [job for job in other.plan(TABLES["table5"]).jobs if job.id in ("bert-s0", "bert-s0/mrpc-t0")]
     done = []
@@ -217,15 +218,20 @@ def test_a_worker_that_only_fine_tunes_waits_for_the_model(setup, tmp_path, monk
     monkeypatch.setattr(jobs_module, "do_job", do)
     monkeypatch.setattr(jobs_module, "is_done", lambda out, job: result_path(out, job.id).exists())
     monkeypatch.setattr(jobs_module, "_POLL_S", 0.01)
-    waiting = threading.Thread(target=work_off, args=(other.out, jobs, "cpu"), kwargs={"pretrains": False})
+    more = {"pretrains": False}
+    waiting = threading.Thread(target=work_off, args=(other.out, jobs, "cpu"), kwargs=more, daemon=True)
     waiting.start()
     time.sleep(0.1)
     assert waiting.is_alive()
     assert not done
-    do(other.out, jobs[0], "cpu")
+    if fails:
+        jobs_module._error_path(other.out, "bert-s0").parent.mkdir(parents=True)
+        jobs_module._error_path(other.out, "bert-s0").write_text("{}")
+    else:
+        do(other.out, jobs[0], "cpu")
     waiting.join(10)
     assert not waiting.is_alive()
-    assert done == ["bert-s0", "bert-s0/mrpc-t0"]
+    assert done == ([] if fails else ["bert-s0", "bert-s0/mrpc-t0"])
 
 
 def test_workers_that_fine_tune_end_when_nobody_is_left_to_pre_train(setup, tmp_path, monkeypatch):
@@ -234,12 +240,11 @@ def test_workers_that_fine_tune_end_when_nobody_is_left_to_pre_train(setup, tmp_
     plan = other.plan(TABLES["table5"])
     monkeypatch.setattr(Setup, "place", "cuda")
     monkeypatch.setattr(run_module, "_PRETRAINED_AT_ONCE", 1)
-    monkeypatch.setattr(run_module, "_YIELDING", {"PYTHONSTARTUP": ""})
     started = []
 
     def start(command, **options):
         role = command[-1]
-        started.append((role, "PYTHONSTARTUP" in options["env"]))
+        started.append((role, "CUDA_MPS_CLIENT_PRIORITY" in options["env"]))
         script = "import sys; sys.exit(7)" if role == "all" else "import time; time.sleep(60)"
         return popen([sys.executable, "-c", script])
 
