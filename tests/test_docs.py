@@ -23,8 +23,11 @@ from bertworks.recipe import Recipe
 from bertworks.serving.settings import Limits
 
 ROOT = Path(__file__).parents[1]
+WRITTEN = "docs/results/reproduce/"  # by `bertworks reproduce`, and shown by its own pages
 PAGES = sorted(
-    page.relative_to(ROOT).as_posix() for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    page
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if not (page := path.relative_to(ROOT).as_posix()).startswith(WRITTEN)
 )  # also those in folders that others add
 BUILT = "docs/reference"  # made by tools/reference.py
 _FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*\s*$", re.MULTILINE | re.DOTALL)

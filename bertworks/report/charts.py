@@ -41,6 +41,7 @@ def chart(
     from_zero: bool = False,
     is_noisy: bool = True,
     x_name: str = "step",
+    spreads: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
     """Draw curves with common axes as an HTML figure; empty if there are no points.
 
@@ -52,12 +53,20 @@ def chart(
         from_zero: whether the vertical axis begins at zero.
         is_noisy: whether long curves are to be smoothed.
         x_name: the name of the horizontal axis.
+        spreads: of curves by their names, half the length of the vertical bar through each point.
     """
+    spreads = spreads or {}
     shown = [(number, name, points) for number, (name, points) in enumerate(curves.items()) if points]
     if not shown:
         return ""
     everything = [point for _, _, points in shown for point in points]
-    y_ticks = y_axis([y for _, y in everything], _MOST_TICKS - 1, from_zero=from_zero)
+    bars = {
+        number: [(x, y - half, y + half) for (x, y), half in zip(points, spreads[name], strict=True)]
+        for number, name, points in shown
+        if name in spreads
+    }
+    ends = [end for some in bars.values() for _, *both in some for end in both]
+    y_ticks = y_axis([*(y for _, y in everything), *ends], _MOST_TICKS - 1, from_zero=from_zero)
     # Long numbers need room: a label takes at most two thirds of the distance to the next one.
     longest = len(f"{max(x for x, _ in everything):,.0f}")
     x_ticks = x_axis([x for x, _ in everything], min(_MOST_TICKS, int(_WIDTH / (1.5 * _LETTER * longest))))
@@ -91,6 +100,8 @@ def chart(
     for number, entry in legend.items():
         parts.append(f'<path class="line c{number}" d="M{x:.1f} 14h16"/>{text(x + 22, 18, entry, "start")}')
         x += 22 + (len(entry) + 3) * _LETTER
+    for number, some in bars.items():
+        parts += [line(f"line c{number}", [(x, low), (x, high)]) for x, low, high in some]
     for number, name, points in shown:
         if is_noisy and len(points) >= _FEWEST_SMOOTHED:
             strong = smoothed(points, len(points) // _SMOOTHED_PARTS)

@@ -227,16 +227,18 @@ def _average(row: Mapping[str, Any]) -> str:
 
 
 def _curves(results: Results) -> str:
-    """Draw Figure 5 as the paper does, accuracy against steps; "" for other tables."""
+    """Draw Figure 5 as the paper does, accuracy against steps, with the deviation of seeds; "" for other tables."""
     if results["table"] != "figure5":
         return ""
     curves: dict[str, list[tuple[float, float]]] = {"MLM": [], "LTR": []}
+    spreads: dict[str, list[float]] = {"MLM": [], "LTR": []}
     for row in results["rows"]:
         name, _, share = row["id"].rpartition("-")
         title = {"bert": "MLM", "ltr": "LTR"}.get(name)
         if title and "mnli" in row["ours"]:
             curves[title].append((float(share), row["ours"]["mnli"]["mean"] / 100))
-    return chart("MNLI accuracy after fine-tuning", curves, percent=True, x_name="% of steps")
+            spreads[title].append((row["ours"]["mnli"]["std"] or 0.0) / 100)
+    return chart("MNLI accuracy after fine-tuning", curves, percent=True, x_name="% of steps", spreads=spreads)
 
 
 def _claims_part(results: Results) -> str:

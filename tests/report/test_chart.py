@@ -54,6 +54,17 @@ def test_each_of_few_points_is_marked_and_told():
     assert circles == line
 
 
+def test_a_bar_through_a_point_reaches_as_far_as_its_spread_and_lies_inside():
+    figure = parsed(chart("Accuracy", {"seeds": [(1, 0.5), (2, 0.6)]}, percent=True, spreads={"seeds": [0.05, 0.2]}))
+    *bars, line = lines_of(figure, "line")
+    scale = (line[0][1] - line[1][1]) / 0.1  # pixels of a share of 1
+    assert len(bars) == 2
+    for (low, high), (x, y), half in zip(bars, line, (0.05, 0.2), strict=True):
+        assert low[0] == high[0] == x
+        assert [low[1] - y, y - high[1]] == pytest.approx([half * scale] * 2, abs=0.3)
+        assert 33.9 <= high[1] < low[1] <= 220.1
+
+
 def test_many_points_are_drawn_faintly_as_they_are_and_strongly_smoothed():
     points = [(step, 5 + (step % 7) / 10) for step in range(20_000)]
     figure = parsed(chart("Loss", {"training": points}))

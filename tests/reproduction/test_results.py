@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from made_up_runs import setup_for, write_made_up
@@ -147,6 +149,17 @@ def test_figure_5_is_drawn_as_curves(setup):
     drawn = (setup.out / "figure5/curves.svg").read_text()
     assert drawn.count("<circle") == 12
     assert "<style>" in drawn
+
+
+def test_the_published_pages_are_those_of_their_results(tmp_path):
+    published = Path(__file__).parents[2] / "docs/results/reproduce"
+    for path in published.glob("*/results.json"):
+        (tmp_path / path.parent.name).mkdir()
+        shutil.copy(path, tmp_path / path.parent.name)
+    assert write_pages(tmp_path)
+    for path in tmp_path.rglob("*.[!p]*"):
+        same = path.read_bytes() == (published / path.relative_to(tmp_path)).read_bytes()
+        assert same, f"{path.name}: run `bertworks reproduce all --out docs/results/reproduce --pages`"
 
 
 def test_all_tables_are_on_one_page_with_their_sum(setup, table5):
