@@ -63,8 +63,11 @@ def reproduce(
     if table != "all":
         table = find_table(table).name
     if pages:
-        for path in write_pages(Path(out)):
-            say(str(path))
+        written = [str(path) for path in write_pages(Path(out))]
+        if as_json:
+            print_json(written)
+        else:
+            say("\n".join(written))
         return
     if data is None:
         raise UserError("give the folder with the benchmarks' files: --data DIR")
@@ -84,10 +87,11 @@ def reproduce(
         overrides=overrides or [], jobs=jobs, device=device, dry_run=dry_run, gpu=gpu, quiet=is_silent,
         confirm=None if yes and quiet else confirm, say=(lambda _: None) if is_silent else partial(say, err=True),
     )  # fmt: skip
+    every = list(results.values()) if table == "all" else [results]
     if as_json:
         print_json(results)
     elif dry_run:
-        every, jobs_left = list(results.values()) if table == "all" else [results], dict[str, float]()
+        jobs_left = dict[str, float]()
         for planned in every:
             say(planned["plan"] + "\n" * (len(every) > 1))
             jobs_left |= planned["jobs"]
@@ -102,15 +106,18 @@ def reproduce(
         say_next(
             "reproduce", table, "--scale", scale, "--data", data, "--out", out, why="and the other options; resumes"
         )
-    elif not quiet:
-        for found in results.values() if table == "all" else [results]:
-            say(f"{found['title']}: {found['headline']}")
+    else:
+        for found in every:
+            if not quiet:
+                say(f"{found['title']}: {found['headline']}")
             for failure in found["failed"]:
                 say(f"failed: {failure['job']}: {failure['error']}", err=True)
-            say_report(f"{out}/{found['table']}/{found['table']}.html")
-        say_next("reproduce", table, "--out", out, "--pages", why="writes the pages again, from results.json alone")
+            if not quiet:
+                say_report(f"{out}/{found['table']}/{found['table']}.html")
+        if every and not quiet:
+            say_next("reproduce", table, "--out", out, "--pages", why="writes the pages again, from results.json alone")
     if results.get("signal"):
         raise typer.Exit(130 if results["signal"] == SIGINT else 143)
-    everything = [] if dry_run else list(results.values()) if table == "all" else [results]
-    if everything and not any(row["ours"] for found in everything for row in found["rows"]):
+    is_measured = dry_run or any(row["ours"] for found in every for row in found["rows"])
+    if not every or not is_measured or any(found.get("failed") for found in every):
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ A folder has a file for each set, `NAME.jsonl`, with `sentence_good`, `sentence_
 line. The score is the mean of the sets, which are of equal size in BLiMP.
 """
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertworks.errors import UserError, counted
+from bertworks.errors import UserError, counted, shown_names
 from bertworks.files import parse_json, usable_path
 from bertworks.inference.model import Model, load
 from bertworks.nn.attention import Tokens, batches
@@ -38,6 +39,7 @@ _HOMES = ("", "blimp", "BLiMP", "blimp/data", "data")
 _SAME = 1e-5  # nats: two computations of the same sum may differ by as much
 _AT_ONCE = 4_096  # sentences, so that progress is seen and memory bounded
 _ROWS_AT_ONCE = 4_096  # of scores, half a gigabyte of them for BERT's vocabulary
+_log = logging.getLogger(__name__)
 
 
 class Pair(NamedTuple):
@@ -91,24 +93,33 @@ def measure_pairs(
 
 
 def pair_files(data: str | os.PathLike[str]) -> list[Path]:
-    """Return the sets below a folder, in the order of their names."""
-    root = usable_path(data)
+    """Return the sets below a folder, in the order of their names; other files may lie beside them."""
+    root, others = usable_path(data), list[Path]()
     for home in _HOMES:
         files = sorted((root / home).glob("*.jsonl"))
-        if files and _is_of_pairs(files[0]):
-            return files
-    raise UserError(f"{data} has no sets of minimal pairs: looked for *.jsonl there, and in blimp and blimp/data")
+        if sets := [path for path in files if _is_of_pairs(path)]:
+            return sets
+        others += files
+    found = f"; {shown_names(path.relative_to(root) for path in others)} have no sentence_good" if others else ""
+    raise UserError(
+        f"{data} has no sets of minimal pairs: looked for *.jsonl there, and in blimp and blimp/data{found}"
+    )
 
 
 def _is_of_pairs(path: Path) -> bool:
-    """Tell whether a file, of which there may be others in the same folder, looks like minimal pairs."""
+    """Tell whether the first line of a file that is not blank looks like a minimal pair."""
     with open(path, "rb") as stream:
-        return b'"sentence_good"' in stream.readline(1 << 16)
+        while (line := stream.readline(1 << 16)) and not line.strip():
+            pass
+        return b'"sentence_good"' in line
 
 
 def read_pairs(data: str | os.PathLike[str], max_pairs: int = 0) -> list[Pair]:
     """Read all sets below a folder, in the order of their names."""
-    return [pair for file in pair_files(data) for pair in _read_set(file, max_pairs)]
+    sets = pair_files(data)
+    if others := sorted(set(sets[0].parent.glob("*.jsonl")) - set(sets)):
+        _log.warning("left out, because they have no minimal pairs: %s", shown_names(path.name for path in others))
+    return [pair for file in sets for pair in _read_set(file, max_pairs)]
 
 
 def _read_set(path: Path, max_pairs: int) -> list[Pair]:

@@ -7,7 +7,7 @@
 - With fewer than three seeds nothing is decided, because the noise is not known then.
 - A claim of no difference has a `margin`: it agrees when the interval lies within it, and disagrees when outside.
 - For an undecided one the number of seeds that would decide it is computed, as if the effect stayed as it is. Where the
-  dev set alone makes the interval too wide, no number of seeds does.
+  dev set alone makes the interval too wide, no number of seeds does. Nor is one named beyond `MOST_SEEDS`.
 """
 
 import math
@@ -21,14 +21,14 @@ import numpy as np
 from pydantic import Field
 
 from bertworks.config import Settings, validate
-from bertworks.reproduction.statistics import NUM_DRAWS, Cell, Form, bootstrap, noise_of
+from bertworks.reproduction.statistics import NUM_DRAWS, Cell, Form, bootstrap, noise_of, stretched, width_95
 
 Verdict = Literal["agrees", "disagrees", "undecided", "not testable here"]
 VERDICTS: tuple[Verdict, ...] = ("agrees", "disagrees", "undecided", "not testable here")
 BEYOND = 2.0  # times the noise of seeds
 FEWEST_SEEDS = 3  # of two the spread says next to nothing
-_WIDTH_95 = 1.96  # standard deviations
-_NEVER = "no number of seeds decides it: the dev set is too small for so small an effect"
+MOST_SEEDS = 1_000  # that the command takes
+_NEVER = "no practical number of seeds decides it: the effect is too small for them, or for the dev set"
 
 
 class Claim(Settings):
@@ -94,7 +94,8 @@ def judge(
     noise = noise_of(form, first, second)
     name = f"{claim.table}/{claim.row}/{claim.against}/{column}"
     drawn = bootstrap(form, first, second, num_draws=num_draws, seed=zlib.crc32(name.encode()))
-    low, high = (float(value) for value in np.quantile(drawn.differences, [0.025, 0.975]))
+    differences = stretched(drawn, noise)
+    low, high = (float(value) for value in np.quantile(differences, [0.025, 0.975]))
     effect, seed_error = ours[0] - ours[1], noise.value
     found |= {
         "ours": round(effect, 4),
@@ -105,9 +106,9 @@ def judge(
         "noise_is_of_tuning": noise.is_of_tuning,
     }
     if claim.margin is None:
-        found["probability"] = round(float(_share(drawn.differences, math.copysign(1, size))), 4)
+        found["probability"] = round(float(_share(differences, math.copysign(1, size))), 4)
     else:
-        found["probability"] = round(float(np.mean(np.abs(drawn.differences) <= claim.margin)), 4)
+        found["probability"] = round(float(np.mean(np.abs(differences) <= claim.margin)), 4)
     is_known = seed_error is not None and noise.num_seeds >= FEWEST_SEEDS
     verdict = verdict_of(effect, seed_error if is_known else None, (low, high), size, claim.margin)
     found["verdict"] = verdict
@@ -115,8 +116,10 @@ def judge(
         found |= {"why": f"fewer than {FEWEST_SEEDS} seeds: their noise is not known", "seeds_needed": FEWEST_SEEDS}
     elif verdict == "undecided":
         assert seed_error is not None
-        needed = seeds_needed(effect, noise.num_seeds * seed_error**2, float(np.var(drawn.of_examples)), claim.margin)
-        found["seeds_needed"] = None if needed is None else max(needed, noise.num_seeds + 1)
+        found["seeds_needed"] = needed = seeds_needed(
+            effect, noise.num_seeds * seed_error**2, float(np.var(drawn.of_examples)), claim.margin,
+            is_paired=noise.is_paired, more_than=noise.num_seeds,
+        )  # fmt: skip
         found["why"] = "within the noise" if needed else _NEVER
     return found
 
@@ -143,22 +146,33 @@ def verdict_of(
     return "agrees" if effect * paper > 0 else "disagrees"
 
 
-def seeds_needed(effect: float, variance: float, of_examples: float, margin: float | None = None) -> int | None:
-    """Return how many seeds would decide a difference if it stayed as it is; None: no number would.
+def seeds_needed(
+    effect: float,
+    variance: float,
+    of_examples: float,
+    margin: float | None = None,
+    *,
+    is_paired: bool = False,
+    more_than: int = FEWEST_SEEDS - 1,
+) -> int | None:
+    """Return how many seeds would decide a difference if it stayed as it is; None: no number up to `MOST_SEEDS`.
 
     Args:
         effect: the difference.
         variance: of the difference of one pair of seeds.
         of_examples: the variance of the difference by the choice of examples, which seeds do not lower.
         margin: of a claim of no difference.
+        is_paired: whether both rows start from the same models; else each has its own spread.
+        more_than: the number of seeds that there are.
     """
     distance = abs(effect) if margin is None else abs(margin - abs(effect))
-    left = (distance / _WIDTH_95) ** 2 - of_examples
-    if left <= 0:
-        return None
-    for_interval = variance / left
-    for_noise = variance * (BEYOND / distance) ** 2 if margin is None else 0.0
-    return max(2, math.ceil(max(for_interval, for_noise) + 1e-9))
+    for count in range(more_than + 1, MOST_SEEDS + 1):
+        error = math.sqrt(variance / count)
+        freedom = (count - 1) * (1 if is_paired else 2)
+        is_beyond = margin is not None or distance > BEYOND * error
+        if is_beyond and distance > math.hypot(width_95(freedom) * error, width_95(math.inf) * math.sqrt(of_examples)):
+            return count
+    return None
 
 
 def counts_of(judged: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -25,11 +25,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from bertworks.config import Settings, validate
-from bertworks.errors import CannotResume, UserError
-from bertworks.files import atomic_write, discard_folder, exclusive, make_folder, parse_json
+from bertworks.config import Count, Settings, read_record, validate
+from bertworks.errors import CannotResume, CorruptFile, UserError
+from bertworks.files import atomic_write, discard_folder, exclusive, make_folder, parse_json, read_object
 from bertworks.models.weights import read_arrays, write_arrays
 from bertworks.report.logs import CHECKPOINTS
 from bertworks.reproduction.tables import TABLES
@@ -66,6 +66,29 @@ class Job(Settings):
     minutes: float = 0.0
 
 
+class _Split(Settings):
+    """What was measured on a split: the score of a constant answer and that of the model, by metric."""
+
+    examples: Count
+    majority: dict[str, float]
+    metrics: dict[str, float]
+
+
+class _Result(Settings):
+    """What others read of a result; it may hold more. Pre-training has no splits."""
+
+    model_config = ConfigDict(extra="ignore")
+    config: dict[str, Any]
+    commands: list[str]
+    minutes: float
+    device: str = ""
+    tokens: Count = 0
+    parameters: Count = 0
+    examples: Count | None = None
+    notes: list[str] = Field(default_factory=list)
+    splits: dict[str, _Split] = Field(default_factory=dict)
+
+
 def result_path(out: Path, job_id: str) -> Path:
     """Return the file of a job's result."""
     return out / RESULTS / f"{job_id}.json"
@@ -74,18 +97,36 @@ def result_path(out: Path, job_id: str) -> Path:
 def read_result(out: Path, job_id: str) -> dict[str, Any] | None:
     """Return the result of a job; None where it is not done."""
     path = result_path(out, job_id)
+    return read_result_file(path) if path.exists() else None
+
+
+def read_result_file(path: Path) -> dict[str, Any]:
+    """Return what the file of a result holds, checked."""
     try:
-        found = parse_json(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        return None
-    if not isinstance(found, dict) or "config" not in found:
-        raise UserError(f"{path} is not the result of a job; remove it, and the job is done again")
+        found = read_object(path)
+        result = read_record(_Result, found, str(path))
+        if not result.splits and "recipe" not in result.config:
+            raise CorruptFile(f"{path}: splits: not set")
+    except CorruptFile as error:
+        raise CorruptFile(f"{error}; remove {path}, and it is measured again") from error
     return found
 
 
 def read_sums(out: Path, job_id: str) -> dict[str, NDArray[Any]]:
-    """Return what each example adds to each metric, by "split/metric"."""
-    return read_arrays(result_path(out, job_id).with_suffix(SUMS_ENDING))
+    """Return what each example adds to each metric, by "split/metric", after checking that the file has all of it."""
+    result = result_path(out, job_id)
+    path = result.with_suffix(SUMS_ENDING)
+    splits = read_result_file(result)["splits"]
+    try:
+        found = read_arrays(path)
+        for split, about in splits.items():
+            for metric in about["majority"] or ["perplexity"]:
+                sums, rows = found.get(f"{split}/{metric}"), 1 if metric == "perplexity" else about["examples"]
+                if sums is None or sums.ndim != 2 or len(sums) != rows:
+                    raise CorruptFile(f"{path} does not have {split}/{metric} of {rows:,} examples")
+    except UserError as error:
+        raise CorruptFile(f"{error}; remove {result}, and it is measured again") from error
+    return found
 
 
 def is_done(out: Path, job: Job) -> bool:
@@ -96,20 +137,20 @@ def is_done(out: Path, job: Job) -> bool:
 
 
 def check_same(out: Path, jobs: Sequence[Job]) -> None:
-    """Refuse to go on where a job was done or begun with something else, and say with what."""
+    """Refuse to go on where a job was done or begun with something else, or its result is damaged, and say so."""
     for job in jobs:
-        for path in (result_path(out, job.id), _begun_path(out, job)):
-            if not path.exists():
+        result, begun = read_result(out, job.id), _begun_path(out, job)
+        for before in (result, read_object(begun) if begun.exists() else None):
+            if before is None or before.get("config") == job.config:
                 continue
-            before = parse_json(path.read_bytes(), str(path)).get("config")
-            if before == job.config:
-                continue
-            named = list(_differences(before, job.config))
+            named = list(_differences(before.get("config"), job.config))
             more = f", and {len(named) - _DIFFERENCES_SHOWN} more" if len(named) > _DIFFERENCES_SHOWN else ""
             raise CannotResume(
                 f"{out} has {job.id} of another configuration: {'; '.join(named[:_DIFFERENCES_SHOWN])}{more}. Use the "
                 "same to resume, or choose another --out"
             )
+        if result is not None and job.kind != "pretrain":
+            read_sums(out, job.id)  # damage is noticed now, and not after hours of other work
 
 
 def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
@@ -214,7 +255,7 @@ def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
     from bertworks.reproduction.statistics import form_of, majority_score, sums_of
     from bertworks.tasks import find_task
     from bertworks.tasks.metrics import gold_of
-    from bertworks.tasks.task import DEV, TRAIN, examples_of, open_dataset
+    from bertworks.tasks.task import DEV, TRAIN, SpanExample, examples_of, open_dataset
 
     config, inputs, run = job.config, job.inputs, out / WORK / job.id
     most, task, on_gpu = config.get("max_dev", 0), find_task(config["task"]), find_device(device).type == "cuda"
@@ -239,14 +280,16 @@ def _finetune(out: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[st
     splits: dict[str, Any] = {}
     sums: dict[str, NDArray[Any]] = {}
     for split in dataset.found:
-        if split == TRAIN or (split != DEV and split not in _measured_splits(config["task"])):
+        if split == TRAIN or (split != DEV and split not in measured_splits(config["task"])):
             continue
         measured = measure_models(ensemble, task.name, inputs["data"], split, max_examples=most)
-        gold, positive = gold_of(measured.examples), task.positive or (task.labels or ("",))[-1]
+        # The labels, or of questions whether they have an answer.
+        answered = [bool(one.answers) for one in measured.examples if isinstance(one, SpanExample)]
+        gold, positive = answered or gold_of(measured.examples), task.positive or (task.labels or ("",))[-1]
         splits[split] = {"examples": len(measured.examples), "majority": {}}
         for metric in _measured_metrics(config["task"]):
             sums[f"{split}/{metric}"] = sums_of(measured.task, metric, measured.examples, gold, measured.predictions)
-            constant = majority_score(form_of(task, metric), task.kind, gold, positive)
+            constant = majority_score(form_of(task, metric), task, gold, positive)
             splits[split]["majority"][metric] = round(constant, 4)
         splits[split]["metrics"] = {
             name: float(value) for name, value in measured.metrics.items() if np.isfinite(value)
@@ -264,7 +307,8 @@ def _unheard(_: str) -> None:
     """Take a remark that nobody reads."""
 
 
-def _measured_splits(task: str) -> set[str]:
+def measured_splits(task: str) -> set[str]:
+    """Return the splits of a task that a table has a column of."""
     return {column.split for table in TABLES.values() for column in table.columns if column.task == task}
 
 
@@ -383,7 +427,7 @@ def _error_path(out: Path, job_id: str) -> Path:
 def read_error(out: Path, job_id: str) -> str:
     """Return why a job failed in the last start; "" if it did not."""
     path = _error_path(out, job_id)
-    return str(parse_json(path.read_bytes(), str(path)).get("error")) if path.exists() else ""
+    return str(read_object(path).get("error")) if path.exists() else ""
 
 
 def clear_errors(out: Path, jobs: Sequence[Job]) -> None:

@@ -128,7 +128,7 @@ def _tiles(found: Sequence[Results]) -> str:
         "undecided": "within the noise", "not testable here": "no data, no row, or one that learned nothing",
     }  # fmt: skip
     tiles = [tile(verdict.capitalize(), str(counts[verdict]), beside[verdict]) for verdict in VERDICTS]
-    minutes = sum(one["minutes"] for one in facts)
+    minutes = sum({name: some for one in facts for name, some in one["runs"].items()}.values())  # tables share runs
     devices = ", ".join(dict.fromkeys(device for one in facts for device in one["devices"]))
     tiles.append(
         tile("Device minutes", f"{minutes:,.1f}", f"{devices or 'unknown device'}; of runs side by side each counts")
@@ -153,10 +153,12 @@ def _sections(results: Results) -> str:
 
 
 def _legend(results: Results) -> str:
+    is_of_text = any(column["lower_is_better"] for column in results["columns"])
+    perplexity = " The intervals of perplexity are over seeds alone." if is_of_text else ""
     return (
         '<p class="note">Hollow: the paper. Filled: ours, with the 95 % interval over seeds and examples. Grey band: '
         f"{BEYOND:g} times the noise of seeds, within which an effect does not count. The paper's numbers are of "
-        f"{escaped(results['published'])} sets.</p>"
+        f"{escaped(results['published'])} sets.{perplexity}</p>"
     )
 
 
@@ -177,8 +179,9 @@ def _gates_part(results: Results) -> str:
     return f'<ul class="gates">{items}</ul>' if items else '<p class="note">Nothing to compare with.</p>'
 
 
-def _number(column: Mapping[str, Any], value: float) -> str:
-    return f"{value:.2f}" if column["lower_is_better"] else f"{value:.1f}"
+def _number(of: Mapping[str, Any], value: float, sign: str = "") -> str:
+    """Write a score or a difference of a column or a claim: a perplexity with two decimals, points with one."""
+    return f"{value:{sign}.{2 if of['lower_is_better'] else 1}f}"
 
 
 def _table_part(results: Results) -> str:
@@ -195,7 +198,8 @@ def _table_part(results: Results) -> str:
             if has_paper:
                 parts = f'<span class="published">{"–" if published is None else _number(column, published)}</span>'
             if ours:
-                spread = f' <span class="spread">±{ours["std"]:.1f}</span>' if ours["std"] is not None else ""
+                its = ours["std"]
+                spread = "" if its is None else f' <span class="spread">±{_number(column, its)}</span>'
                 parts += f'<span class="ours">{_number(column, ours["mean"])}{spread}</span>'
             elif (why := row["missing"].get(column["id"])) is not None:
                 parts += f'<span class="none" title="{escaped(why)}">not here</span>'
@@ -250,7 +254,7 @@ def _claims_part(results: Results) -> str:
         rows = f"{titles.get(one['row'], one['row'])} − {titles.get(one['against'], one['against'])}"
         figures = f"{rows}, {columns[one['column']]['title']}: paper {_paper(one)}"
         if "ours" in one:
-            figures += f"; ours {one['ours']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]"
+            figures += f"; ours {_ours(one)}"
             figures += f"; noise of seeds {one['noise']:.2f}" if one["noise"] is not None else "; noise unknown"
             figures += " (of fine-tuning alone)" if one["noise_is_of_tuning"] else ""
             what = "it is within the margin" if one["margin"] else "the sign agrees"
@@ -272,7 +276,14 @@ def _paper(one: Mapping[str, Any]) -> str:
     """Write the paper's difference."""
     if not one["sized"]:
         return f"{'higher' if one['paper'] > 0 else 'lower'}, without a number"
-    return f"{one['paper']:+.1f}" + (f" (no difference within {one['margin']:g})" if one["margin"] else "")
+    more = f" (no difference within {one['margin']:g})" if one["margin"] else ""
+    return _number(one, one["paper"], "+") + more
+
+
+def _ours(one: Mapping[str, Any]) -> str:
+    """Write our difference with its interval."""
+    value, low, high = (_number(one, one[name], "+") for name in ("ours", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def _provenance_part(results: Results) -> str:
@@ -369,14 +380,14 @@ def dumbbell(results: Results, claims: Sequence[Mapping[str, Any]], *, is_alone:
         if one["sized"]:
             parts.append(f'<path class="link" d="M{x(one["paper"]):.1f} {y}H{x(one["ours"]):.1f}"/>')
         parts.append(f'<path class="interval" d="M{x(one["low"]):.1f} {y}H{x(one["high"]):.1f}"/>')
-        words = f"ours {one['ours']:+.1f}, 95 % interval {one['low']:+.1f} to {one['high']:+.1f}"
+        words = f"ours, with the 95 % interval: {_ours(one)}"
         parts.append(
             f'<circle class="ours" cx="{x(one["ours"]):.1f}" cy="{y}" r="5"><title>{escaped(words)}</title></circle>'
         )
         if one["sized"]:
             parts.append(
                 f'<circle class="published" cx="{x(one["paper"]):.1f}" cy="{y}" r="5"><title>'
-                f"paper {one['paper']:+.1f}</title></circle>"
+                f"paper {_paper(one)}</title></circle>"
             )
     unit = "perplexity" if claims[0]["lower_is_better"] else "points"
     parts.append(f'<text class="axis" x="{_LEFT}" y="16">difference in {unit}: hollow the paper, filled ours</text>')
@@ -432,14 +443,14 @@ def table_markdown(results: Results) -> str:
             left = "–" if published is None else _number(column, published)
             right = "–"
             if ours:
-                spread = "" if ours["std"] is None else f" ± {ours['std']:.1f}"
+                spread = "" if ours["std"] is None else f" ± {_number(column, ours['std'])}"
                 right = f"**{_number(column, ours['mean'])}**{spread}"
             cells.append(f"{left} / {right}")
         lines.append(f"| {row['title']} | {' | '.join(cells)} |")
     lines += ["", "The paper / ours, the mean of all seeds ± their standard deviation.", ""]
     lines += ["| claim | rows | paper | ours [95 %] | verdict |", "|---|---|---|---|---|"]
     for one in results["claims"]:
-        ours = f"{one['ours']:+.1f} [{one['low']:+.1f}, {one['high']:+.1f}]" if "ours" in one else "–"
+        ours = _ours(one) if "ours" in one else "–"
         lines.append(f"| {one['says']} | {_label(results, one)} | {_paper(one)} | {ours} | {one['verdict']} |")
     facts = results["provenance"]
     lines += ["", f"Scale {results['scale']}, {facts['seeds']} x {facts['tunings']} seeds, {facts['minutes']:,.1f} "

@@ -9,9 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
 from bertworks.files import parse_json, sha256_of, usable_path
-from bertworks.models.folder import find_encoder, find_model
+from bertworks.finetuning.settings import settings_for
+from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model
 from bertworks.planning.costs import MEASURED
 from bertworks.planning.plan import plan as plan_pretraining
 from bertworks.recipe import Recipe, load_recipe
@@ -22,7 +24,9 @@ from bertworks.reproduction.jobs import (
     WORK,
     Job,
     is_done,
+    measured_splits,
     read_result,
+    read_result_file,
 )
 from bertworks.reproduction.tables import (
     BLIMP,
@@ -43,6 +47,7 @@ from bertworks.tasks.task import DEV, TRAIN, Task, open_dataset
 
 TEXT_FOLDER = "text"
 _TRACKED = ("bert", "ltr")  # whose snapshots Figure 5 measures
+_PAIR = {"base", "large"}  # of which one is not pre-trained where the other is given
 ALGORITHMS: dict[TokensKind, str] = {"wordpiece": "wordpiece", "gpt-bpe": "gpt-bpe", "words": "words"}
 _HOLDOUT = {"tiny": 0.1}
 _USUAL_HOLDOUT = 0.01
@@ -123,8 +128,8 @@ class Setup:
         for key in models:
             if key not in known:
                 raise UserError(f"--model {key[:40]}=... names no model of a table; they are: {', '.join(known)}")
-        for source in models.values():
-            find_model(source)
+        for key, source in models.items():
+            _check_kind(key, source)
         self.models = dict(models)
         # All or none: a shipped model beside one that was pre-trained on fewer tokens would be no comparison.
         if not {"base", "large"} & self.models.keys() and all(map(_is_there, scale.shipped.values())):
@@ -207,7 +212,8 @@ class Setup:
                 dataset.files(split)
         except UserError as error:
             return {}, " ".join(str(error).split())
-        paths = (path for split, found in dataset.found.items() if split != "test" for path in found.paths)
+        read = {TRAIN, DEV, *measured_splits(task.name)}
+        paths = (path for split, found in dataset.found.items() if split in read for path in found.paths)
         return {str(path.relative_to(usable_path(self.data))): self._digest(path) for path in paths}, ""
 
     # Planning.
@@ -263,7 +269,7 @@ class Setup:
 
     def _seeds(self, row: Row, column: Column) -> Iterator[tuple[int, int]]:
         """Yield the seeds of a cell: of pre-training (0 for a given model), and of fine-tuning."""
-        is_given = row.model.partition("@")[0] in self.models
+        is_given = self.is_given(row)
         if row.id == RANDOM:
             yield from ((0, tuning) for tuning in range(min(2, self.seeds * self.tunings)))
             return
@@ -273,12 +279,24 @@ class Setup:
             for tuning in range(tunings if is_tuned else 1):
                 yield seed, tuning
 
+    def is_given(self, row: Row) -> bool:
+        """Tell whether all models of a row are given, so that there are no seeds of pre-training."""
+        return all(self.resolved(key) in self.models for key in (row.model, row.beside) if key)
+
     def _why_not(self, table: Table, row: Row, column: Column) -> str:
         """Return why a row cannot be measured in a column, "" if it can."""
         for key in filter(None, (row.model, row.beside)):
             name = self.resolved(key)
             if name in self.models:
                 continue
+            if name.partition("@")[0] in self.models:
+                return f"a given model has no checkpoints on the way; pre-train it here, without --model {name}"
+            if key in _PAIR and _PAIR & self.models.keys():
+                return f"no model is given beside the other one: --model {key}=MODEL"
+            if "@" in name:
+                recipe, overrides = pretraining_of(name.partition("@")[0], self.scale, self.overrides["pretrain"])
+                if (steps := load_recipe(recipe, overrides).train.max_steps) % 10:
+                    return f"it is measured at tenths of the steps, and train.max_steps is {steps:,}, no multiple of 10"
             if table.name in ("table1", "table2", "table3", "table4") and name in ("gpt", "elmo"):
                 return f"no model is given: --model {name}=MODEL; the table `systems` pre-trains one"
             tokens = MODELS[name.partition("@")[0]].tokens
@@ -372,6 +390,7 @@ class Setup:
             [*self.scale.finetune, *(one for some in by for one in some), *row.overrides, *column.overrides,
              *self.overrides["finetune"], f"train.seed={1_000 * seed + tuning}"]
         )  # fmt: skip
+        settings_for(task, overrides)  # refuses what is wrong before hours of pre-training
         run = self.out / WORK / f"{name}-s{seed}" / f"{task.name}-t{tuning}"
         command = ["bertworks", "finetune", task.name, "--model", model, "--data", str(self.data), "--out", str(run)]
         command += ["--init", "random"] * is_random + (["--with", beside] if beside else []) + overrides
@@ -379,9 +398,16 @@ class Setup:
         config |= {"max_dev": self.scale.max_dev} if self.scale.max_dev else {}
         return Job(
             id=f"{name}-s{seed}/{task.name}-t{tuning}", kind="finetune", needs=needs, config=config,
-            inputs={"model": model, "beside": beside, "data": str(self.data)}, commands=[shlex.join(command)],
+            inputs={"model": model, "beside": beside, "data": str(self.data)},
+            commands=[shlex.join(command), *self._other_splits(task, run)],
             minutes=self._usual_minutes(f"{name}/{task.name}", self._tuning_minutes(task, kind, overrides)),
         )  # fmt: skip
+
+    def _other_splits(self, task: Task, run: Path) -> Iterator[str]:
+        """Yield the commands that measure what fine-tuning does not measure itself."""
+        for split in sorted(measured_splits(task.name) - {DEV}):
+            if split in open_dataset(task, self.data).found:
+                yield shlex.join(["bertworks", "evaluate", str(run), "--data", str(self.data), "--split", split])
 
     def _kind(self, key: str) -> str:
         """Return the kind of a row's model: bert, gpt or elmo."""
@@ -411,10 +437,10 @@ class Setup:
         if not self._minutes:
             self._minutes[""] = []
             for path in sorted((self.out / RESULTS).glob("*/*.json")):
-                found = parse_json(path.read_bytes(), str(path))
+                found = read_result_file(path)
                 task = path.stem.rpartition("-t")[0] or path.stem
                 row = path.parent.name.rpartition("-s")[0]
-                self._minutes.setdefault(f"{row}/{task}", []).append(float(found.get("minutes", 0.0)))
+                self._minutes.setdefault(f"{row}/{task}", []).append(found["minutes"])
         return fmean(self._minutes[name]) if self._minutes.get(name) else guessed
 
     def _pretraining_minutes(self, recipe: Recipe, tokens: TokensKind) -> float:
@@ -470,7 +496,7 @@ class Setup:
         lines += ["", f"about {in_words(total)} of work, estimated; with --jobs {self.num_jobs} about "
                       f"{in_words(total / together)}; disk about {self._gigabytes(to_do):.2f} GB"]  # fmt: skip
         for kind in plan.kinds:
-            if not (self.text_folder(kind) / "done").exists():
+            if not (self.text_folder(kind) / "data" / MANIFEST).exists():
                 lines.append(f"text is prepared first: {kind}, {self.vocabulary_size(kind):,} entries")
         for one in missing_columns(plan):
             rows = f"; rows left out: {', '.join(one['rows'])}" if one["rows"] != ["all"] else ""
@@ -489,6 +515,19 @@ class Setup:
 
             corpus = 2 * (Corpus(self.text).total_bytes or 0)
         return (size * (models + at_work) + corpus) / GB
+
+
+def _check_kind(key: str, source: str) -> None:
+    """Refuse a model of another kind than a row is about."""
+    from bertworks.models.kinds import find_kind, kind_of_model
+
+    folder = find_encoder(find_model(source))
+    found, expected = kind_of_model(folder), key if key in ("gpt", "elmo") else "bert"
+    if found.name != expected:
+        raise UserError(f"--model {key}={source}: that is {found.title}; the row takes {find_kind(expected).title}")
+    is_left = bool(parse_json((folder / CONFIG_FILE).read_bytes(), str(folder / CONFIG_FILE)).get("is_decoder"))
+    if expected == "bert" and is_left != (key == "ltr"):
+        raise UserError(f"--model {key}={source}: that model {'reads' if is_left else 'does not read'} left to right")
 
 
 def kinds_of(jobs: Any) -> set[TokensKind]:

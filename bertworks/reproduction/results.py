@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bertworks import __version__
-from bertworks.reproduction.claims import FEWEST_SEEDS, counts_of, headline, judge, read_claims
+from bertworks.reproduction.claims import counts_of, headline, judge, read_claims
 from bertworks.reproduction.jobs import (
     read_error,
     read_result,
@@ -48,7 +48,7 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
         if runs:
             its = next((one for one in table.rows if one.id == row), Row(row, "", row))
             model = setup.resolved(its.model).partition("@")[0]
-            cells[row, column] = Cell(runs, f"{model}+{its.beside}" if its.beside else model)
+            cells[row, column] = Cell(runs, f"{model}+{its.beside}" if its.beside else model, setup.is_given(its))
         else:
             error = next(filter(None, (_error_of(setup, plan, one) for one in by_seed.values())), "not done")
             missing[row, column] = error
@@ -69,9 +69,8 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
     rows = [_row(plan, row, cells, forms, found, why_missing) for row in table.rows]
     extra = [row for row in (RANDOM,) if any(its == row for its, _ in cells)]
     rows += [_row(plan, Row(row, "random start", "-"), cells, forms, found, why_missing) for row in extra]
-    used = [found[job_id] for job_id in dict.fromkeys(_used(plan)) if job_id in found]
+    used = {job_id: found[job_id] for job_id in dict.fromkeys(_used(plan)) if job_id in found}
     failed = [{"job": job.id, "error": error} for job in plan.jobs if (error := read_error(setup.out, job.id))]
-    minutes = sum(one["minutes"] for one in used)
     return {
         "table": table.name, "title": table.title, "about": table.about, "published": table.published,
         "reference": table.reference, "scale": setup.scale.name, "scale_about": setup.scale.about,
@@ -85,10 +84,12 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
         "missing": missing_columns(plan), "failed": failed,
         "provenance": {
             "version": __version__, "scale": setup.scale.name, "seeds": setup.seeds, "tunings": setup.tunings,
-            "minutes": round(minutes, 2), "devices": sorted({one.get("device", "") for one in used} - {""}),
+            "minutes": round(sum(one["minutes"] for one in used.values()), 2),
+            "runs": {name: one["minutes"] for name, one in used.items()},
+            "devices": sorted({one.get("device", "") for one in used.values()} - {""}),
             "data": _sizes(plan, found), "files": plan.about["files"], "text": plan.about["text"],
             "overrides": {stage: some for stage, some in setup.overrides.items() if some},
-            "tokens": sorted({one["tokens"] for one in used if "tokens" in one}),
+            "tokens": sorted({one["tokens"] for one in used.values() if "tokens" in one}),
             "models": {key: source for key, source in sorted(setup.models.items())
                        if any(setup.resolved(row.model) == key for row in table.rows if row.model)},
         },
@@ -111,7 +112,7 @@ def _row(
     """Return what the results say of a row."""
     paper, ours, missing = dict[str, float](), dict[str, Any](), dict[str, str]()
     commands: list[str] = []
-    minutes, parameters, models = 0.0, None, dict[str, None]()
+    parameters, used, models = None, dict[str, None](), dict[str, None]()  # columns may share runs
     for column in plan.table.columns:
         published = plan.table.paper_of(row.id, column.id) if row.id != RANDOM else None
         if published is not None:
@@ -133,18 +134,19 @@ def _row(
             "runs": {f"{seed}.{tuning}": round(score, 4) for (seed, tuning), score in scores.items()},
             "examples": results[0]["splits"][column.split]["examples"],
         }
-        minutes += sum(result["minutes"] for result in results)
+        used |= dict.fromkeys(jobs[seeds] for seeds in scores)
         for job_id in jobs.values():
             models |= dict.fromkeys(needs_of(plan, job_id))
         commands += [command for result in results[:1] for command in result["commands"]]
         parameters = max([results[0].get("parameters", 0), parameters or 0]) or None
     made = [found[name] for name in models if name in found]
-    minutes += sum(one["minutes"] for one in made)
+    minutes = sum(one["minutes"] for one in (*made, *(found[job_id] for job_id in used)))
+    sizes = {name.rpartition("-")[0]: found[name]["parameters"] for name in models if name in found}
     commands = [command for one in made[:2] for command in one["commands"]] + commands
     return {
         "id": row.id, "title": row.title, "paper": paper, "ours": ours, "missing": missing,
         "commands": list(dict.fromkeys(commands)), "minutes": round(minutes, 2), "parameters": parameters,
-        "encoder_parameters": made[0].get("parameters") if made else None,
+        "encoder_parameters": sum(sizes.values()) or None,
     }  # fmt: skip
 
 
@@ -201,26 +203,20 @@ def _gated(one: dict[str, Any], gates: Sequence[Mapping[str, Any]], titles: Mapp
 def _to_decide(
     setup: Setup, judged: Mapping[str, Any], plan: Plan, found: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return how many minutes more seeds would take, and the command."""
+    """Return how many more seeds would decide a claim, the command, and how many minutes that command takes.
+
+    It makes more seeds of all rows and columns, because their scores are compared in one table.
+    """
     needed = judged.get("seeds_needed")
     if not needed:
         return {}
-    tuning_minutes, models = 0.0, dict[str, float]()
-    for row in (judged["row"], judged["against"]):
-        jobs = plan.cells[row, judged["column"]]
-        tuning_minutes += fmean(found[job_id]["minutes"] for job_id in jobs.values() if job_id in found)
-        for job_id in jobs.values():
-            for name in needs_of(plan, job_id):
-                models[name.rpartition("-")[0]] = found[name]["minutes"] if name in found else 0.0
-    if models:  # a single seed of pre-training says nothing of its noise, however often it is fine-tuned
-        needed = FEWEST_SEEDS if setup.seeds < FEWEST_SEEDS else needed
-        more, seeds, tunings = needed - setup.seeds, needed, setup.tunings
-        minutes = more * (sum(models.values()) + setup.tunings * tuning_minutes)
-    else:
-        more, seeds, tunings = needed - judged.get("num_seeds", 1), setup.seeds, needed
-        minutes = more * tuning_minutes
+    seeds, tunings = (setup.seeds, needed) if judged["noise_is_of_tuning"] else (needed, setup.tunings)
+    runs = {job_id for (row, _), by_seed in plan.cells.items() if row != RANDOM for job_id in by_seed.values()}
+    models = {name for job_id in runs for name in needs_of(plan, job_id)}
+    of_runs, of_models = (sum(found[name]["minutes"] for name in some if name in found) for some in (runs, models))
+    minutes = of_models * (seeds / setup.seeds - 1) + of_runs * (seeds * tunings / (setup.seeds * setup.tunings) - 1)
     return {
-        "more_seeds": max(1, more),
+        "more_seeds": needed - judged["num_seeds"],
         "more_minutes": round(minutes, 4),
         "command": setup.command(plan.table.name, "--seeds", str(seeds), "--tunings", str(tunings), "--yes"),
     }

@@ -9,6 +9,7 @@
 The folder `results` is all that a table is made of: with it elsewhere, no model has to be made again.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -16,14 +17,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bertworks.errors import CannotResume, UserError
-from bertworks.files import atomic_write, make_folder, parse_json, usable_path
+from bertworks.errors import CannotResume, CorruptFile, UserError
+from bertworks.files import atomic_write, exclusive, make_folder, read_object, usable_path
 from bertworks.planning.costs import find_gpu
 from bertworks.reproduction.jobs import (
+    CACHE,
+    LOCKS,
+    MODELS_FOLDER,
+    RESULTS,
     WORK,
     Job,
     Stopped,
@@ -44,7 +50,9 @@ from bertworks.reproduction.tables import (
     find_table,
 )
 
-RESULTS_FILE, START_FILE = "results.json", "reproduce.json"
+RESULTS_FILE, START_FILE, INDEX_FILE = "results.json", "reproduce.json", "index.html"
+SOURCE_FILE = "source.json"  # of prepared text: what it was made from
+_POLL_S = 0.2
 _MOST = 1_000  # seeds, or processes
 _PRETRAINED_AT_ONCE = 3  # models on a GPU, which one of them fills nearly; the other processes fine-tune or wait
 # Where CUDA's Multi-Process Service runs, the small kernels of fine-tuning go before those of pre-training.
@@ -52,22 +60,35 @@ _YIELDING = {"CUDA_MPS_CLIENT_PRIORITY": "1"}
 
 
 def check_start(setup: Setup) -> None:
-    """Refuse a folder of another scale, and record this start."""
-    make_folder(setup.out, "folder of the tables")
-    path = setup.out / START_FILE
-    start = {"scale": setup.scale.name, **setup.overrides}
-    if path.exists():
-        before = parse_json(path.read_bytes(), str(path))
-        for key, value in start.items():
-            if before.get(key) != value:
-                raise CannotResume(
-                    f"{setup.out} was started with {_option(key, before.get(key))}, and now has "
-                    f"{_option(key, value)}; use the same to resume, or choose another --out"
-                )
-    elif names := [one.name for one in setup.out.iterdir() if not one.name.startswith(".")]:
-        raise UserError(f"{setup.out} holds no tables, but {names[0]}; choose another --out")
-    with atomic_write(path) as stream:
-        json.dump(start, stream, indent=1)
+    """Refuse a folder of other things, or with results or models of another scale or other settings."""
+    out, path = usable_path(setup.out), setup.out / START_FILE
+    if not os.path.exists(out):
+        return
+    if not out.is_dir():
+        raise UserError(f"{out} is a file; choose a folder: --out DIR")
+    if not path.exists():
+        ours = {RESULTS, MODELS_FOLDER, WORK, LOCKS, CACHE, INDEX_FILE, *TABLES}
+        if any(out.glob(f"{TEXT_FOLDER}/*/{SOURCE_FILE}")):  # and not a corpus
+            ours.add(TEXT_FOLDER)
+        if names := sorted(one.name for one in out.iterdir() if one.name not in ours and not one.name.startswith(".")):
+            raise UserError(f"{out} holds no tables, but {names[0]}; choose another --out")
+        return
+    if not any(out.glob(f"{RESULTS}/**/*.json")) and not any(out.glob(f"{MODELS_FOLDER}/*")):
+        return  # nothing depends on how it was started before
+    try:
+        before = read_object(path)
+    except CorruptFile as error:
+        raise CorruptFile(f"{error}; remove it, and start with the same scale and settings as before") from error
+    for key, value in _start(setup).items():
+        if before.get(key) != value:
+            raise CannotResume(
+                f"{out} was started with {_option(key, before.get(key))}, and now has {_option(key, value)}; use the "
+                "same to resume, or choose another --out"
+            )
+
+
+def _start(setup: Setup) -> dict[str, Any]:
+    return {"scale": setup.scale.name, **setup.overrides}
 
 
 def do(setup: Setup, plan: Plan, say: Callable[[str], None], *, quiet: bool) -> int:
@@ -75,7 +96,9 @@ def do(setup: Setup, plan: Plan, say: Callable[[str], None], *, quiet: bool) -> 
     clear_errors(setup.out, plan.jobs)
     for kind in plan.kinds:
         say(f"text for {kind}")
-        prepare_text(setup, kind, quiet=quiet)
+        prepare_text(setup, kind, say, quiet=quiet)
+    with atomic_write(setup.out / START_FILE) as stream:
+        json.dump(_start(setup), stream, indent=1)
     to_do = [job for job in plan.jobs if not is_done(setup.out, job)]
     progress = _Progress(setup.out, to_do, min(setup.num_jobs, len(to_do)), say)
     if not to_do:
@@ -121,7 +144,7 @@ def _side_by_side(setup: Setup, plan: Plan, progress: "_Progress", count: int) -
                 for worker in workers:
                     worker.send_signal(signal.SIGTERM)  # runs save before they end
             progress.look()
-            time.sleep(0.2)
+            time.sleep(_POLL_S)
         progress.look()
     finally:
         for number, handler in before.items():
@@ -141,35 +164,44 @@ def _side_by_side(setup: Setup, plan: Plan, progress: "_Progress", count: int) -
     return 0
 
 
-def prepare_text(setup: Setup, kind: TokensKind, *, quiet: bool) -> None:
-    """Make a vocabulary and shards, or take those that are there."""
+def prepare_text(setup: Setup, kind: TokensKind, say: Callable[[str], None], *, quiet: bool) -> None:
+    """Make a vocabulary and shards, or take those that are there, or that another process is just making."""
     from bertworks.data.prepare import prepare
+    from bertworks.data.shards import MANIFEST
     from bertworks.text.kinds import open_tokenizer
     from bertworks.text.learn import learn_vocabulary
     from bertworks.text.normalize import Rules
 
     folder, digest = make_folder(setup.text_folder(kind)), setup.text_digest(kind)
-    source = folder / "source.json"
-    if source.exists():
-        if parse_json(source.read_bytes(), str(source))["digest"] != digest:
+    source, vocabulary = folder / SOURCE_FILE, folder / "vocab"
+    with ExitStack() as lock:
+        for attempt in itertools.count():
+            try:
+                lock.enter_context(exclusive(folder))
+                break
+            except CannotResume:
+                if not attempt:
+                    say(f"another process prepares {folder}; waiting until it ends")
+                time.sleep(_POLL_S)
+        if source.exists() and read_object(source).get("digest") != digest:
             raise CannotResume(
                 f"{folder} was made from another text, or for another scale; use the same, or another --out"
             )
-        if (folder / "data" / "manifest.json").exists() and (folder / "done").exists():
+        if source.exists() and (folder / "data" / MANIFEST).exists():  # which is written last
             return
-    if not setup.text:
-        raise UserError(f"no text to pre-train on: give --text CORPUS, or put it into {setup.data / TEXT_FOLDER}")
-    with atomic_write(source) as stream:
-        json.dump({"digest": digest}, stream)
-    if not (folder / "vocab").exists():
-        learned = learn_vocabulary(
-            setup.text, size=setup.vocabulary_size(kind), algorithm=ALGORITHMS[kind],  # type: ignore[arg-type]
-            lowercase=False, min_count=setup.scale.min_count, quiet=quiet,
-        )  # fmt: skip
-        learned.save(folder / "vocab")
-    tokenizer = open_tokenizer(folder / "vocab", Rules(False, False, True), kind)
-    prepare(setup.text, tokenizer, folder / "data", holdout=setup.holdout, drop_headings=True, quiet=quiet)
-    (folder / "done").touch()
+        if not setup.text:
+            raise UserError(f"no text to pre-train on: give --text CORPUS, or put it into {setup.data / TEXT_FOLDER}")
+        with atomic_write(source) as stream:
+            json.dump({"digest": digest}, stream)
+        if not vocabulary.exists():
+            learned = learn_vocabulary(
+                setup.text, size=setup.vocabulary_size(kind), algorithm=ALGORITHMS[kind],  # type: ignore[arg-type]
+                lowercase=False, min_count=setup.scale.min_count, quiet=quiet,
+            )  # fmt: skip
+            learned.save(folder / "vocab.part")  # that of GPT-1 is several files
+            os.replace(folder / "vocab.part", vocabulary)
+        tokenizer = open_tokenizer(vocabulary, Rules(False, False, True), kind)
+        prepare(setup.text, tokenizer, folder / "data", holdout=setup.holdout, drop_headings=True, quiet=quiet)
 
 
 class _Progress:
@@ -272,14 +304,13 @@ def reproduce(
     work = Setup(
         find_scale(scale), Path(data), Path(out), listed, models or {}, seeds, tunings, overrides, device, jobs, gpu
     )
-    if not dry_run:
-        check_start(work)
+    check_start(work)
     everything: dict[str, Any] = {}
     for one in chosen:
         try:
             plan = work.plan(one)
         except UserError as error:
-            if table != "all" or isinstance(error, CannotResume):
+            if table != "all" or isinstance(error, CannotResume | CorruptFile):
                 raise
             say(str(error))
             continue

@@ -7,6 +7,10 @@ and a score on any resampled dev set is one product of matrices.
 The bootstrap is that of MultiBERTs (Sellam et al. 2022, "Multi-Bootstrap"): it resamples the seeds of pre-training, the
 seeds of fine-tuning within each, and the examples, which all rows share. Rows that start from the same pre-trained
 models (LTR with and without a BiLSTM) get the same resampled seeds of pre-training.
+
+Resampling three seeds spreads too little: of three values the draws have two thirds of the variance, and nothing tells
+them that the variance itself is known only roughly. A nominal 95 % then covers some 80 %. So the draws are stretched
+about their mean until seeds and examples together reach as far as Student's t says (`stretched`).
 """
 
 import math
@@ -26,6 +30,9 @@ Floats = NDArray[np.float64]
 NUM_DRAWS = 1_000
 _AT_ONCE = 200  # draws; their weights take 16 MB for 10,000 examples
 _PERCENT = 100.0
+_FEWEST_REPEATED = 2
+_WIDTH_95 = 1.959964  # standard deviations
+_FEW = (1 / 5, 1 / 4, 1 / 3, 1 / 2, 1.0), (2.571, 2.776, 3.182, 4.303, 12.706)  # Student's t by 1 / freedom
 
 
 def form_of(task: Task, metric: str) -> Form:
@@ -109,11 +116,20 @@ def score_of(form: Form, sums: NDArray[Any]) -> Floats:
     return np.asarray(_PERCENT * np.nan_to_num(found), np.float64)
 
 
-def majority_score(form: Form, task_kind: str, gold: Sequence[Any], positive: str) -> float:
-    """Return what a constant answer scores, in percent: the better of the usual ones."""
-    if form == "mean" and task_kind in ("classify", "choose"):
+def majority_score(form: Form, task: Task, gold: Sequence[Any], positive: str) -> float:
+    """Return what a constant answer scores, in percent: the better of the usual ones.
+
+    Args:
+        form: of the metric.
+        task: the task.
+        gold: the labels; of questions whether each has an answer.
+        positive: the label that F1 is of.
+    """
+    if form == "mean" and task.kind in ("classify", "choose"):
         return float(_PERCENT * Counter(gold).most_common(1)[0][1] / len(gold))
-    if form == "f1" and task_kind == "classify":  # always "yes"
+    if task.kind == "answer" and task.has_impossible:  # always "no answer"
+        return float(_PERCENT * (1 - sum(gold) / len(gold)))
+    if form == "f1" and task.kind == "classify":  # always "yes"
         share = sum(one == positive for one in gold) / len(gold)
         return float(_PERCENT * 2 * share / (1 + share))
     return 0.0
@@ -125,10 +141,12 @@ class Cell(NamedTuple):
     Attributes:
         runs: by pre-training seed and fine-tuning seed what each example adds, [examples, K].
         models: what identifies its pre-trained models, by which rows share them.
+        is_given: whether there is one model, which was not pre-trained here, so only fine-tuning has seeds.
     """
 
     runs: dict[tuple[int, int], NDArray[Any]]
     models: str
+    is_given: bool = False
 
     @property
     def seeds(self) -> list[int]:
@@ -152,41 +170,54 @@ class Noise(NamedTuple):
 
     Attributes:
         value: the standard error of the mean difference; None where no seed was repeated.
-        num_seeds: of pre-training, or where there is one, of fine-tuning.
-        is_of_tuning: whether only fine-tuning was repeated.
+        num_seeds: of pre-training, or of a given model of fine-tuning; the fewest of both rows.
+        freedom: degrees of freedom of the standard error (Welch).
+        is_of_tuning: whether a row is of a given model, of which only fine-tuning was repeated.
+        is_paired: whether both rows start from the same pre-trained models.
     """
 
     value: float | None
     num_seeds: int
+    freedom: float
     is_of_tuning: bool
+    is_paired: bool
 
 
 def noise_of(form: Form, first: Cell, second: Cell) -> Noise:
     """Return the noise of the difference of two cells' means, from the spread of their seeds' means."""
-    if first.models == second.models and len(first.seeds) > 1 and first.seeds == second.seeds:
-        means = [_by_seed(form, cell) for cell in (first, second)]
-        return Noise(
-            _standard_error([means[0][seed] - means[1][seed] for seed in first.seeds]), len(first.seeds), False
-        )
-    parts, fewest, is_of_tuning = [], 10**9, False
-    for cell in (first, second):
-        values = list(_by_seed(form, cell).values())
-        if len(values) == 1:
-            values, is_of_tuning = list(cell.scores(form).values()), True
-        parts.append(_standard_error(values))
-        fewest = min(fewest, len(values))
-    known = [part for part in parts if part is not None]
-    value = math.sqrt(sum(part**2 for part in known)) if len(known) == len(parts) else None
-    return Noise(value, fewest, is_of_tuning)
+    means = [_by_seed(form, cell) for cell in (first, second)]
+    if _are_paired(first, second) and not first.is_given:
+        samples = [[means[0][seed] - means[1][seed] for seed in first.seeds]]
+    else:
+        samples = [
+            list((cell.scores(form) if cell.is_given else its).values())
+            for cell, its in zip((first, second), means, strict=True)
+        ]
+    num_seeds, is_of_tuning = min(map(len, samples)), first.is_given or second.is_given
+    if num_seeds < _FEWEST_REPEATED:
+        return Noise(None, num_seeds, 0.0, is_of_tuning, len(samples) == 1)
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in samples]
+    shares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, samples, strict=True))
+    freedom = sum(parts) ** 2 / shares if shares else float(num_seeds - 1)
+    return Noise(math.sqrt(sum(parts)), num_seeds, freedom, is_of_tuning, len(samples) == 1)
+
+
+def _are_paired(first: Cell, second: Cell) -> bool:
+    return first.models == second.models and first.seeds == second.seeds
+
+
+def width_95(freedom: float) -> float:
+    """Return how many standard errors a 95 % interval reaches to either side: Student's t, 1.96 for many seeds."""
+    if freedom < 1 / _FEW[0][0]:
+        return float(np.interp(1 / freedom, *_FEW))
+    z = _WIDTH_95  # the expansion of Cornish and Fisher
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def _by_seed(form: Form, cell: Cell) -> dict[int, float]:
     scores = cell.scores(form)
     return {seed: float(np.mean([score for (its, _), score in scores.items() if its == seed])) for seed in cell.seeds}
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
 
 
 class Resampled(NamedTuple):
@@ -210,7 +241,7 @@ def bootstrap(form: Form, first: Cell, second: Cell, *, num_draws: int = NUM_DRA
         columns.append(stacked)
         slices.append(slice(start, start := start + stacked.shape[1]))
     together = np.concatenate(columns, axis=1)
-    is_shared = first.models == second.models and first.seeds == second.seeds
+    is_shared = _are_paired(first, second)
     all_draws, only_examples = [], []
     for begin in range(0, num_draws, _AT_ONCE):
         count = min(_AT_ONCE, num_draws - begin)
@@ -229,6 +260,16 @@ def bootstrap(form: Form, first: Cell, second: Cell, *, num_draws: int = NUM_DRA
         all_draws.append(means[0] - means[1])
         only_examples.append(fixed[0] - fixed[1])
     return Resampled(np.concatenate(all_draws), np.concatenate(only_examples))
+
+
+def stretched(drawn: Resampled, noise: Noise) -> Floats:
+    """Return the draws, stretched about their mean so that few seeds count as few."""
+    spread = float(drawn.differences.std())
+    if noise.value is None or spread == 0:
+        return drawn.differences
+    reach = math.hypot(width_95(noise.freedom) * noise.value, _WIDTH_95 * float(drawn.of_examples.std()))
+    middle = drawn.differences.mean()
+    return np.asarray(middle + (drawn.differences - middle) * max(1.0, reach / (_WIDTH_95 * spread)), np.float64)
 
 
 def _mean_of_seeds(scores: Floats, cell: Cell, uniform: Floats, rng: np.random.Generator) -> Floats:

@@ -260,6 +260,7 @@ TABLES: dict[str, Table] = {
         Table(
             "table1", "Table 1: GLUE", _GLUE,
             (
+                Row("before", "Pre-OpenAI SOTA", paper=(80.6, 80.1, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7)),
                 Row("elmo", "BiLSTM+ELMo+Attn", "elmo", paper=(76.4, 76.1, 64.8, 79.8, 90.4, 36.0, 73.3, 84.9, 56.8)),
                 Row("gpt", "OpenAI GPT", "gpt", paper=(82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0)),
                 Row("base", "BERT base", "base", paper=(84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4)),
@@ -272,15 +273,26 @@ TABLES: dict[str, Table] = {
             "table2", "Table 2: SQuAD 1.1", _SQUAD1,
             (
                 Row("human", "Human (test)", paper=(82.3, 91.2)),
+                Row("nlnet", "nlnet, ensemble (test)", paper=(86.0, 91.7)),
+                Row("qanet", "QANet, ensemble (test)", paper=(84.5, 90.5)),
+                Row("bidaf", "BiDAF+ELMo (single)", paper=(None, 85.6)),
+                Row("reader", "R.M. Reader (ensemble)", paper=(81.2, 87.9)),
                 Row("base", "BERT base (single)", "base", paper=(80.8, 88.5)),
                 Row("large", "BERT large (single)", "large", paper=(84.1, 90.9)),
+                Row("ensemble", "BERT large (ensemble)", paper=(85.8, 91.8)),
+                Row("trivia", "BERT large (single + TriviaQA)", paper=(84.2, 91.1)),
+                Row("trivia-ensemble", "BERT large (ensemble + TriviaQA)", paper=(86.2, 92.2)),
             ),
-            "Questions about paragraphs. Ensembles and TriviaQA are left out.", reference="base",
+            "Questions about paragraphs. Ensembles and TriviaQA are not measured here.", reference="base",
         ),
         Table(
             "table3", "Table 3: SQuAD 2.0", _SQUAD2,
             (
                 Row("human", "Human", paper=(86.3, 89.0)),
+                Row("mir", "MIR-MRC, single (test)", paper=(74.8, 78.0)),
+                Row("nlnet", "nlnet, single (test)", paper=(74.2, 77.1)),
+                Row("unet", "unet, ensemble (test)", paper=(71.4, 74.9)),
+                Row("slqa", "SLQA+, single (test)", paper=(71.4, 74.4)),
                 Row("base", "BERT base", "base"),
                 Row("large", "BERT large (single)", "large", paper=(78.7, 81.9)),
             ),
@@ -289,11 +301,13 @@ TABLES: dict[str, Table] = {
         Table(
             "table4", "Table 4: SWAG", (Column("swag", "SWAG", "swag"), Column("like", "SWAG-like", "swag-like")),
             (
+                Row("glove", "ESIM+GloVe", paper=(51.9,)),
                 Row("elmo", "ESIM+ELMo", "elmo", paper=(59.1,)),
                 Row("gpt", "OpenAI GPT (test)", "gpt", paper=(78.0,)),
                 Row("base", "BERT base", "base", paper=(81.6,)),
                 Row("large", "BERT large", "large", paper=(86.6,)),
                 Row("human", "Human (expert)", paper=(85.0,)),
+                Row("humans", "Human (5 annotations)", paper=(88.0,)),
             ),
             "Which of four endings continues a text. Where SWAG is missing, choice among sentences of novels stands "
             "beside it: derived, not SWAG.", reference="base",
@@ -340,6 +354,8 @@ TABLES: dict[str, Table] = {
             (Column("dev", "Dev F1", "conll2003", "f1"), Column("test", "Test F1", "conll2003", "f1", "test")),
             (
                 Row("elmo", "ELMo", "elmo", paper=(95.7, 92.2)),
+                Row("cvt", "CVT", paper=(None, 92.6)),
+                Row("cse", "CSE", paper=(None, 93.1)),
                 Row("ft-large", "Fine-tuning, BERT large", "size6", paper=(96.6, 92.8)),
                 Row("ft-base", "Fine-tuning, BERT base", "bert", paper=(96.4, 92.4)),
                 *(

@@ -82,12 +82,25 @@ def test_the_command_prints_the_terms_and_json(tmp_path):
     assert found == bw.evaluate(tmp_path / "model", data, task="blimp")
 
 
+def test_other_files_and_blank_lines_hide_no_set(tmp_path, caplog):
+    data = write_sets(tmp_path, one=[("the cat", "the the dog")], two=[("the cat", "the the dog")])
+    whole = measure_pairs(write_small_model(tmp_path / "model"), data)[0]
+    assert not caplog.records
+    (data / "blimp/one.jsonl").write_text("\n \n" + (data / "blimp/one.jsonl").read_text())
+    (data / "blimp/a_first.jsonl").write_text('{"text": "the cat"}\n')
+    assert measure_pairs(tmp_path / "model", data)[0] == whole
+    assert caplog.messages == ["left out, because they have no minimal pairs: 'a_first.jsonl'"]
+
+
 def test_what_cannot_be_measured_is_refused(tmp_path):
     data = write_sets(tmp_path, one=[("the cat", "the dog")])
     with pytest.raises(bw.UserError, match="pre-trained models that predict words"):
         measure_pairs(write_small_elmo(tmp_path / "elmo"), data)
     with pytest.raises(bw.UserError, match=r"no sets of minimal pairs: looked for \*\.jsonl"):
         measure_pairs(write_small_model(tmp_path / "bert"), tmp_path / "elmo")
+    (tmp_path / "elmo/other.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(bw.UserError, match=r"no sets of minimal pairs.*; 'other\.jsonl' have no sentence_good"):
+        measure_pairs(tmp_path / "bert", tmp_path / "elmo")
     (tmp_path / "blimp/one.jsonl").write_text('{"sentence_good": "a", "sentence_bad": ""}\n')
     with pytest.raises(bw.UserError, match=r"one\.jsonl:1: a minimal pair has the texts"):
         measure_pairs(tmp_path / "bert", data)

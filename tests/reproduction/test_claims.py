@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bertworks.reproduction.claims import counts_of, headline, judge, read_claims, seeds_needed, verdict_of
 from bertworks.reproduction.statistics import Cell
@@ -57,16 +58,19 @@ def test_verdicts(effect, noise, interval, paper, margin, verdict):
     assert verdict_of(effect, noise, interval, paper, margin) == verdict
 
 
-def test_the_seeds_that_are_needed_would_decide():
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_the_seeds_that_are_needed_would_decide(is_paired):
     effect, variance, of_examples = 2.0, 9.0, 0.2
-    needed = seeds_needed(effect, variance, of_examples)
+    needed = seeds_needed(effect, variance, of_examples, is_paired=is_paired)
     for count, decides in ((needed, True), (needed - 1, False)):
         noise = np.sqrt(variance / count)
-        half = 1.96 * np.sqrt(variance / count + of_examples)
+        half = np.hypot(stats.t.ppf(0.975, (count - 1) * (1 if is_paired else 2)) * noise, 1.96 * np.sqrt(of_examples))
         assert (verdict_of(effect, noise, (effect - half, effect + half), 1.0) == "agrees") == decides
+    assert seeds_needed(effect, variance, of_examples, more_than=needed + 4) == needed + 5
     assert seeds_needed(effect, variance, 5.0) is None  # the dev set alone spreads it further
     assert seeds_needed(0.0, 1.0, 0.0) is None
-    assert seeds_needed(0.2, 1.0, 0.01, margin=1.0) == 7
+    assert seeds_needed(0.1, 9.0, 0.0) is None  # over 3,000: more than the command takes
+    assert seeds_needed(0.2, 1.0, 0.01, margin=1.0) == 8
 
 
 def cells_of(first, second):

@@ -19,7 +19,7 @@ from bertworks.reproduction import run as run_module
 from bertworks.reproduction.jobs import LOCKS, check_same, result_path, work_off
 from bertworks.reproduction.page import index_page, table_markdown, table_page, write_pages
 from bertworks.reproduction.plan import Setup
-from bertworks.reproduction.tables import TABLES
+from bertworks.reproduction.tables import TABLES, find_scale
 
 # As the paper has them, but larger: what LTR loses on SQuAD and MRPC, a BiLSTM recovers on SQuAD.
 AS_IN_THE_PAPER = {"": 0.85, "no-nsp": 0.67, "ltr": 0.5, "ltr+bilstm": 0.36, "ltr+rtl": 0.48, "random": 0.1}
@@ -178,6 +178,88 @@ def test_names_are_escaped_and_the_pages_are_the_same_twice(setup, table5):
     first = {path: path.read_bytes() for path in write_pages(setup.out)}
     assert {path: path.read_bytes() for path in write_pages(setup.out)} == first
     assert not re.search(rb"\d{2}:\d{2}:\d{2}", b"".join(first.values()))  # no time of day
+
+
+def test_one_pre_trained_model_decides_nothing_however_often_it_is_fine_tuned(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out", seeds=1, tunings=5)
+    results = write_made_up(other, "table5", AS_IN_THE_PAPER)
+    assert results["counts"]["undecided"] == sum(results["counts"].values())
+    assert {one["seeds_needed"] for one in results["claims"]} == {3}
+
+
+def test_the_minutes_to_decide_a_claim_are_those_of_its_command(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    results = write_made_up(other, "table6", {"": 0.8, "size1": 0.79, "random": 0.2})
+    one = min((one for one in results["claims"] if one.get("command")), key=lambda one: one["seeds_needed"])
+    more = setup_for(setup.data, other.out, seeds=one["seeds_needed"]).plan(TABLES["table6"])
+    jobs = [job for job in more.jobs if not result_path(other.out, job.id).exists()]
+    assert one["more_minutes"] == pytest.approx(1.5 * len(jobs))  # each of the made-up runs took 1.5
+    assert one["more_seeds"] == one["seeds_needed"] - 3
+
+
+def test_runs_that_tables_share_are_counted_once(setup, tmp_path):
+    other = setup_for(setup.data, tmp_path / "out")
+    tables = [write_made_up(other, name, {"": 0.8, "random": 0.5}) for name in ("table5", "table8")]
+    runs = {name for results in tables for name in results["provenance"]["runs"]}
+    assert len(runs) < sum(len(results["provenance"]["runs"]) for results in tables)
+    assert f'<p class="value">{1.5 * len(runs):,.1f}</p>' in index_page(tables)
+
+
+def test_perplexities_have_two_decimals_and_points_one(setup):
+    results = write_made_up(setup, "table6", {"": 0.8, "size1": 0.7, "random": 0.3})
+    text = table_markdown(results)
+    assert re.search(r"LM \(ppl\) \| -1\.16 \| [+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\] \|", text)
+    assert re.search(r"MNLI-m \| \+4\.0 \| [+-]\d+\.\d \[", text)
+    assert "The intervals of perplexity are over seeds alone." in table_page(results)
+
+
+def test_a_row_of_two_encoders_has_the_size_of_both(table5):
+    sizes = {row["id"]: row["encoder_parameters"] for row in table5["rows"]}
+    assert sizes["ltr-rtl"] == 2 * sizes["ltr"]
+
+
+def test_a_wrong_setting_of_fine_tuning_is_refused_when_it_is_planned(setup, tmp_path):
+    for setting, message in (("train.epoch=3", "train.epochs"), ("train.epochs=x", "x"), ("train.batch_size=0", "0")):
+        given = (f"finetune.{setting}",)
+        other = Setup(find_scale("tiny"), setup.data, tmp_path / "out", (), {}, 1, 1, given, "cpu", 1)
+        with pytest.raises(UserError, match=message):
+            other.plan(TABLES["table5"])
+
+
+def test_a_test_set_that_is_measured_belongs_to_the_configuration(setup):
+    files = setup.plan(TABLES["table7"]).about["files"]["conll2003"]
+    assert len(files) == 3
+
+
+def given(setup, **models):
+    return Setup(find_scale("tiny"), setup.data, setup.out, (), models, 3, 2, (), "cpu", 1)
+
+
+def test_a_given_model_has_no_seeds_of_pre_training_under_any_of_its_names(setup):
+    plan = given(setup, bert="mini").plan(TABLES["table2"])
+    assert {seed for seed, _ in plan.cells["base", "f1"]} == {0}
+    assert len(plan.cells["base", "f1"]) == 3  # as many fine-tunings as there would be seeds
+
+
+def test_only_one_of_base_and_large_leaves_the_other_row_out(setup):
+    plan = given(setup, base="mini").plan(TABLES["table2"])
+    assert plan.missing["large", "f1"] == "no model is given beside the other one: --model large=MODEL"
+    assert not [job for job in plan.jobs if job.kind == "pretrain"]
+
+
+def test_a_given_model_has_no_points_on_the_way_of_figure_5(setup):
+    plan = given(setup, bert="mini").plan(TABLES["figure5"])
+    assert "no checkpoints on the way" in plan.missing["bert-20", "mnli"]
+    assert ("bert-100", "mnli") in plan.cells
+    odd = Setup(find_scale("tiny"), setup.data, setup.out, (), {}, 1, 1, ("pretrain.train.max_steps=15",), "cpu", 1)
+    assert "no multiple of 10" in odd.plan(TABLES["figure5"]).missing["ltr-70", "mnli"]
+
+
+def test_a_given_model_of_another_kind_is_refused(setup):
+    with pytest.raises(UserError, match=r"--model gpt=mini: that is a BERT; the row takes a GPT-1"):
+        given(setup, gpt="mini")
+    with pytest.raises(UserError, match="--model ltr=mini: that model does not read left to right"):
+        given(setup, ltr="mini")
 
 
 def test_a_half_finished_run_of_another_configuration_is_refused(setup, tmp_path):

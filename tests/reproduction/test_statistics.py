@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bertworks.reproduction.statistics import (
     Cell,
@@ -13,7 +14,9 @@ from bertworks.reproduction.statistics import (
     majority_score,
     noise_of,
     score_of,
+    stretched,
     sums_of,
+    width_95,
 )
 from bertworks.tasks import find_task
 from bertworks.tasks.metrics import measure
@@ -63,12 +66,11 @@ def test_a_metric_without_a_value_is_0():
 
 def test_a_constant_answer_scores_what_its_metric_gives():
     gold = ["equivalent"] * 6 + ["not_equivalent"] * 4
-    assert majority_score("mean", "classify", gold, "equivalent") == 60
-    said = ["equivalent"] * 10
-    assert majority_score("f1", "classify", gold, "equivalent") == pytest.approx(
-        100 * measure(find_task("mrpc"), gold, said)["f1"]
-    )
-    assert majority_score("mean", "answer", gold, "") == 0
+    mrpc, said = find_task("mrpc"), ["equivalent"] * 10
+    assert majority_score("mean", mrpc, gold, "equivalent") == 60
+    assert majority_score("f1", mrpc, gold, "equivalent") == pytest.approx(100 * measure(mrpc, gold, said)["f1"])
+    assert majority_score("mean", find_task("squad1"), [True] * 4, "") == 0
+    assert majority_score("mean", find_task("squad2"), [True, False, False, False], "") == 75  # "no answer"
 
 
 def cell(scores, models, examples=60, seed=0):
@@ -147,15 +149,41 @@ def test_the_noise_of_seeds_is_the_standard_error_of_the_difference():
     first, second = runs((0.7, 0.8, 0.9), "bert"), runs((0.6, 0.7, 0.8), "ltr")
     noise = noise_of("mean", first, second)
     assert noise.value == pytest.approx(np.sqrt(2 * 100 / 3))  # two rows of variance 100, three seeds each
-    assert (noise.num_seeds, noise.is_of_tuning) == (3, False)
-    shared = noise_of("mean", first, second._replace(models="bert"))
-    assert shared.value == pytest.approx(0, abs=1e-6)  # every seed differs by 10 points
-    alone = noise_of("mean", runs((0.7,), "bert"), second)
-    assert alone.value is None
+    assert noise[1:] == (3, pytest.approx(4), False, False)
+    paired = noise_of("mean", first, second._replace(models="bert"))
+    assert paired.value == pytest.approx(0, abs=1e-6)  # every seed differs by 10 points
+    assert paired[1:] == (3, 2, False, True)
+    # One pre-trained model says nothing of other seeds, however often it is fine-tuned; a given one has no others.
     tuned = Cell({(0, 0): first.runs[0, 0], (0, 1): first.runs[2, 0]}, "bert")
-    noise = noise_of("mean", tuned, second)
-    assert noise.is_of_tuning
-    assert noise.value == pytest.approx(np.sqrt(200 / 2 + 100 / 3))
+    assert noise_of("mean", tuned, second).value is None
+    given = noise_of("mean", tuned._replace(is_given=True), second)
+    assert given.is_of_tuning
+    assert given.num_seeds == 2
+    assert given.value == pytest.approx(np.sqrt(200 / 2 + 100 / 3))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 2.4, 3, 3.7, 4, 4.9, 5, 7.5, 30, 10**6])
+def test_an_interval_is_as_wide_as_students_t(freedom):
+    assert width_95(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=0.02)
+
+
+@pytest.mark.parametrize("is_paired", [True, False], ids=["shared models", "own models"])
+def test_95_percent_intervals_of_three_seeds_have_no_difference_in_them_about_as_often(is_paired):
+    """Two rows that differ by chance alone: their seeds have a spread, and so does the choice of 300 examples."""
+    rng, plain, found, trials = np.random.default_rng(0), 0, 0, 300
+    for trial in range(trials):
+        hardness, cells = rng.random(300), []
+        for models in ("a", "a" if is_paired else "b"):
+            shares = 0.7 + 0.05 * rng.standard_normal(3)
+            runs = {(seed, 0): (hardness < share).astype(np.float32)[:, None] for seed, share in enumerate(shares)}
+            cells.append(Cell(runs, models))
+        drawn = bootstrap("mean", *cells, num_draws=200, seed=trial)
+        for number, draws in enumerate((drawn.differences, stretched(drawn, noise_of("mean", *cells)))):
+            low, high = np.quantile(draws, [0.025, 0.975])
+            found += number * (low <= 0 <= high)
+            plain += (1 - number) * (low <= 0 <= high)
+    assert plain < 0.9 * trials  # why it is not left as it is
+    assert 0.92 * trials < found < trials
 
 
 def test_the_same_seed_gives_the_same_draws():
