@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertworks.data.shards import MANIFEST
 from bertworks.errors import UserError, counted
-from bertworks.files import parse_json, sha256_of, usable_path
+from bertworks.files import read_object, sha256_of, usable_path
 from bertworks.finetuning.settings import settings_for
 from bertworks.models.folder import CONFIG_FILE, find_encoder, find_model
 from bertworks.planning.costs import MEASURED
@@ -174,7 +174,7 @@ class Setup:
         if not self._corpus:  # as far as what is there says which text it is from
             source = self.text_folder(kind) / "source.json"
             if source.exists():
-                return str(parse_json(source.read_bytes(), str(source))["digest"])
+                return str(read_object(source).get("digest"))
             names = (f"{key}-s0" for key, made in MODELS.items() if made.tokens == kind)
             results = filter(None, (read_result(self.out, name) for name in names))
             return next((str(one["config"]["text"]) for one in results), "")
@@ -525,7 +525,7 @@ def _check_kind(key: str, source: str) -> None:
     found, expected = kind_of_model(folder), key if key in ("gpt", "elmo") else "bert"
     if found.name != expected:
         raise UserError(f"--model {key}={source}: that is {found.title}; the row takes {find_kind(expected).title}")
-    is_left = bool(parse_json((folder / CONFIG_FILE).read_bytes(), str(folder / CONFIG_FILE)).get("is_decoder"))
+    is_left = bool(read_object(folder / CONFIG_FILE).get("is_decoder"))
     if expected == "bert" and is_left != (key == "ltr"):
         raise UserError(f"--model {key}={source}: that model {'reads' if is_left else 'does not read'} left to right")
 

@@ -43,7 +43,7 @@ def results_of(setup: Setup, plan: Plan) -> dict[str, Any]:
         runs = {
             seeds: read_sums(setup.out, job_id)[f"{own.split}/{own.metric}"]
             for seeds, job_id in by_seed.items()
-            if job_id in found
+            if job_id in found and own.split in found[job_id]["splits"]
         }
         if runs:
             its = next((one for one in table.rows if one.id == row), Row(row, "", row))
