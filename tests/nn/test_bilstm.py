@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from bertworks.nn import bilstm
 from bertworks.nn.attention import pack_lengths
-from bertworks.nn.bilstm import BiLstm, attend_to_partner, initialise_readers, largest, steps_of
+from bertworks.nn.bilstm import BiLstm, attend_to_partner, initialise_readers, largest, run_lstm, steps_of
 
 WIDTH = 6
 LENGTHS = [4, 1, 0, 7, 4, 2]
+run_padded = bilstm._run_padded
 
 
 def features(lengths=LENGTHS, seed=0):
@@ -27,6 +29,27 @@ def test_packed_texts_equal_each_text_through_a_plain_lstm(cells, layers):
     expected = torch.cat([model.lstm(text)[0] for text in features().split(LENGTHS) if len(text)])
     assert got.shape == (sum(LENGTHS), model.width) == (18, 2 * cells)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [4, 0, 6, 5], LENGTHS, [9, 1, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("projected", [0, 3])
+def test_gradients_equal_those_of_each_text_alone(lengths, projected, monkeypatch, recwarn):
+    """Those of about the same length are padded on a CPU, which torch trains in a fraction of the time."""
+    torch.manual_seed(0)
+    padded = []
+    monkeypatch.setattr(bilstm, "_run_padded", lambda *given: padded.append(1) or run_padded(*given))
+    options = {"proj_size": projected} if projected else {"num_layers": 2, "bidirectional": True}
+    lstm, x_TD = torch.nn.LSTM(WIDTH, 5, **options), features(lengths).requires_grad_()
+    packing = pack_lengths(lengths)
+    got = run_lstm(lstm, x_TD, steps_of(packing), None if projected else steps_of(packing, backwards=True))
+    assert not recwarn.list
+    weights = torch.randn(got.shape)
+    own = torch.autograd.grad((got * weights).sum(), [x_TD, *lstm.parameters()])
+    expected = torch.cat([lstm(text)[0] for text in x_TD.split(lengths) if len(text)])
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+    plain = torch.autograd.grad((expected * weights).sum(), [x_TD, *lstm.parameters()])
+    torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
+    assert bool(padded) == (max(lengths) * sum(map(bool, lengths)) <= 2 * sum(lengths))
 
 
 def test_the_papers_bilstm_has_768_cells_in_two_layers():
