@@ -120,7 +120,10 @@ def judge(
             effect, noise.num_seeds * seed_error**2, float(np.var(drawn.of_examples)), claim.margin,
             is_paired=noise.is_paired, more_than=noise.num_seeds,
         )  # fmt: skip
-        found["why"] = "within the noise" if needed else _NEVER
+        includes = f"what is beyond {claim.margin:g}" if claim.margin is not None else "0"
+        is_noise = claim.margin is None and abs(effect) <= BEYOND * seed_error
+        why = "the effect is within the noise of seeds" if is_noise else f"the 95 % interval includes {includes}"
+        found["why"] = why if needed else _NEVER
     return found
 
 

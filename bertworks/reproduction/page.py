@@ -125,7 +125,8 @@ def _tiles(found: Sequence[Results]) -> str:
     seeds = ", ".join(dict.fromkeys(f"{one['seeds']} x {one['tunings']}" for one in facts))
     beside = {
         "agrees": "the paper's sign, beyond noise", "disagrees": "the other sign, beyond noise",
-        "undecided": "within the noise", "not testable here": "no data, no row, or one that learned nothing",
+        "undecided": "too few seeds or examples to tell",
+        "not testable here": "no data, no row, or one that learned nothing",
     }  # fmt: skip
     tiles = [tile(verdict.capitalize(), str(counts[verdict]), beside[verdict]) for verdict in VERDICTS]
     minutes = sum({name: some for one in facts for name, some in one["runs"].items()}.values())  # tables share runs

@@ -106,6 +106,7 @@ def test_a_difference_within_the_noise_says_how_many_seeds_it_takes():
     assert 0.7 < found["probability"] < 1
     assert found["num_seeds"] == 3
     assert found["seeds_needed"] > 3
+    assert found["why"] == "the effect is within the noise of seeds"
     two = judged((0.5, 0.52), (0.8, 0.79))
     assert (two["verdict"], two["why"]) == ("undecided", "fewer than 3 seeds: their noise is not known")
     alone = judged((0.4,), (0.6,))
