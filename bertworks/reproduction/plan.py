@@ -289,12 +289,12 @@ class Setup:
             name = self.resolved(key)
             if name in self.models:
                 continue
-            if name.partition("@")[0] in self.models:
-                return f"a given model has no checkpoints on the way; pre-train it here, without --model {name}"
+            if (base := name.partition("@")[0]) in self.models:
+                return f"a given model has no checkpoints on the way; pre-train it here, without --model {base}"
             if key in _PAIR and _PAIR & self.models.keys():
                 return f"no model is given beside the other one: --model {key}=MODEL"
             if "@" in name:
-                recipe, overrides = pretraining_of(name.partition("@")[0], self.scale, self.overrides["pretrain"])
+                recipe, overrides = pretraining_of(base, self.scale, self.overrides["pretrain"])
                 if (steps := load_recipe(recipe, overrides).train.max_steps) % 10:
                     return f"it is measured at tenths of the steps, and train.max_steps is {steps:,}, no multiple of 10"
             if table.name in ("table1", "table2", "table3", "table4") and name in ("gpt", "elmo"):
