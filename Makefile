@@ -34,7 +34,7 @@ test-ray: .venv-ray/installed
 	.venv-ray/bin/python -m pytest -m ray -rP tests/data/test_ray_runner.py tests/inference/test_predict_on_ray.py \
 		tests/serving/test_serve_on_ray.py
 
-# Every table of the paper at its smallest scale, on small files: about ten minutes.
+# Every table of the paper at its smallest scale, on small files: about three minutes.
 test-reproduce: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m reproduce tests/reproduction
 
