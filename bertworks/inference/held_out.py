@@ -7,6 +7,7 @@ of two models can be compared, which those that runs report of themselves cannot
 import itertools
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ def measure_text(
     device: str = "auto",
     dtype: str | None = None,
     progress: ProgressCallback = silent,
+    each: Callable[[dict[str, torch.Tensor]], None] = lambda _: None,
 ) -> tuple[dict[str, float], dict[str, int], int]:
     """Measure a pre-trained model on prepared data, every document once.
 
@@ -50,6 +52,8 @@ def measure_text(
         device: where to compute.
         dtype: in which numbers.
         progress: is called with how far it is.
+        each: is called with the sums of each batch by kind of prediction: loss, right ones, all. Batches hold the same
+            text for all models of a vocabulary.
 
     Returns:
         metrics: by kind of prediction (mlm, nsp; lm of a model that reads one way; bilm of ELMo) its accuracy, mean
@@ -76,8 +80,11 @@ def measure_text(
     for packed in itertools.chain.from_iterable(micro_batches for micro_batches, _ in epoch):
         with torch.inference_mode():
             tensors = to_device(packed, model.device, max_length, flash=model.flash)
-            for kind, sums in OBJECTIVES[objective](model.net, tensors).items():
-                all_sums[kind] = all_sums.get(kind, 0) + torch.stack(list(sums)).double().cpu()
+            found = OBJECTIVES[objective](model.net, tensors)
+        by_kind = {kind: torch.stack(list(sums)).double().cpu() for kind, sums in found.items()}
+        each(by_kind)
+        for kind, sums in by_kind.items():
+            all_sums[kind] = all_sums.get(kind, 0) + sums
         num_tokens += int(packed.cumulative_lengths[len(packed.next_labels)])
         for label in (0, 1):
             labels[label] += float(packed.next_weights[packed.next_labels == label].sum())

@@ -120,10 +120,12 @@ def read_sums(out: Path, job_id: str) -> dict[str, NDArray[Any]]:
     try:
         found = read_arrays(path)
         for split, about in splits.items():
-            for metric in about["majority"] or ["perplexity"]:
-                sums, rows = found.get(f"{split}/{metric}"), 1 if metric == "perplexity" else about["examples"]
-                if sums is None or sums.ndim != 2 or len(sums) != rows:
-                    raise CorruptFile(f"{path} does not have {split}/{metric} of {rows:,} examples")
+            for metric in about["majority"]:
+                sums = found.get(f"{split}/{metric}")
+                if sums is None or sums.ndim != 2 or len(sums) != about["examples"]:
+                    raise CorruptFile(f"{path} does not have {split}/{metric} of {about['examples']:,} examples")
+            if not about["majority"] and found.get(f"{split}/perplexity", np.empty(0)).shape[1:] != (2,):
+                raise CorruptFile(f"{path} does not have {split}/perplexity of batches")
     except UserError as error:
         raise CorruptFile(f"{error}; remove {result}, and it is measured again") from error
     return found
@@ -329,15 +331,20 @@ def _pairs(_: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[str, ND
 
 
 def _text(_: Path, job: Job, device: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Measure how well a pre-trained model predicts masked pieces of held-out text."""
+    """Measure how well a pre-trained model predicts masked pieces of held-out text, batch by batch."""
     from bertworks.inference.held_out import measure_text
 
+    parts: list[list[float]] = []
+
+    def keep(sums: Mapping[str, Any]) -> None:
+        loss, _, weight = next(sums[kind] for kind in ("mlm", "lm") if kind in sums).tolist()
+        parts.append([loss, weight])
+
     metrics, counts, _length = measure_text(
-        job.inputs["model"], job.inputs["data"], max_tokens=job.config["max_tokens"], device=device
+        job.inputs["model"], job.inputs["data"], max_tokens=job.config["max_tokens"], device=device, each=keep
     )
-    loss = next(metrics[name] for name in ("mlm_loss", "lm_loss") if name in metrics)
     about = {"examples": counts["tokens"], "majority": {}, "metrics": metrics}
-    return {"splits": {"holdout": about}}, {"holdout/perplexity": np.array([[loss]], np.float32)}
+    return {"splits": {"holdout": about}}, {"holdout/perplexity": np.array(parts)}
 
 
 # Workers.

@@ -155,7 +155,7 @@ def _sections(results: Results) -> str:
 
 def _legend(results: Results) -> str:
     is_of_text = any(column["lower_is_better"] for column in results["columns"])
-    perplexity = " The intervals of perplexity are over seeds alone." if is_of_text else ""
+    perplexity = " Of perplexity the examples are batches of held-out text." if is_of_text else ""
     return (
         '<p class="note">Hollow: the paper. Filled: ours, with the 95 % interval over seeds and examples. Grey band: '
         f"{BEYOND:g} times the noise of seeds, within which an effect does not count. The paper's numbers are of "

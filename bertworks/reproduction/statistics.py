@@ -1,8 +1,9 @@
 """What is kept of a measured model, example by example, and the bootstrap that judges differences by it.
 
 Every metric of the paper is a function of sums over examples: an accuracy of how many are right, an F1 of three counts,
-a correlation of six. So a measurement is an array [examples, K] of what each example adds, a few kilobytes on disk,
-and a score on any resampled dev set is one product of matrices.
+a correlation of six. So a measurement is an array [examples, K] of what each example adds, a few kilobytes on disk, and
+a score on any resampled dev set is one product of matrices. Of held-out text the examples are batches of some thousand
+tokens, with loss and count.
 
 The bootstrap is that of MultiBERTs (Sellam et al. 2022, "Multi-Bootstrap"): it resamples the seeds of pre-training, the
 seeds of fine-tuning within each, and the examples, which all rows share. Rows that start from the same pre-trained
@@ -96,7 +97,7 @@ def _ranks(values: Sequence[float]) -> Floats:
 
 
 def score_of(form: Form, sums: NDArray[Any]) -> Floats:
-    """Return scores in percent (a perplexity as it is) of sums [..., K] over examples; `mean` has sum and count."""
+    """Return scores in percent (a perplexity as it is) of sums [..., K] over examples; a mean has sum and count."""
     total = np.asarray(sums, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         if form == "perplexity":
@@ -160,7 +161,7 @@ class Cell(NamedTuple):
 
 def _with_count(form: Form, sums: NDArray[Any]) -> NDArray[Any]:
     """Give means a second column, the number of examples, so that a score needs sums alone."""
-    if form not in ("mean", "perplexity"):
+    if form != "mean":
         return sums
     return np.concatenate([sums, np.ones_like(sums[:, :1])], axis=1)
 

@@ -63,6 +63,19 @@ def test_a_model_has_the_figures_of_its_run(measured, batch, monkeypatch):
     assert counts["tokens"] == sum(int(packed.cumulative_lengths[len(packed.next_labels)]) for packed in epoch)
 
 
+def test_the_sums_of_each_batch_add_up_to_the_figures(measured, monkeypatch):
+    run, data, _, epoch = measured
+    monkeypatch.setattr(held_out, "_BATCH_TOKENS", 64)
+    found = []
+    metrics, counts, _ = measure_text(run, data, max_length=32, device="cpu", each=found.append)
+    assert len(found) > 1
+    for kind in found[0]:
+        loss, correct, weight = sum(sums[kind] for sums in found).tolist()
+        assert metrics[f"{kind}_loss"] == pytest.approx(loss / weight)
+        assert metrics[f"{kind}_accuracy"] == pytest.approx(correct / weight)
+        assert counts[kind] == weight
+
+
 @pytest.mark.parametrize("measured", ["mlm+nsp"], indirect=True)
 def test_the_larger_class_is_that_of_the_pairs(measured):
     run, data, _, epoch = measured

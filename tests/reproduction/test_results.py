@@ -210,7 +210,7 @@ def test_perplexities_have_two_decimals_and_points_one(setup):
     text = table_markdown(results)
     assert re.search(r"LM \(ppl\) \| -1\.16 \| [+-]\d\.\d\d \[[+-]\d\.\d\d, [+-]\d\.\d\d\] \|", text)
     assert re.search(r"MNLI-m \| \+4\.0 \| [+-]\d+\.\d \[", text)
-    assert "The intervals of perplexity are over seeds alone." in table_page(results)
+    assert "Of perplexity the examples are batches of held-out text." in table_page(results)
 
 
 def test_a_row_of_two_encoders_has_the_size_of_both(table5):

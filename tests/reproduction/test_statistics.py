@@ -186,6 +186,20 @@ def test_95_percent_intervals_of_three_seeds_have_no_difference_in_them_about_as
     assert 0.92 * trials < found < trials
 
 
+def test_a_perplexity_is_of_all_batches_and_varies_by_them():
+    hardness = np.random.default_rng(0).uniform(0.5, 1.5, 50)
+    better, worse = (
+        Cell({(0, 0): np.stack([1_000 * loss * hardness, np.full(50, 1_000.0)], axis=1)}, name)
+        for name, loss in (("a", 2.0), ("b", 2.5))
+    )
+    expected = [np.exp(loss * hardness.mean()) for loss in (2.0, 2.5)]
+    assert better.scores("perplexity")[0, 0] == pytest.approx(expected[0], rel=1e-5)
+    drawn = bootstrap("perplexity", better, worse, num_draws=2_000)
+    assert drawn.differences.mean() == pytest.approx(expected[0] - expected[1], rel=0.02)
+    of_mean = hardness.std() / np.sqrt(50)  # by the rule of small errors
+    assert drawn.of_examples.std() == pytest.approx((2.5 * expected[1] - 2.0 * expected[0]) * of_mean, rel=0.1)
+
+
 def test_the_same_seed_gives_the_same_draws():
     one, other = cell({(0, 0): 0.5, (1, 0): 0.6}, "a"), cell({(0, 0): 0.4, (1, 0): 0.5}, "b", seed=5)
     first, second = (bootstrap("mean", one, other, seed=9).differences for _ in range(2))
