@@ -64,7 +64,7 @@ def test_a_model_has_the_figures_of_its_run(measured, batch, monkeypatch):
 
 
 def test_the_sums_of_each_batch_add_up_to_the_figures(measured, monkeypatch):
-    run, data, _, epoch = measured
+    run, data, *_ = measured
     monkeypatch.setattr(held_out, "_BATCH_TOKENS", 64)
     found = []
     metrics, counts, _ = measure_text(run, data, max_length=32, device="cpu", each=found.append)
