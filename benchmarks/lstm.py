@@ -38,11 +38,11 @@ def main() -> None:
         packing, x_TD = pack_lengths(lengths), torch.randn(sum(lengths), width, requires_grad=True)
         options_of = {"proj_size": projected} if projected else {"num_layers": 2, "bidirectional": True}
         lstm = torch.nn.LSTM(width, cells, **options_of)
-        steps, from_end = bilstm.steps_of(packing), None if projected else bilstm.steps_of(packing, backwards=True)
+        steps = bilstm.steps_of(packing)
 
         def step(most: float) -> None:
             bilstm._MOST_PADDED = most
-            bilstm.run_lstm(lstm, x_TD, steps, from_end).sum().backward()  # noqa: B023 -- called at once
+            bilstm.run_lstm(lstm, x_TD, packing, steps).sum().backward()  # noqa: B023 -- called at once
 
         step(0)
         step(2)

@@ -75,27 +75,20 @@ def empty_lstm(num_in: int, num_cells: int, **options: int | float | bool) -> nn
     return nn.LSTM(num_in, num_cells, device="meta", **options).to_empty(device=torch.get_default_device())
 
 
-def run_lstm(lstm: nn.LSTM, x_TD: Tensor, steps: Steps, from_end: Steps | None = None) -> Tensor:
-    """Return an LSTM's output for every token, [T, P] for each direction.
-
-    Args:
-        lstm: the LSTM, of one or several layers.
-        x_TD: its input.
-        steps: the order of the tokens.
-        from_end: their order from the end of each sequence, if the LSTM has both directions and runs on a CPU.
-    """
+def run_lstm(lstm: nn.LSTM, x_TD: Tensor, packing: Packing, steps: Steps) -> Tensor:
+    """Return an LSTM's output for every token, [T, P] for each direction; `steps` is the order of the first one."""
     if not len(x_TD):
         return x_TD.new_zeros(0, (lstm.proj_size or lstm.hidden_size) * (2 if lstm.bidirectional else 1))
     num_rows = len(steps.num_active) * int(steps.num_active[0])
     if x_TD.device.type == "cpu" and torch.is_grad_enabled() and num_rows <= _MOST_PADDED * len(x_TD):
-        return _run_padded(lstm, x_TD, [steps, *([from_end] if from_end else [])], num_rows)
+        both = [steps, steps_of(packing, backwards=True)] if lstm.bidirectional else [steps]
+        return _run_padded(lstm, x_TD, both, num_rows)
     packed = PackedSequence(x_TD.index_select(0, steps.order_T), steps.num_active)
     return lstm(packed)[0].data.index_select(0, steps.inverse_T)
 
 
 def _run_padded(lstm: nn.LSTM, x_TD: Tensor, directions: Sequence[Steps], num_rows: int) -> Tensor:
     """Do the same with padding after the end of each sequence, one layer and direction after the other."""
-    assert len(directions) == 1 + lstm.bidirectional
     weights = iter(lstm.all_weights)
     for layer in range(lstm.num_layers):
         if layer:
@@ -164,8 +157,7 @@ class BiLstm(nn.Module):
     def forward(self, x_TD: Tensor, packing: Packing) -> Tensor:
         """Return [T, H]."""
         x_TD = F.dropout(x_TD, self.dropout, self.training)
-        from_end = steps_of(packing, backwards=True) if x_TD.device.type == "cpu" else None
-        return run_lstm(self.lstm, x_TD, steps_of(packing), from_end)
+        return run_lstm(self.lstm, x_TD, packing, steps_of(packing))
 
 
 def attend_to_partner(x_TH: Tensor, packing: Packing) -> Tensor:

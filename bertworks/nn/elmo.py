@@ -234,18 +234,25 @@ class Elmo(nn.Module):
     def layers(self, words_TD: Tensor, packing: Packing, seed: Tensor | None = None) -> list[Tensor]:
         """Return the word vectors, concatenated with themselves, and then the output of each layer of LSTMs."""
         drops = list(self.dropouts)
-        left = self._run(self.from_left, drops[:-1:2], words_TD, steps_of(packing), seed)
-        right = self._run(self.from_right, drops[1:-1:2], words_TD, steps_of(packing, backwards=True), seed)
+        left = self._run(self.from_left, drops[:-1:2], words_TD, packing, steps_of(packing), seed)
+        from_end = steps_of(packing, backwards=True)
+        right = self._run(self.from_right, drops[1:-1:2], words_TD, packing, from_end, seed)
         both = [torch.cat(pair, 1) for pair in zip(left, right, strict=True)]
         return [torch.cat([words_TD, words_TD], 1), *both]
 
     def _run(
-        self, lstms: nn.ModuleList, drops: list[nn.Module], x_TD: Tensor, steps: Steps, seed: Tensor | None
+        self,
+        lstms: nn.ModuleList,
+        drops: list[nn.Module],
+        x_TD: Tensor,
+        packing: Packing,
+        steps: Steps,
+        seed: Tensor | None,
     ) -> list[Tensor]:
         outputs: list[Tensor] = []
         for lstm, drop in zip(lstms, drops, strict=True):
             x_TD = drop(x_TD, seed)
-            out_TD = run_lstm(lstm, x_TD, steps)  # type: ignore[arg-type]
+            out_TD = run_lstm(lstm, x_TD, packing, steps)  # type: ignore[arg-type]
             x_TD = out_TD + x_TD if outputs else out_TD
             outputs.append(x_TD)
         return outputs

@@ -27,7 +27,7 @@ Verdict = Literal["agrees", "disagrees", "undecided", "not testable here"]
 VERDICTS: tuple[Verdict, ...] = ("agrees", "disagrees", "undecided", "not testable here")
 BEYOND = 2.0  # times the noise of seeds
 FEWEST_SEEDS = 3  # of two the spread says next to nothing
-MOST_SEEDS = 1_000  # that the command takes
+MOST_SEEDS = 1_000  # that the command takes, and as many processes
 _NEVER = "no practical number of seeds decides it: the effect is too small for them, or for the dev set"
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from bertworks.errors import CannotResume, CorruptFile, UserError
 from bertworks.files import atomic_write, exclusive, make_folder, read_object, usable_path
 from bertworks.planning.costs import find_gpu
+from bertworks.reproduction.claims import MOST_SEEDS
 from bertworks.reproduction.jobs import (
     CACHE,
     LOCKS,
@@ -53,7 +54,6 @@ from bertworks.reproduction.tables import (
 RESULTS_FILE, START_FILE, INDEX_FILE = "results.json", "reproduce.json", "index.html"
 SOURCE_FILE = "source.json"  # of prepared text: what it was made from
 _POLL_S = 0.2
-_MOST = 1_000  # seeds, or processes
 _PRETRAINED_AT_ONCE = 3  # models on a GPU, which one of them fills nearly; the other processes fine-tune or wait
 # Where CUDA's Multi-Process Service runs, the small kernels of fine-tuning go before those of pre-training.
 _YIELDING = {"CUDA_MPS_CLIENT_PRIORITY": "1"}
@@ -290,8 +290,8 @@ def reproduce(
         >>> results = bw.reproduce("table5", scale="mini", data="DATA", out="OUT")
     """
     say = say or ((lambda _text: None) if quiet else _say)
-    if not 1 <= jobs <= _MOST or any(value is not None and not 1 <= value <= _MOST for value in (seeds, tunings)):
-        raise UserError(f"jobs {jobs}, seeds {seeds}, tunings {tunings}: each must be 1 to {_MOST:,}")
+    if not all(1 <= number <= MOST_SEEDS for number in (jobs, seeds, tunings) if number is not None):
+        raise UserError(f"jobs {jobs}, seeds {seeds}, tunings {tunings}: each must be 1 to {MOST_SEEDS:,}")
     if gpu:
         find_gpu(gpu)
         if not dry_run:

@@ -41,7 +41,7 @@ def test_gradients_equal_those_of_each_text_alone(lengths, projected, monkeypatc
     options = {"proj_size": projected} if projected else {"num_layers": 2, "bidirectional": True}
     lstm, x_TD = torch.nn.LSTM(WIDTH, 5, **options), features(lengths).requires_grad_()
     packing = pack_lengths(lengths)
-    got = run_lstm(lstm, x_TD, steps_of(packing), None if projected else steps_of(packing, backwards=True))
+    got = run_lstm(lstm, x_TD, packing, steps_of(packing))
     assert not recwarn.list
     weights = torch.randn(got.shape)
     own = torch.autograd.grad((got * weights).sum(), [x_TD, *lstm.parameters()])

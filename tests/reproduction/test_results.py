@@ -227,8 +227,10 @@ def test_a_wrong_setting_of_fine_tuning_is_refused_when_it_is_planned(setup, tmp
 
 
 def test_a_test_set_that_is_measured_belongs_to_the_configuration(setup):
-    files = setup.plan(TABLES["table7"]).about["files"]["conll2003"]
-    assert len(files) == 3
+    plan = setup.plan(TABLES["table7"])
+    assert len(plan.about["files"]["conll2003"]) == 3
+    commands = next(job.commands for job in plan.jobs if job.kind == "finetune")
+    assert [command.endswith("--split test") for command in commands] == [False, True]
 
 
 def given(setup, **models):
