@@ -69,6 +69,7 @@ def test_the_seeds_that_are_needed_would_decide(is_paired):
     assert seeds_needed(effect, variance, of_examples, more_than=needed + 4) == needed + 5
     assert seeds_needed(effect, variance, 5.0) is None  # the dev set alone spreads it further
     assert seeds_needed(0.0, 1.0, 0.0) is None
+    assert seeds_needed(1.0, 100.0, 0.0) == 401  # for the interval 387 would do, but twice the noise is 1.0 at 400
     assert seeds_needed(0.1, 9.0, 0.0) is None  # over 3,000: more than the command takes
     assert seeds_needed(0.2, 1.0, 0.01, margin=1.0) == 8
 
